@@ -1,0 +1,35 @@
+# make demo: trains a real model here.  make test: all set-up, then every test.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.demo
+	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
+
+test: $(VENV)/.test check
+	$(RUN)/python -m pytest
+
+check: $(VENV)/.test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+bench: $(VENV)/.test
+	$(RUN)/python -m benchmarks overhead scaling start kill join seal
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python setup.py
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,examples]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/bin/python setup.py
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,examples,test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

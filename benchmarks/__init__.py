@@ -1,0 +1,1 @@
+"""Measured claims. ``python -m benchmarks`` lists them; each prints ratios from one run."""

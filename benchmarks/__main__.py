@@ -1,0 +1,37 @@
+"""``python -m benchmarks`` lists the benchmarks, ``python -m benchmarks NAME... [--json]`` runs some."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+import msgspec
+
+from benchmarks.figures import line
+
+NAMES = ("overhead", "scaling", "start", "kill", "join", "seal")
+
+
+def main() -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if not arguments.names:
+        for name in NAMES:
+            module = importlib.import_module(f"benchmarks.{name}")
+            print(f"{name:<10} {(module.__doc__ or '').splitlines()[0]}")
+        return 0
+    for name in arguments.names:
+        for one in importlib.import_module(f"benchmarks.{name}").run():
+            print(msgspec.json.encode(one).decode() if arguments.json else line(one), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

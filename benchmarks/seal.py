@@ -1,0 +1,77 @@
+"""What authentication costs on the data plane: nothing, sealed headers, or CURVE, 4 MB messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import zmq
+
+from benchmarks.figures import Figure, figure, median
+from elasticflow.keys import MemberKeys, make_keys
+from elasticflow.messages import Initial
+from elasticflow.transport import DataLink, DataListener, Received, admit_only_members
+
+MEGABYTES, PARTS, ROUNDS = 4, 25, 5
+COMMAND = "python -m benchmarks seal"
+
+
+def _bare_s() -> float:
+    """100 MB one way over plain ZeroMQ, seconds."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    receiver = context.socket(zmq.ROUTER)
+    port = receiver.bind_to_random_port("tcp://127.0.0.1")
+    sender = context.socket(zmq.DEALER)
+    sender.connect(f"tcp://127.0.0.1:{port}")
+    array = np.ones(MEGABYTES << 20, np.uint8)
+    since_s = time.perf_counter()
+    for _ in range(PARTS):
+        sender.send_multipart([b"header", array], copy=False)
+    for _ in range(PARTS):
+        receiver.recv_multipart(copy=False)
+    seconds = time.perf_counter() - since_s
+    context.destroy(linger=0)
+    return seconds
+
+
+def _sealed_s(keys: MemberKeys, encrypt: bool) -> float:
+    """The same through our sockets."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    authenticator = admit_only_members(context, keys) if encrypt else None
+    listener = DataListener(context, keys, "127.0.0.1", 0, encrypt)
+    link = DataLink(context, keys, f"tcp://127.0.0.1:{listener.port}", encrypt)
+    greeting = threading.Thread(target=link.greet, args=("worker-1",))
+    greeting.start()
+    while greeting.is_alive():
+        listener.socket.poll(10)
+        list(listener.receive())
+    array = np.ones(MEGABYTES << 20, np.uint8)
+    since_s = time.perf_counter()
+    for _ in range(PARTS):
+        link.send(Initial(parcel=0), [array])
+    received = 0
+    while received < PARTS:
+        listener.socket.poll()
+        received += sum(isinstance(each, Received) for each in listener.receive())
+    seconds = time.perf_counter() - since_s
+    link.close()
+    listener.close()
+    if authenticator:
+        authenticator.stop()
+    context.destroy(linger=0)
+    return seconds
+
+
+def run() -> Iterator[Figure]:
+    """In turns."""
+    keys = make_keys().member
+    bare, sealed, encrypted = [], [], []
+    for _ in range(ROUNDS):
+        bare.append(_bare_s())
+        sealed.append(_sealed_s(keys, False))
+        encrypted.append(_sealed_s(keys, True))
+    reference = 1000 * median(bare)
+    yield figure("100 MB one way, sealed headers / bare", 1000 * median(sealed), "ms", reference, COMMAND)
+    yield figure("100 MB one way, CURVE / bare", 1000 * median(encrypted), "ms", reference, COMMAND)

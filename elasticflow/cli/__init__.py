@@ -1,0 +1,5 @@
+"""The command line: ``elasticflow VERB ...``."""
+
+from elasticflow.cli.main import main
+
+__all__ = ["main"]

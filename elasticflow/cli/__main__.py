@@ -1,0 +1,7 @@
+"""``python -m elasticflow.cli`` is ``elasticflow``."""
+
+import sys
+
+from elasticflow.cli import main
+
+sys.exit(main())

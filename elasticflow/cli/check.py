@@ -1,0 +1,59 @@
+"""``elasticflow check``: loads a program and runs one slice of it; no job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from elasticflow import config
+from elasticflow.fingerprint import environment
+from elasticflow.layout import Layout, Rule
+from elasticflow.program import parse
+from elasticflow.settings import MemberSettings
+
+MARK = "ELASTICFLOW_CHECK"
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Prints what the program trains, and what one slice of it costs."""
+    parse(arguments.program)
+    options = {name: getattr(arguments, name) for name in ("batch_size", "slices", "seed", "threads", "data")}
+    chosen = config.make(arguments.config, {**options, "program": os.path.abspath(arguments.program)})
+    if os.environ.get(MARK) != "1":  # the libraries read their settings when they are loaded
+        variables = {**environment(chosen.threads), MARK: "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "elasticflow.cli", *sys.argv[1:]], env=variables
+        ).returncode
+    from elasticflow.worker.worker import Loaded
+
+    loaded = Loaded(
+        MemberSettings(
+            name="check", role="worker", host="", master="", keys="", run_dir="", program=chosen.program,
+            data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.batch_size,
+            num_slices=chosen.num_slices, heartbeat_s=1, lost_s=2, encrypt_data=False, timeline=False,
+        )
+    )  # fmt: skip
+    spec = loaded.rehearse()
+    since_s = time.perf_counter()
+    cost = loaded.cost_of_first_slice()
+    slice_s = time.perf_counter() - since_s
+    layout = Layout(spec.entries)
+    for entry in layout.entries:
+        if entry.rule is not Rule.REPORT:
+            kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
+            print(f"{entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
+    settings = ", ".join(f"{name} {value}" for name, value in spec.optimizer.settings().items())
+    trained = layout.of_rule(Rule.UPDATE)
+    print(
+        f"{spec.framework}: {sum(e.size for e in trained):,} parameters in {len(trained)} tensors, "
+        f"{sum(e.num_bytes for e in trained):,} bytes; {settings}"
+    )
+    print(f"data: {spec.num_records:,} records to train on, {spec.num_test:,} to test with")
+    num_records = chosen.batch_size // chosen.num_slices
+    print(f"one slice of {num_records} records: cost {cost:.4f}, {slice_s * 1000:.2f} ms")
+    for warning in spec.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    return 0

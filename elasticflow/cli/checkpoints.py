@@ -1,0 +1,93 @@
+"""``elasticflow checkpoint list | show | verify | digest`` and ``elasticflow export``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from elasticflow import checkpoint
+from elasticflow.checkpoint import Manifest
+from elasticflow.errors import CheckpointError
+from elasticflow.layout import Rule
+from elasticflow.storage import DirectoryStorage
+
+
+def _storage(folder: str) -> DirectoryStorage:
+    """The storage of a run's folder. Raises CheckpointError if there is none."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
+    if path.name == "checkpoints":
+        path = path.parent
+    return DirectoryStorage(path)
+
+
+def _manifest(storage: DirectoryStorage, folder: str, step: int | None) -> Manifest:
+    """The manifest of a step, or the newest one."""
+    steps = checkpoint.commits(storage)
+    if not steps:
+        raise CheckpointError(f"{folder}: holds no committed checkpoint.")
+    if step is not None and step not in steps:
+        raise CheckpointError(
+            f"{folder}: holds no checkpoint of step {step}; there are {', '.join(map(str, steps))}."
+        )
+    return checkpoint.load_manifest(storage, steps[-1] if step is None else step)
+
+
+def list_(arguments: argparse.Namespace) -> int:
+    """Prints one line a checkpoint, the newest last."""
+    storage = _storage(arguments.dir)
+    for step in checkpoint.commits(storage):
+        manifest = checkpoint.load_manifest(storage, step)
+        size = sum(part.num_bytes for part in manifest.parts)
+        files = f"{len(manifest.parts)} file" + "s" * (len(manifest.parts) > 1)
+        print(f"step {step}  epoch {manifest.epoch}  {files}  {size:,} bytes  {manifest.folder}")
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Prints what one checkpoint holds."""
+    manifest = _manifest(_storage(arguments.dir), arguments.dir, arguments.step)
+    print(f"{manifest.program}, step {manifest.step}, epoch {manifest.epoch}")
+    for name, values in (("optimizer", manifest.optimizer), ("work", manifest.work)):
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+    print("fingerprint: " + ", ".join(f"{key} {value}" for key, value in manifest.fingerprint.items()))
+    if manifest.quarantined:
+        print(f"quarantined rows: {', '.join(str(row) for row, _ in manifest.quarantined)}")
+    for entry in manifest.entries:
+        if entry.rule is not Rule.REPORT:
+            kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
+            print(f"  {entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
+    for part in manifest.parts:
+        print(f"  {part.file}  {len(part.chunks)} chunks  {part.num_bytes:,} bytes")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Reads every byte, and names what is damaged."""
+    storage = _storage(arguments.dir)
+    steps = checkpoint.commits(storage) if arguments.step is None else [arguments.step]
+    if not steps:
+        raise CheckpointError(f"{arguments.dir}: holds no committed checkpoint.")
+    problems = {step: checkpoint.verify(storage, step) for step in steps}
+    for step, found in problems.items():
+        print(f"step {step}: " + ("; ".join(found) if found else "whole"))
+    damaged = [step for step, found in problems.items() if found]
+    if damaged:
+        raise CheckpointError(f"{arguments.dir}: damaged: step {', '.join(map(str, damaged))}.")
+    return 0
+
+
+def digest(arguments: argparse.Namespace) -> int:
+    """Prints one SHA-256 over all parameters, buffers and slots."""
+    storage = _storage(arguments.dir)
+    print(checkpoint.digest(storage, _manifest(storage, arguments.dir, arguments.step)))
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Writes parameters and buffers by name into one file."""
+    storage = _storage(arguments.run)
+    checkpoint.export(storage, _manifest(storage, arguments.run, arguments.step), arguments.file)
+    print(arguments.file)
+    return 0

@@ -1,0 +1,96 @@
+"""Arguments of the command line, and how errors leave it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from elasticflow import __version__
+from elasticflow.errors import ElasticFlowError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="elasticflow", description="Elastic training: the same model, whatever happens."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    from elasticflow.cli.train import add_options
+
+    add_options(verbs.add_parser("train", help="train a program"))
+
+    check = verbs.add_parser("check", help="load a program and run one slice; no job")
+    check.add_argument("program", metavar="PROGRAM")
+    for name in ("batch-size", "slices", "seed", "threads"):
+        check.add_argument(f"--{name}", type=int, metavar="N")
+    check.add_argument("--data", metavar="FILE")
+    check.add_argument("--config", metavar="FILE")
+
+    status = verbs.add_parser("status", help="the state of a run")
+    status.add_argument("run", metavar="RUN", help="the run's folder")
+    status.add_argument("--json", action="store_true")
+    status.add_argument("--watch", action="store_true", help="until the run is over")
+
+    scale = verbs.add_parser("scale", help="go on with another number of workers")
+    scale.add_argument("run", metavar="RUN")
+    scale.add_argument("workers", metavar="N", type=int)
+
+    stop = verbs.add_parser("stop", help="commit a checkpoint, then leave")
+    stop.add_argument("run", metavar="RUN")
+
+    checkpoint = verbs.add_parser("checkpoint", help="look at checkpoints")
+    nouns = checkpoint.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, text in {
+        "list": "one line a checkpoint",
+        "show": "what one holds",
+        "verify": "read every byte of one, or of all",
+        "digest": "one SHA-256 over all parameters, buffers and slots",
+    }.items():
+        each = nouns.add_parser(action, help=text)
+        each.add_argument("dir", metavar="DIR", help="the run's folder")
+        if action != "list":
+            each.add_argument("--step", type=int, metavar="N", help="default: the newest")
+
+    export = verbs.add_parser("export", help="parameters and buffers by name, in one file")
+    export.add_argument("run", metavar="RUN")
+    export.add_argument("file", metavar="FILE", help=".npz, .safetensors or .h5")
+    export.add_argument("--step", type=int, metavar="N", help="default: the newest")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Each verb imports what it needs: starting fast is part of training soon."""
+    if arguments.verb == "train":
+        from elasticflow.cli.train import train
+
+        return train(arguments)
+    if arguments.verb == "check":
+        from elasticflow.cli.check import check
+
+        return check(arguments)
+    if arguments.verb in ("status", "scale", "stop"):
+        from elasticflow.cli import runs
+
+        return {"status": runs.status, "scale": runs.scale, "stop": runs.stop}[arguments.verb](arguments)
+    from elasticflow.cli import checkpoints as ck
+
+    actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest}
+    return ck.export(arguments) if arguments.verb == "export" else actions[arguments.action](arguments)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit code.
+
+    0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except ElasticFlowError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130

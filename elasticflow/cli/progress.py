@@ -1,0 +1,101 @@
+"""Shows a run to a person: a bar on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+
+LINE_EVERY_S = 2.0
+WIDE = 120
+"""Columns of a terminal on which all figures fit into one line beside the bar."""
+
+
+def duration(seconds: float | None) -> str:
+    """Such as 1:02:03, 4:05 or ?."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
+    """The figures of a status, in one line, or two; what is not known yet is left out."""
+    ready = sum(worker["state"] == "ready" for worker in status["workers"])
+    where = [
+        f"epoch {status['epoch']}/{status['epochs']}",
+        f"step {status['step']}/{status['steps_total'] or '?'}",
+    ]
+    how = [
+        "" if status["loss"] is None else f"loss {status['loss']:.4f}",
+        "" if status["records_per_s"] is None else f"{status['records_per_s']:,.0f} records/s",
+        f"workers {ready}/{status['target_workers']}",
+        f"servers {len(status['servers'])}",
+    ]
+    eta = "" if status["eta_s"] is None else f"ETA {duration(status['eta_s'])}"
+    lines = [[*where, eta], how] if narrow else [[*where, *how, eta]]
+    return "\n".join("  ".join(part for part in line if part) for line in lines)
+
+
+def evaluation_line(evaluation: Mapping[str, Any]) -> str:
+    """One evaluation, in one line."""
+    values = "  ".join(f"{k} {v:.4f}" for k, v in evaluation.items() if k not in ("epoch", "step"))
+    return f"epoch {evaluation['epoch']}: test {values}"
+
+
+class Display:
+    """Shows one status after the other; events and evaluations once each. Close it, or use ``with``."""
+
+    def __init__(self) -> None:
+        self._events_shown = 0
+        self._evaluations_shown = 0
+        self._line_s = 0.0
+        self._console = Console(file=sys.stdout, highlight=False)
+        self._bar: Progress | None = None
+        if sys.stdout.isatty():
+            text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+            bar = BarColumn(bar_width=20, table_column=Column(min_width=20))
+            self._bar = Progress(bar, text, console=self._console, transient=True)
+            self._task = self._bar.add_task("starting", total=None)
+            self._bar.start()
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Shows what is new in a status. The end is told by whoever reads the report."""
+        fresh = status["num_events"] - self._events_shown
+        for event in status["events"][-fresh:] if fresh else ():
+            if event["kind"] != "end":
+                warning = "Warning: " if event["kind"] == "warning" else ""
+                self.line(f"[{duration(event['time_s'])}] {warning}{event['text']}")
+        self._events_shown = status["num_events"]
+        fresh = status["num_evaluations"] - self._evaluations_shown
+        for evaluation in status["evaluations"][-fresh:] if fresh else ():
+            self.line(evaluation_line(evaluation))
+        self._evaluations_shown = status["num_evaluations"]
+        if self._bar:
+            total, step = status["steps_total"], status["step"]
+            narrow = self._console.width < WIDE
+            text = figures(status, narrow) if total else "starting: importing the program, opening the data"
+            self._bar.update(self._task, total=total, completed=step, description=text)
+        elif time.monotonic() - self._line_s >= LINE_EVERY_S and status["state"] == "running":
+            self._line_s = time.monotonic()
+            self.line(figures(status))
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()

@@ -1,0 +1,129 @@
+"""``elasticflow status | scale | stop``: for a run that is under way."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from elasticflow.cli.connection import Connection
+from elasticflow.cli.progress import duration, evaluation_line, figures
+from elasticflow.errors import RunError
+from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
+from elasticflow.run_dir import RunDir
+
+ENDED = ("finished", "stopped", "failed")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Prints the status of a run; of one that is over, its report."""
+    run = RunDir(arguments.run)
+    if not run.is_locked() and run.report.exists():
+        report = run.report.read_bytes()
+        print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
+        return 0
+    with Connection(run) as connection:
+        if arguments.watch:
+            return _watch(run, connection, arguments.json)
+        answer = connection.ask(StatusRequest())
+        assert answer.status is not None
+        print(_as_json(answer.status) if arguments.json else as_text(answer.status))
+    return 0
+
+
+def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
+    """Shows each new status until the run is over, a line of JSON each or a page in place."""
+    news = -1
+    shown = (
+        contextlib.nullcontext() if as_json else Live(console=Console(highlight=False), auto_refresh=False)
+    )
+    with shown as live:
+        while True:
+            status = _newer(run, connection, news)
+            news = status["news"]
+            if live is None:
+                print(msgspec.json.encode(status).decode(), flush=True)
+            else:
+                live.update(Text(as_text(status)), refresh=True)
+            if status["state"] in ENDED:
+                return 0
+
+
+def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any]:
+    """The next status; the report's, if the master has left before it answered."""
+    try:
+        answer = connection.ask(StatusRequest(newer_than=news), timeout_s=float("inf"))
+    except RunError:
+        if run.is_locked() or not run.report.exists():
+            raise
+        report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
+        return {**report, "news": news + 1}
+    assert answer.status is not None
+    return answer.status
+
+
+def _as_json(value: Mapping[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
+def as_text(status: Mapping[str, Any]) -> str:
+    """A page for a person."""
+    lines = [
+        f"{status['run']}: {status['state']}, {duration(status['elapsed_s'])} since the start",
+        figures(status),
+        f"target: {status['target_workers']} workers ({status['target_reason']})",
+    ]
+    if status["evaluation"]:
+        lines.append(evaluation_line(status["evaluation"]))
+    if status["checkpoint_step"] is not None:
+        lines.append(f"last checkpoint: step {status['checkpoint_step']}")
+    if status["quarantined"]:
+        lines.append(f"quarantined rows: {', '.join(map(str, status['quarantined']))}")
+    for member in (status["master"], *status["servers"], *status["workers"]):
+        lines.append(
+            f"  {member['name']:<12} {member['state']:<9} step {member['step']:<8} {member['host']} "
+            f"pid {member['pid']}"
+        )
+    lines += [f"  [{duration(event['time_s'])}] {event['text']}" for event in status["events"][-8:]]
+    return "\n".join(lines)
+
+
+def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
+    lines = [
+        f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        f"step {report['step']}/{report['steps_total'] or '?'}",
+    ]
+    if report["evaluation"]:
+        lines.append(evaluation_line(report["evaluation"]))
+    if report["checkpoint_step"] is not None:
+        lines.append(f"last checkpoint: step {report['checkpoint_step']}")
+    if report["quarantined"]:
+        lines.append(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    return "\n".join(lines)
+
+
+def scale(arguments: argparse.Namespace) -> int:
+    """Asks a run to go on with another number of workers."""
+    with Connection(RunDir(arguments.run)) as connection:
+        connection.ask(ScaleRequest(workers=arguments.workers))
+    print(f"{arguments.run}: {arguments.workers} workers asked for")
+    return 0
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Has a run commit a checkpoint and end, and waits until it has."""
+    run = RunDir(arguments.run)
+    with Connection(run) as connection:
+        connection.ask(StopRequest(reason="stopped by 'elasticflow stop'"))
+    run.wait_until_free()
+    report = msgspec.json.decode(run.report.read_bytes()) if run.report.exists() else None
+    if not report or report["state"] == "failed":
+        raise RunError(f"{run.path}: did not stop well: {report['text'] if report else 'it left no report'}")
+    print(f"{run.path}: {report['state']}: {report['text']}")
+    return 0

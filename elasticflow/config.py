@@ -1,0 +1,173 @@
+"""The settings of a run. Every default lives here, once.
+
+Command line beats file beats default. A file is YAML with the names below.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from elasticflow.errors import ConfigError
+
+Positive = Annotated[int, Meta(ge=1)]
+PositiveSeconds = Annotated[float, Meta(gt=0)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one run; ``conf/local.yaml`` shows each with a comment."""
+
+    program: str = ""
+    run_dir: str = ""
+    backend: str = "local"
+    strategy: str = "parameter_server"
+
+    workers: str = "2"
+    servers: Positive = 1
+    threads: Positive = 1
+
+    epochs: Positive = 10
+    batch_size: Positive = 64
+    slices: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    data: str = ""
+
+    checkpoint_every: str = "60s"
+    keep_checkpoints: Positive = 3
+    max_quarantined: Annotated[int, Meta(ge=0)] = 0
+    max_failures: Annotated[int, Meta(ge=0)] = 3
+    fingerprint: str = "strict"
+
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    encrypt_data: bool = False
+    heartbeat_s: PositiveSeconds = 0.5
+    suspect_s: PositiveSeconds = 2.0
+    lost_s: PositiveSeconds = 60.0
+    timeline: bool = False
+
+    def __post_init__(self) -> None:
+        most = 1 << (self.batch_size.bit_length() - 1)
+        if self.slices & (self.slices - 1):
+            raise ConfigError(f"slices: {self.slices} is not a power of two; use 1, 2, 4, 8, 16, ...")
+        if self.slices > most:
+            raise ConfigError(
+                f"slices: {self.slices} slices cannot share a batch of {self.batch_size} records; "
+                f"use at most {most} slices, or a larger batch_size."
+            )
+        low, high = self.worker_range
+        if not 1 <= low <= high:
+            raise ConfigError(f"workers: {self.workers!r} must be N or MIN..MAX with 1 <= MIN <= MAX.")
+        if high > self.num_slices:
+            raise ConfigError(
+                f"workers: {high} workers cannot share {self.num_slices} slices of a batch; "
+                f"ask for at most {self.num_slices} workers, or for more slices (--slices)."
+            )
+        if self.fingerprint not in ("strict", "warn"):
+            raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
+        if not self.heartbeat_s < self.suspect_s:
+            raise ConfigError(
+                f"suspect_s: {self.suspect_s} must be more than heartbeat_s, {self.heartbeat_s}."
+            )
+        if not self.suspect_s < self.lost_s:
+            raise ConfigError(f"lost_s: {self.lost_s} must be more than suspect_s, {self.suspect_s}.")
+        self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
+
+    @property
+    def num_slices(self) -> int:
+        """Slices of a batch: as set, or 8, or as many as a smaller batch allows.
+
+        Never a function of the number of workers: the slices decide the model's bits.
+        """
+        return self.slices or min(8, 1 << (self.batch_size.bit_length() - 1))
+
+    @property
+    def worker_range(self) -> tuple[int, int]:
+        """Fewest and most workers."""
+        found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", self.workers.strip())
+        if not found:
+            raise ConfigError(f"workers: {self.workers!r} is neither N nor MIN..MAX, such as 2 or 1..4.")
+        low = int(found[1])
+        return low, int(found[2] or low)
+
+    @property
+    def checkpoint_interval(self) -> tuple[int | None, float | None]:
+        """(steps, None) or (None, seconds) between two checkpoints."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)?", self.checkpoint_every.strip())
+        if not found or float(found[1]) <= 0:
+            raise ConfigError(
+                f"checkpoint_every: {self.checkpoint_every!r} is neither steps nor a time; "
+                "write 500 (steps), 30s, 5m or 1h."
+            )
+        unit = {"s": 1, "m": 60, "h": 3600}.get(found[2] or "")
+        if unit:
+            return None, float(found[1]) * unit
+        if "." in found[1]:
+            raise ConfigError(f"checkpoint_every: {found[1]} is not a whole number of steps.")
+        return int(found[1]), None
+
+
+def _unknown(names: Iterable[str], where: str) -> ConfigError:
+    known = sorted(Config.__struct_fields__)
+    parts = []
+    for name in sorted(names):
+        close = difflib.get_close_matches(name, known, 1)
+        parts.append(f"{name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+    return ConfigError(f"{where}: unknown key {', '.join(parts)}. Known keys: {', '.join(known)}.")
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The settings in a YAML file, unchecked but for their names, which may be written with dashes."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = yaml.safe_load(text) or {}
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: is not YAML: {error.problem}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold lines of 'key: value', but holds a {type(values).__name__}.")
+    named = {str(name).replace("-", "_"): value for name, value in values.items()}
+    unknown = named.keys() - set(Config.__struct_fields__)
+    if unknown:
+        raise _unknown(unknown, path)
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def make(file: str | None, options: dict[str, Any], before: dict[str, Any] | None = None) -> Config:
+    """The settings ``before``, under those of the file, if any, under the options that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    in_file = read_file(file) if file else {}
+    values = {**(before or {}), **in_file, **given}
+    for name in ("workers", "checkpoint_every"):  # YAML reads a plain number as one
+        if isinstance(values.get(name), int) and not isinstance(values[name], bool):
+            values[name] = str(values[name])
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        name, text = _explained(error, values)
+        where = f"{file}: " if name in in_file and name not in given else ""
+        raise ConfigError(f"{where}{text}") from error
+
+
+def _explained(error: msgspec.ValidationError, values: dict[str, Any]) -> tuple[str, str]:
+    """The setting that is wrong, and a text that names it, what was found and what is allowed."""
+    if isinstance(error.__cause__, ConfigError):
+        return str(error.__cause__).partition(":")[0], str(error.__cause__)
+    text, _, name = str(error).rstrip("`").partition(" - at `$.")
+    for kind, word in _KINDS.items():
+        text = text.replace(f"`{kind}`", word)
+    return name, f"{name}: {values.get(name)!r} is not allowed: {text[0].lower()}{text[1:]}."
+
+
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}

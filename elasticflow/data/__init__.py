@@ -1,0 +1,28 @@
+"""Sources of records, and the order in which an epoch visits them.
+
+``open_source`` makes sources of what a program's ``data()`` returns; ``Source.rows`` reads records by
+number; ``Shuffle`` says which numbers come when. h5py and pyarrow are imported when they are needed.
+"""
+
+from elasticflow.data.arrays import Arrays
+from elasticflow.data.csv_files import CSV
+from elasticflow.data.hdf5 import HDF5
+from elasticflow.data.npz import NPZ
+from elasticflow.data.opening import Sources, open_path, open_source
+from elasticflow.data.parquet import Parquet
+from elasticflow.data.permutation import Shuffle
+from elasticflow.data.source import Column, Source
+
+__all__ = [
+    "CSV",
+    "HDF5",
+    "NPZ",
+    "Arrays",
+    "Column",
+    "Parquet",
+    "Shuffle",
+    "Source",
+    "Sources",
+    "open_path",
+    "open_source",
+]

@@ -1,0 +1,82 @@
+"""Records that lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from elasticflow.data.permutation import Rows
+from elasticflow.data.source import Array, Source, check_numbers, common_length, make_column, native
+from elasticflow.errors import DataError
+
+
+class ArraySource(Source):
+    """Records in NumPy arrays (in memory or memory-mapped), any of which is equally cheap to read.
+
+    what: names the source in errors. arrays: by column name, records along the first axis.
+    """
+
+    def __init__(self, what: str, arrays: Mapping[str, Array], positional: bool = False) -> None:
+        self.columns = tuple(
+            make_column(f"{what}: column {name!r}", name, array.shape, array.dtype)
+            for name, array in arrays.items()
+        )
+        self.num_rows = common_length(what, {name: len(array) for name, array in arrays.items()})
+        self.positional = positional
+        self._what = what
+        self._arrays = dict(arrays)
+
+    def __repr__(self) -> str:
+        return f"{self._what} of {self.num_rows} records"
+
+    def rows(self, numbers: Rows) -> dict[str, Array]:
+        check_numbers(numbers, self.num_rows)
+        return {name: native(np.take(array, numbers, axis=0)) for name, array in self._arrays.items()}
+
+
+class Arrays(ArraySource):
+    """Columns from NumPy arrays, lists, PyTorch tensors on the CPU, or anything with ``__array__``.
+
+    ``Arrays(x=images, y=labels)``; records lie along the first axis. Arrays are not copied where
+    NumPy can look at them in place, so do not change them while they are in use.
+    Arrays keep their dtype. Lists of Python floats become float32, lists of ints int64.
+    Raises DataError if columns are ragged, empty, of different lengths, or hold objects.
+    """
+
+    def __init__(self, **columns: Any) -> None:
+        super().__init__("Arrays", {name: as_array(name, value) for name, value in columns.items()})
+
+    @classmethod
+    def by_position(cls, columns: tuple[Any, ...] | list[Any]) -> Arrays:
+        """Columns named "0", "1", ..., bound to the arguments of ``forward`` by position."""
+        source = cls(**{str(number): value for number, value in enumerate(columns)})
+        source.positional = True
+        return source
+
+
+def as_array(name: str, value: Any) -> Array:
+    """One column as an array; see ``Arrays`` for the dtype of lists.
+
+    Raises DataError if NumPy can make no rectangular array of it.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        advice = "Give an array, or a tensor on the CPU that wants no gradient (x.detach().cpu())."
+        if isinstance(value, list | tuple):
+            advice = "All records must have the same shape: pad them, or make each part a column."
+        raise DataError(
+            f"Arrays: column {name!r}, a {type(value).__name__}, makes no array: {error}. {advice}"
+        ) from error
+    if _holds_plain_numbers(value) and array.dtype == np.float64:
+        return array.astype(np.float32)
+    return array
+
+
+def _holds_plain_numbers(value: Any) -> bool:
+    """True for (nested) lists and tuples whose elements have no dtype of their own."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, int | float) and not hasattr(value, "__array__")

@@ -1,0 +1,169 @@
+"""Records in CSV files (comma-separated text with a line of column names)."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.files import matching_files
+from elasticflow.data.tables import Wanted, arrow_errors
+from elasticflow.errors import DataError
+
+_NEWLINE, _RETURN = 10, 13
+_ADVICE = (
+    "All rows must have the number of fields of the header and the types of the first rows; correct the "
+    "file, or name the type that fits all rows, such as dtypes={'price': 'float64'}. Line breaks inside "
+    "quotes are not allowed."
+)
+
+
+class _TextBlock(NamedTuple):
+    """Whole lines of one file: bytes ``start..stop``, which hold ``num_rows`` rows from ``first_row`` on."""
+
+    path: str
+    start: int
+    stop: int
+    first_row: int
+    num_rows: int
+
+
+class CSV(BlockSource):
+    """Rows of all files that match a pattern, in the order of the files' names.
+
+    ``CSV("train/*.csv", x=["a", "b", "c"], y="label")``: a list stacks columns of numbers to one
+    (rows, 3) array (int64 if all are whole numbers, else float32), a string renames one; without
+    keywords, every column of the files is a column, whole numbers as int64, others as float64.
+    Each file starts with the same line of column names. Blank lines do not count. Types are those of
+    the first ``block_bytes`` of text, unless ``dtypes`` (by the file's column names) says otherwise.
+    Raises DataError if no file matches, a header differs, or a row does not fit.
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        delimiter: str = ",",
+        dtypes: Mapping[str, str] | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        **columns: str | Sequence[str],
+    ) -> None:
+        paths = matching_files("CSV", pattern)
+        what = f"CSV {os.fspath(pattern)}"
+        self._delimiter = delimiter
+        self._header = _common_header(paths, delimiter)
+        self._wanted = Wanted(what, columns, self._header)
+        self._types = _arrow_types(what, dtypes or {}, self._header)
+        self._blocks = [block for path in paths for block in index_lines(path, block_bytes)]
+        super().__init__(what, [block.num_rows for block in self._blocks], cache_bytes)
+
+    def read_block(self, number: int) -> Block:
+        block = self._blocks[number]
+        with arrow_errors(self.block_name(number), _ADVICE):
+            with open(block.path, "rb") as file:
+                file.seek(block.start)
+                text = file.read(block.stop - block.start)
+            table = self._parse(text)
+        if not self.columns:  # the first block fixes the types of all
+            self._types = {field.name: field.type for field in table.schema}
+        return self._wanted.arrays(self.block_name(number), table)
+
+    def block_name(self, number: int) -> str:
+        block = self._blocks[number]
+        return f"{block.path}, rows {block.first_row}..{block.first_row + block.num_rows - 1}"
+
+    def _parse(self, text: bytes) -> Any:
+        import pyarrow as pa
+        import pyarrow.csv as pc
+
+        return pc.read_csv(
+            pa.BufferReader(text),
+            read_options=pc.ReadOptions(
+                column_names=self._header,
+                block_size=len(text) + 1,  # types are those of the whole text
+                use_threads=False,  # threads would be lost in a fork
+            ),
+            parse_options=pc.ParseOptions(delimiter=self._delimiter),
+            convert_options=pc.ConvertOptions(include_columns=self._wanted.names, column_types=self._types),
+        )
+
+
+def _common_header(paths: Sequence[str], delimiter: str) -> list[str]:
+    """The column names, which all files share. Raises DataError if they do not, or have none."""
+    header = _header(paths[0], delimiter)
+    for path in paths[1:]:
+        other = _header(path, delimiter)
+        if other != header:
+            raise DataError(
+                f"{path}: the first line names the columns {other}, but in {paths[0]} {header}. "
+                "All files of one source must have the same columns."
+            )
+    return header
+
+
+def _header(path: str, delimiter: str) -> list[str]:
+    with open(path, "rb") as file:
+        line = file.readline()
+    try:
+        names = next(csv.reader([line.decode("utf-8-sig")], delimiter=delimiter), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the first line is no list of column names: {error}.") from error
+    if not names:
+        raise DataError(f"{path}: the first line is empty. It must name the columns.")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}: two columns are named {twice[0]!r}. Names must be unique.")
+    return names
+
+
+def _arrow_types(what: str, dtypes: Mapping[str, str], header: Sequence[str]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    types = {}
+    for name, dtype in dtypes.items():
+        if name not in header:
+            raise DataError(f"{what}: dtypes names {name!r}. There are: {', '.join(map(repr, header))}.")
+        try:
+            types[name] = pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
+        except (TypeError, pa.ArrowException) as error:
+            raise DataError(
+                f"{what}: dtypes: {name!r} cannot be {dtype!r}. Allowed are str and names such as float32."
+            ) from error
+    return types
+
+
+def index_lines(path: str, block_bytes: int) -> Iterator[_TextBlock]:
+    """The lines after the first, in blocks of about ``block_bytes`` that end where lines end.
+
+    One pass over the file in large reads. Blocks without a row (blank lines only) are left out.
+    """
+    with open(path, "rb") as file:
+        file.readline()
+        start, row, rest, at_end = file.tell(), 1, b"", False
+        while not at_end:
+            fresh = file.read(block_bytes)
+            at_end = len(fresh) < block_bytes
+            text = rest + fresh
+            cut = len(text) if at_end else text.rfind(b"\n") + 1
+            num_rows = count_rows(text[:cut])
+            if num_rows:
+                yield _TextBlock(path, start, start + cut, row, num_rows)
+            start, row, rest = start + cut, row + num_rows, text[cut:]
+
+
+def count_rows(text: bytes) -> int:
+    """How many lines are not blank; the last one may lack its line break."""
+    data = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    if not text.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    lengths = np.diff(ends, prepend=-1) - 1
+    blank = lengths == 0
+    short = np.flatnonzero(lengths == 1)
+    blank[short] = data[ends[short] - 1] == _RETURN
+    return int(np.count_nonzero(~blank))

@@ -1,0 +1,100 @@
+"""Records in the datasets of an HDF5 file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.files import existing_file
+from elasticflow.data.source import Array, choose_names, common_length, make_column, native
+from elasticflow.errors import DataError
+
+
+class HDF5(BlockSource):
+    """Datasets of one file, records along the first axis.
+
+    ``HDF5("digits.h5", x="images", y="group/labels")``: column name = dataset in the file; without
+    keywords, every dataset of the root is a column. Rows are read in blocks of about ``block_bytes``,
+    made of whole chunks of the dataset. Variable-length strings become ``U`` arrays.
+    Raises DataError if the file is missing, damaged or no HDF5 file, or a dataset is missing or unfit.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        **names: str,
+    ) -> None:
+        self._path = existing_file("HDF5", path)
+        what = f"HDF5 file {self._path}"
+        with _opened(self._path) as file:
+            self._names = choose_names(what, "dataset", names, _datasets(file, names))
+            datasets = {column: file[name] for column, name in self._names.items()}
+            for name, dataset in datasets.items():
+                _check(f"{what}: dataset {self._names[name]!r}", name, dataset)
+            num_rows = common_length(what, {self._names[name]: len(d) for name, d in datasets.items()})
+            per_block = _rows_per_block(list(datasets.values()), num_rows, block_bytes)
+        starts = range(0, num_rows, per_block)
+        super().__init__(what, [min(per_block, num_rows - start) for start in starts], cache_bytes)
+
+    def read_block(self, number: int) -> Block:
+        start, stop = self.block_starts[number], self.block_starts[number + 1]
+        with _opened(self._path) as file:
+            return {column: _read(file[name], start, stop) for column, name in self._names.items()}
+
+    def block_name(self, number: int) -> str:
+        return f"{self.what}, rows {self.block_starts[number]}..{self.block_starts[number + 1]}"
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """The open file. Raises DataError for what HDF5 cannot read, now or inside the ``with``."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except (OSError, KeyError) as error:
+        raise DataError(
+            f"HDF5 file {path} is damaged or is no HDF5 file: {error}. Write it again."
+        ) from error
+
+
+def _datasets(file: Any, names: dict[str, str]) -> list[str]:
+    """Datasets of the root, and those of the names asked for that lie deeper."""
+    import h5py
+
+    root = [name for name in file if isinstance(file.get(name), h5py.Dataset)]
+    deeper = [name for name in names.values() if isinstance(file.get(name), h5py.Dataset)]
+    return root + [name for name in dict.fromkeys(deeper) if name not in root]
+
+
+def _check(what: str, column: str, dataset: Any) -> None:
+    import h5py
+
+    if h5py.check_string_dtype(dataset.dtype) is None or not dataset.shape:
+        make_column(what, column, dataset.shape or (), dataset.dtype)
+
+
+def _rows_per_block(datasets: list[Any], num_rows: int, block_bytes: int) -> int:
+    """How many rows come to about ``block_bytes``, in whole chunks of the coarsest dataset."""
+    row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
+    chunk_rows = max(dataset.chunks[0] if dataset.chunks else 1 for dataset in datasets)
+    num_chunks = max(1, block_bytes // max(1, row_bytes * chunk_rows))
+    return int(min(num_rows, chunk_rows * num_chunks))
+
+
+def _read(dataset: Any, start: int, stop: int) -> Array:
+    import h5py
+
+    text = h5py.check_string_dtype(dataset.dtype)
+    if text is not None and text.length is None:
+        strings: Array = dataset.asstr()[start:stop].astype("U")
+        return strings
+    return native(dataset[start:stop])

@@ -1,0 +1,137 @@
+"""What a source of records is, and the checks that all sources share."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.data.permutation import WINDOW_BLOCKS, Rows, Shuffle
+from elasticflow.errors import DataError
+
+Array = npt.NDArray[np.generic]
+
+_ALLOWED_KINDS = "biufcSUMm"
+_ALLOWED = "numbers, booleans, strings and dates"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One named field of a record.
+
+    shape: of one record. dtype: NumPy's name for it, such as ``float32``; ``str`` and ``bytes`` stand
+    for text of any width (``U`` and ``S`` arrays).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Source(ABC):
+    """Records by number. To read a format of your own, set ``columns`` and ``num_rows`` and write ``rows``.
+
+    A source is used by one thread at a time. It may be made before ``os.fork`` and used after it.
+    """
+
+    columns: tuple[Column, ...]
+    num_rows: int
+    positional: bool = False
+    """True: columns are bound to the arguments of ``forward`` by position, not by name."""
+    block_starts: Rows | None = None
+    """(num_blocks + 1,) first row of each block that is read as a whole, and ``num_rows``; None: any
+    row is as cheap as any other."""
+    window_blocks: int = WINDOW_BLOCKS
+    """How many blocks a shuffled pass should mix with each other: as many as the cache holds twice."""
+
+    @abstractmethod
+    def rows(self, numbers: Rows) -> dict[str, Array]:
+        """The records with these numbers, in this order, as one array for each column.
+
+        numbers: (n,) int64, in ``0..num_rows``, may repeat. Returns fresh, C-contiguous arrays
+        ``(n, *column.shape)``.
+        Raises IndexError for a number out of range, DataError if a file turns out to be damaged.
+        """
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    @cached_property
+    def signature(self) -> str:
+        """SHA-256 over the columns and the number of rows; a resumed run must find the same."""
+        return hashlib.sha256(msgspec.json.encode((self.columns, self.num_rows))).hexdigest()
+
+    def shuffle(self, seed: int) -> Shuffle:
+        """The order in which epochs visit these rows, block by block where rows come in blocks."""
+        return Shuffle(self.num_rows, seed, self.block_starts, self.window_blocks)
+
+
+def make_column(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Column:
+    """The column that an array of this shape (records first) makes. ``what`` names it in errors.
+
+    Raises DataError for a 0-d array and for elements that are no numbers, booleans, strings or dates.
+    """
+    if not shape:
+        raise DataError(
+            f"{what} is a single value (a 0-d array). A column holds one entry for each record: "
+            "give an array with the records along its first axis."
+        )
+    if dtype.kind not in _ALLOWED_KINDS:
+        raise DataError(
+            f"{what} has elements of type {dtype}. Allowed are {_ALLOWED}, in arrays whose records all "
+            "have the same shape. Convert the column first, or leave it out."
+        )
+    return Column(name, tuple(int(length) for length in shape[1:]), _dtype_name(dtype))
+
+
+def _dtype_name(dtype: np.dtype[np.generic]) -> str:
+    name: str = {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
+    return name
+
+
+def common_length(what: str, lengths: Mapping[str, int]) -> int:
+    """The number of records, which must be the same for each column and at least 1.
+
+    Raises DataError if there is no column, no record, or columns of different lengths.
+    """
+    if not lengths:
+        raise DataError(f"{what} has no columns. Give it at least one array.")
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise DataError(
+            f"{what}: columns of different lengths: {found} records. All must have the same number; "
+            "records lie along the first axis."
+        )
+    length = next(iter(lengths.values()))
+    if length == 0:
+        raise DataError(f"{what} is empty: 0 records. At least one is needed.")
+    return length
+
+
+def choose_names(what: str, kind: str, names: Mapping[str, str], there: list[str]) -> dict[str, str]:
+    """Which entry of a file each column comes from: the names asked for, or all that are there.
+
+    kind: what a file of this type calls its entries ("dataset", "array", "column").
+    Raises DataError for an entry that is not there, and lists those that are.
+    """
+    chosen = dict(names) or {name: name for name in there}
+    missing = [entry for entry in chosen.values() if entry not in there]
+    if missing:
+        listed = ", ".join(repr(name) for name in there) or "none"
+        raise DataError(f"{what}: there is no {kind} {missing[0]!r}. There are: {listed}.")
+    return chosen
+
+
+def check_numbers(numbers: Rows, num_rows: int) -> None:
+    """Raises IndexError unless all row numbers are in ``0..num_rows``."""
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= num_rows):
+        raise IndexError(f"row numbers {numbers.min()}..{numbers.max()} of a source with {num_rows} rows")
+
+
+def native(array: Array) -> Array:
+    """The same values in this machine's byte order; the array itself if they are so already."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

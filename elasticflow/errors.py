@@ -1,0 +1,41 @@
+"""Every error ElasticFlow raises on purpose.
+
+    ElasticFlowError
+    ├── ConfigError        a setting, an option or a file of settings is wrong
+    ├── ProgramError       the user's program is wrong: no model(), a cost that is no scalar, ...
+    ├── DataError          a source of records is empty, ragged, changed, or does not fit forward()
+    ├── CheckpointError    a checkpoint is missing, damaged, or of another model
+    ├── RunError           a run is in use, is not there, does not answer, or ended short of its end
+    └── ProtocolError      a message is malformed, or its sender is not who it must be
+
+Each is also a ``ValueError`` or ``RuntimeError``. The text says what was wrong, what was found,
+what is allowed and what to do; the command line prints it after ``Error:`` and exits with 1.
+"""
+
+
+class ElasticFlowError(Exception):
+    """Root of all errors that ElasticFlow raises on purpose."""
+
+
+class ConfigError(ElasticFlowError, ValueError):
+    """A setting is wrong."""
+
+
+class ProgramError(ElasticFlowError, ValueError):
+    """The user's program is wrong."""
+
+
+class DataError(ElasticFlowError, ValueError):
+    """A source of records is wrong."""
+
+
+class CheckpointError(ElasticFlowError, RuntimeError):
+    """A checkpoint is missing, damaged, or of another model."""
+
+
+class RunError(ElasticFlowError, RuntimeError):
+    """A run is in use, is not there, does not answer, or ended short of its end."""
+
+
+class ProtocolError(ElasticFlowError, RuntimeError):
+    """A message is malformed, or its sender is not who it must be."""

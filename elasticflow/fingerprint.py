@@ -1,0 +1,70 @@
+"""What, besides the program, decides a model's last bits: libraries, processor, threads, settings.
+
+Workers whose fingerprints differ would compute different bits for the same slice, and the promise of
+the same answer would be lost without a word; so a worker that differs from the first is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+SETTINGS = {
+    # MKL's default chooses code paths by memory alignment, which differs from process to process.
+    "MKL_CBWR": "AUTO,STRICT",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # Big arrays come and go at every step: do not hand their memory back to the system each time.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+MATTERS = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment for a member's process: one setting of the libraries, the same everywhere.
+
+    It must be there before the libraries are loaded. Settings that the user has made stay.
+    """
+    defaults = {**SETTINGS, **{name: str(threads) for name in THREAD_SETTINGS}}
+    return {**os.environ, **{name: os.environ.get(name, value) for name, value in defaults.items()}}
+
+
+def _processor() -> str:
+    """Model and instruction sets, as one short line."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    fields = dict(line.split(":", 1) for line in text.partition("\n\n")[0].splitlines() if ":" in line)
+    values = {name.strip(): value.strip() for name, value in fields.items()}
+    wide = {"avx", "avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "fma", "asimd", "sve"}
+    flags = wide & set(values.get("flags", values.get("Features", "")).split())
+    return f"{values.get('model name', platform.machine())} [{' '.join(sorted(flags))}]"
+
+
+def fingerprint(threads: int) -> dict[str, str]:
+    """This process's fingerprint, of the libraries that are loaded by now."""
+    found = {
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "threads": str(threads),
+    }
+    for name in ("numpy", "torch", "tensorflow", "keras"):
+        if name in sys.modules:
+            found[name] = str(getattr(sys.modules[name], "__version__", "?"))
+    found.update({name: os.environ[name] for name in MATTERS if name in os.environ})
+    return found
+
+
+def differences(first: dict[str, str], other: dict[str, str]) -> list[str]:
+    """What tells two fingerprints apart, a line each; versions of Python's minor releases do not."""
+    names = sorted({*first, *other})
+    return [
+        f"{name}: {first.get(name, 'not there')} / {other.get(name, 'not there')}"
+        for name in names
+        if first.get(name) != other.get(name)
+    ]

@@ -1,0 +1,202 @@
+"""What ElasticFlow needs of a framework: a replica of the user's model that computes slices.
+
+A replica's values live in ``state``, a flat Vector laid out by ``layout``: whoever has a new version
+copies it there and calls ``refresh``. All it computes is a function of (state, batch, seed) alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from elasticflow.api import Optimizer, _Optimizer
+from elasticflow.errors import ProgramError
+from elasticflow.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.program import Program, blaming
+
+Batch: TypeAlias = dict[str, Any]
+"""Arguments of ``forward`` by name, in the framework's own tensors."""
+
+REPORT = "report"
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+CONSTANTS = (int, float, str, bool, bytes, type(None))
+
+
+class CostError(ProgramError):
+    """``forward`` returned something that is no cost: not a scalar, or not finite."""
+
+
+class Replica(ABC):
+    """A user's model in one process.
+
+    framework: ``torch`` or ``tensorflow``. state: the values of the version it computes with.
+    unused: names of parameters that got no gradient in the last ``compute`` (a hint, not an error).
+    """
+
+    framework: str
+    layout: Layout
+    optimizer: Optimizer
+    metrics: tuple[str, ...]
+    state: Vector
+    unused: tuple[str, ...] = ()
+
+    @abstractmethod
+    def prepare(self, columns: Mapping[str, Array]) -> Batch:
+        """Records as the framework's tensors, in memory of its own."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """``state`` holds another version from now on."""
+
+    @abstractmethod
+    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+        """Forward and backward on a slice.
+
+        out: gets weight * gradient for parameters, weight * change for MEAN buffers, the value after
+        for FIRST ones, and weight * cost in the first place of the report (the rest 0).
+        onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
+        Raises CostError, and whatever ``forward`` raises; ``state`` is as before either way, and after
+        an error so is ``out``.
+        """
+
+    @abstractmethod
+    def evaluate(self, batch: Batch, seed: int) -> list[float]:
+        """Cost and metrics, forward only, with layers in their inference mode. Raises as ``compute`` does."""
+
+
+def report_entry(num_metrics: int) -> Entry:
+    """The region for cost and metrics."""
+    return Entry(REPORT, (1 + num_metrics,), "float64", Rule.REPORT)
+
+
+def framework_of(values: Mapping[str, Any]) -> str:
+    """``torch`` or ``tensorflow``: whose objects ``model()`` returned. Imports nothing."""
+    found = {_framework_of_one(value) for value in values.values()} - {None}
+    if len(found) == 1:
+        return str(found.pop())
+    if not found:
+        raise ProgramError(
+            "model() returned nothing that can be trained: a dict of PyTorch tensors or modules, or of "
+            "TensorFlow variables, layers or models, and one 'optimizer'."
+        )
+    raise ProgramError("model() mixes PyTorch and TensorFlow objects; use one framework a program.")
+
+
+def _framework_of_one(value: object) -> str | None:
+    torch, tensorflow = sys.modules.get("torch"), sys.modules.get("tensorflow")
+    if torch and isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return "torch"
+    if tensorflow:
+        keras = tensorflow.keras
+        kinds = (
+            tensorflow.Variable,
+            tensorflow.Tensor,
+            tensorflow.Module,
+            keras.layers.Layer,
+            keras.Variable,
+        )
+        if isinstance(value, kinds):
+            return "tensorflow"
+    return None
+
+
+def take_optimizer(values: Mapping[str, Any]) -> Optimizer:
+    """The one optimizer that model() must name."""
+    value = values.get("optimizer")
+    if isinstance(value, _Optimizer):
+        return value  # type: ignore[return-value]
+    if value is None:
+        raise ProgramError('model() names no optimizer; add one, such as "optimizer": ef.SGD(lr=0.1).')
+    raise ProgramError(
+        f"model()['optimizer'] is a {type(value).__module__}.{type(value).__name__}; updates run on the "
+        "parameter servers, so name one of ef.SGD, ef.Adam, ef.AdamW, ef.Adagrad."
+    )
+
+
+def check_values(values: object) -> dict[str, Any]:
+    """What model() returned, as a dict with text keys."""
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ProgramError(
+            f"model() returned a {type(values).__name__}; it must return a dict by name, such as "
+            '{"net": net, "optimizer": ef.SGD(lr=0.1)}.'
+        )
+    return values
+
+
+def check_cost(value: float) -> float:
+    """Raises CostError unless the cost is finite."""
+    if not np.isfinite(value):
+        raise CostError(f"forward() returned a cost of {value}; it must be finite.")
+    return value
+
+
+def metric_names(value: object) -> tuple[str, ...]:
+    """Names of what metrics() returned. Raises ProgramError if it is no dict by name."""
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ProgramError(
+            f"metrics() returned a {type(value).__name__}; it must return a dict of means by name."
+        )
+    return tuple(value)
+
+
+def metric_values(value: object, names: Sequence[str]) -> list[float]:
+    """Values of what metrics() returned, in the order of ``names``."""
+    if metric_names(value) != tuple(names):
+        raise ProgramError(f"metrics() returned {metric_names(value)}, and before that {tuple(names)}.")
+    assert isinstance(value, dict)
+    return [float(value[name]) for name in names]
+
+
+def open_replica(
+    program: Program,
+    *,
+    seed: int,
+    threads: int,
+    sample: Mapping[str, Array],
+    metric_arguments: Sequence[str] | None,
+) -> Replica:
+    """Calls model() with all random states set by ``seed``.
+
+    sample: a few records, as arguments of forward(); layers are built, and metrics() is called, with it.
+    metric_arguments: those that metrics() takes; None: it is not called. Raises ProgramError.
+    """
+    set_up(seed, threads)
+    with blaming(program, "model"):
+        values = check_values(program.model())
+    adapter = _adapter(framework_of(values))
+    replica: Replica = adapter.open_replica(program, values, sample, metric_arguments)
+    return replica
+
+
+def set_up(seed: int, threads: int) -> None:
+    """Sets all random states, and the number of threads, of the frameworks that are loaded by now.
+
+    Comes before the program runs, since it may compute while it is imported, and again before
+    model(), which draws the first values.
+    """
+    seed_python(seed)
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            _adapter(name).set_up(seed, threads)
+
+
+def _adapter(name: str) -> Any:
+    if name == "torch":
+        from elasticflow.frameworks import pytorch
+
+        return pytorch
+    from elasticflow.frameworks import tensorflow
+
+    return tensorflow
+
+
+def seed_python(seed: int) -> None:
+    """Sets the global random states of Python and NumPy."""
+    import random
+
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)

@@ -1,0 +1,301 @@
+"""PyTorch behind the Replica interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from elasticflow.errors import ProgramError
+from elasticflow.frameworks.base import (
+    CONSTANTS,
+    Batch,
+    CostError,
+    Replica,
+    check_cost,
+    metric_names,
+    metric_values,
+    report_entry,
+    seed_python,
+    take_optimizer,
+)  # fmt: skip
+from elasticflow.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.program import Program, blaming
+
+TRAINABLE = (torch.float32, torch.float64)
+
+_Views: TypeAlias = tuple[list[torch.Tensor], list[Array], list[Array], Array]
+"""Views of a vector that ``compute`` fills: gradients, MEAN buffers, FIRST buffers, the report."""
+
+
+def set_up(seed: int, threads: int) -> None:
+    """One setting for all processes: numbers of threads change bits."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+
+
+def _dtype(tensor: torch.Tensor, name: str) -> str:
+    if tensor.is_floating_point() and tensor.dtype not in TRAINABLE:
+        raise ProgramError(
+            f"{name}: is {tensor.dtype}; parameters and buffers must be float32 or float64 "
+            "(compute in half precision with torch.autocast inside forward)."
+        )
+    try:
+        return str(torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+    except TypeError as error:
+        raise ProgramError(f"{name}: tensors of {tensor.dtype} cannot be kept.") from error
+
+
+class _Found:
+    """The tensors of a model, each once, with the rule it follows."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.tensors: list[torch.Tensor] = []
+        self.setters: list[Callable[[torch.Tensor], None]] = []
+        self._seen: set[int] = set()
+
+    def add(
+        self, name: str, tensor: torch.Tensor, trained: bool, setter: Callable[[torch.Tensor], None]
+    ) -> None:
+        if id(tensor) in self._seen:
+            return
+        self._seen.add(id(tensor))
+        if tensor.device.type != "cpu":
+            raise ProgramError(f"{name}: lies on {tensor.device}; model() must make tensors on the CPU.")
+        dtype = _dtype(tensor, name)
+        rule = Rule.UPDATE if trained else Rule.MEAN if tensor.is_floating_point() else Rule.FIRST
+        self.entries.append(Entry(name, tuple(tensor.shape), dtype, rule))
+        self.tensors.append(tensor)
+        self.setters.append(setter)
+
+
+def _set_data(tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def setter(view: torch.Tensor) -> None:
+        tensor.data = view
+
+    return setter
+
+
+def _find(values: Mapping[str, Any]) -> tuple[_Found, list[torch.nn.Module]]:
+    found, modules = _Found(), []
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor):
+            if not value.is_leaf:
+                raise ProgramError(f"model()[{key!r}] is the result of a computation; detach() it.")
+            found.add(key, value, value.is_floating_point(), _set_data(value))
+        elif isinstance(value, torch.nn.Module):
+            modules.append(value)
+            for name, parameter in value.named_parameters():
+                found.add(f"{key}.{name}", parameter, parameter.requires_grad, _set_data(parameter))
+            for name, buffer in value.named_buffers():
+                found.add(f"{key}.{name}", buffer, False, _set_data(buffer))
+        elif key != "optimizer" and not isinstance(value, CONSTANTS):
+            raise ProgramError(
+                f"model()[{key!r}] is a {type(value).__name__}; allowed are tensors, torch.nn modules, "
+                "plain constants, and one 'optimizer'."
+            )
+    if not any(entry.rule is Rule.UPDATE for entry in found.entries):
+        raise ProgramError(
+            "model() has no parameters to train: no floating tensor, no module with parameters."
+        )
+    return found, modules
+
+
+class TorchReplica(Replica):
+    """See Replica. Every tensor of the model is a view of ``state``."""
+
+    framework = "torch"
+
+    def __init__(
+        self,
+        program: Program,
+        values: Mapping[str, Any],
+        metrics: Sequence[str],
+        metric_arguments: Sequence[str],
+    ) -> None:
+        found, modules = _find(values)
+        self._metric_arguments = tuple(metric_arguments)
+        self._params = dict(values)
+        self._program = program
+        self.optimizer = take_optimizer(values)
+        self.metrics = tuple(metrics)
+        self.layout = Layout([*found.entries, report_entry(len(metrics))])
+        self.state = Vector(self.layout)
+        views = [torch.from_numpy(view) for view in self.state.tensors(found.entries)]
+        for tensor, view, setter in zip(found.tensors, views, found.setters, strict=True):
+            view.copy_(tensor.detach())
+            setter(view)
+        by_rule = {rule: [e for e in found.entries if e.rule is rule] for rule in Rule}
+        self._trained = by_rule[Rule.UPDATE]
+        self._mean, self._first = by_rule[Rule.MEAN], by_rule[Rule.FIRST]
+        self._leaves = [
+            tensor.requires_grad_(True)
+            for tensor, entry in zip(found.tensors, found.entries, strict=True)
+            if entry.rule is Rule.UPDATE
+        ]
+        self._buffers = self.state.tensors(self._mean)
+        self._counters = self.state.tensors(self._first)
+        self._clean: list[Array] = []
+        self._bound = [
+            (owner, name, buffer)
+            for module in modules
+            for owner in module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+        self._modes = [(each, each.training) for module in modules for each in module.modules()]
+        self._training = True
+        self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
+        self.refresh()
+
+    def prepare(self, columns: Mapping[str, Array]) -> Batch:
+        return {name: torch.from_numpy(column).clone() for name, column in columns.items()}
+
+    def refresh(self) -> None:
+        self._clean = [array.copy() for array in (*self._buffers, *self._counters)]
+
+    def _rebind_buffers(self) -> None:
+        """Where a module has put another tensor in a buffer's place: keeps its value, and the view."""
+        for owner, name, view in self._bound:
+            current = owner._buffers[name]
+            if current is not view:
+                if current is not None:
+                    view.copy_(current.detach())
+                owner._buffers[name] = view
+
+    def _restore_buffers(self) -> None:
+        if not self._clean:
+            return
+        self._rebind_buffers()
+        for array, clean in zip((*self._buffers, *self._counters), self._clean, strict=True):
+            np.copyto(array, clean)
+
+    def _set_training(self, training: bool) -> None:
+        """Training mode is that of model(): what it has put into eval() stays there."""
+        if self._training != training:
+            self._training = training
+            for module, as_made in self._modes:
+                module.training = as_made and training
+
+    def _views(self, out: Vector) -> _Views:
+        known = self._outs.get(out)
+        if known is None:
+            gradients = [torch.from_numpy(view) for view in out.tensors(self._trained)]
+            report = out.tensors([report_entry(len(self.metrics))])[0]
+            known = gradients, out.tensors(self._mean), out.tensors(self._first), report
+            self._outs[out] = known
+        return known
+
+    def _cost(self, batch: Batch) -> torch.Tensor:
+        cost = self._program.forward(**batch, params=self._params)
+        if not isinstance(cost, torch.Tensor):
+            raise CostError(
+                f"forward() returned a {type(cost).__name__}; it must return the cost, a scalar tensor."
+            )
+        if cost.dim() or not cost.is_floating_point():
+            raise CostError(
+                f"forward() returned a tensor of shape {tuple(cost.shape)} and {cost.dtype}; it must return "
+                "the cost, one floating number: take the mean over the records, say."
+            )
+        return cost
+
+    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+        _seed(seed)
+        self._set_training(True)
+        gradients, means, firsts, report = self._views(out)
+        try:
+            cost = self._cost(batch)
+            if not cost.requires_grad:
+                raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
+            value = check_cost(cost.item())
+            # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
+            found = torch.autograd.grad(cost * weight, self._leaves, allow_unused=True)
+            self._rebind_buffers()
+            self._take_buffers(weight, means, firsts, onto)
+        finally:
+            self._restore_buffers()
+        (torch._foreach_add_ if onto else torch._foreach_copy_)(gradients, self._all(found, gradients))
+        if not onto:
+            report.fill(0)
+        report[0] += value * weight
+
+    def _all(
+        self, found: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Zeros for parameters that got no gradient, whose names are noted."""
+        named = zip(found, self._trained, strict=True)
+        self.unused = tuple(entry.name for gradient, entry in named if gradient is None)
+        return [
+            torch.zeros_like(target) if gradient is None else gradient
+            for gradient, target in zip(found, gradients, strict=True)
+        ]
+
+    def _take_buffers(
+        self, weight: float, means: Sequence[Array], firsts: Sequence[Array], onto: bool
+    ) -> None:
+        """A constant buffer, infinite ones too, changes by exactly 0."""
+        for after, before, target in zip(self._buffers, self._clean, means, strict=False):
+            with np.errstate(invalid="ignore"):
+                change = np.subtract(after, before)
+            change[after == before] = 0
+            np.multiply(change, after.dtype.type(weight), out=change)
+            np.add(target, change, out=target) if onto else np.copyto(target, change)
+        if not onto:
+            for value, target in zip(self._counters, firsts, strict=True):
+                np.copyto(target, value)
+
+    def evaluate(self, batch: Batch, seed: int) -> list[float]:
+        _seed(seed)
+        self._set_training(False)
+        try:
+            with torch.no_grad():
+                cost = check_cost(self._cost(batch).item())
+                return [cost, *self._measure(batch)]
+        finally:
+            self._restore_buffers()
+
+    def _measure(self, batch: Batch) -> list[float]:
+        if not self.metrics:
+            return []
+        assert self._program.metrics is not None
+        arguments = {name: batch[name] for name in self._metric_arguments}
+        return metric_values(self._program.metrics(**arguments, params=self._params), self.metrics)
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    seed_python(seed)
+
+
+def _metric_names(
+    program: Program, values: Mapping[str, Any], sample: Mapping[str, Array], arguments: Sequence[str]
+) -> tuple[str, ...]:
+    """What metrics() calls its means, from a call on a few records."""
+    modules = [value for value in values.values() if isinstance(value, torch.nn.Module)]
+    modes = [(each, each.training) for module in modules for each in module.modules()]
+    for module in modules:
+        module.eval()
+    batch = {name: torch.from_numpy(sample[name]).clone() for name in arguments}
+    with torch.no_grad(), blaming(program, "metrics"):
+        assert program.metrics is not None
+        names = metric_names(program.metrics(**batch, params=values))
+    for module, training in modes:
+        module.training = training
+    return names
+
+
+def open_replica(
+    program: Program,
+    values: Mapping[str, Any],
+    sample: Mapping[str, Array],
+    metric_arguments: Sequence[str] | None,
+) -> TorchReplica:
+    """See ``frameworks.open_replica``."""
+    _find(values)  # complains of what model() returned before metrics() meets it
+    take_optimizer(values)
+    names = () if metric_arguments is None else _metric_names(program, values, sample, metric_arguments)
+    return TorchReplica(program, values, names, metric_arguments or ())

@@ -1,0 +1,502 @@
+"""TensorFlow, and Keras 3 on top of it, behind the Replica interface.
+
+A slice runs as a graph, traced once for each shape of batch. A graph will not do where it would not be
+a function of (state, batch, seed) alone: where it holds a random operation with a state of its own
+(``tf.nn.dropout``, ``tf.random.uniform``), a variable from outside ``model()``, or a number that Python
+drew; nor where ``forward`` cannot be traced at all. Such slices run eagerly, which is slower, after all
+random states have been set. Which of both it is follows from the program and the shapes of the batch,
+not from what happened before, since graphs and eager runs may differ in their last bits.
+
+Tensors are named by where they lie in the model, such as ``net.0.kernel``: Keras's own names count
+the layers that a process has made before.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticflow.errors import ProgramError
+from elasticflow.frameworks.base import (
+    CONSTANTS,
+    Batch,
+    CostError,
+    Replica,
+    check_cost,
+    metric_names,
+    metric_values,
+    report_entry,
+    seed_python,
+    take_optimizer,
+)
+from elasticflow.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.program import Program, blaming
+
+TRAINABLE = (tf.float32, tf.float64)
+VARIABLES = (tf.Variable, keras.Variable)
+LAYERS = keras.layers.Layer
+PARTS = (*VARIABLES, LAYERS, tf.Module, keras.random.SeedGenerator, list, tuple, dict)
+
+Step: TypeAlias = Callable[[Batch, Any, Any], Any]
+"""A computation of (batch, states of the random generators, weight)."""
+
+_log = logging.getLogger(__name__)
+
+
+def set_up(seed: int, threads: int) -> None:
+    """One setting for all processes: numbers of threads change bits. First called before any operation."""
+    try:
+        if tf.config.threading.get_intra_op_parallelism_threads() != threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.set_visible_devices([], "GPU")
+    except RuntimeError as error:
+        raise ProgramError(
+            "the program ran a TensorFlow operation before the number of threads was set. Make tensors, "
+            "variables and layers in model(), not while the file is imported, and NumPy arrays in data()."
+        ) from error
+    tf.config.experimental.enable_op_determinism()
+    keras.config.disable_traceback_filtering()  # Keras would put words of its own into the program's errors
+    _seed(seed)
+
+
+def _seed(seed: int) -> None:
+    """Sets all random states outside the model: Python's, NumPy's, TensorFlow's and Keras's."""
+    keras.utils.set_random_seed(seed & 0xFFFFFFFF)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+
+
+class _Part(NamedTuple):
+    """A variable, layer or generator. frozen, inside: whether one of the layers around it is not to be
+    trained; whether there is one."""
+
+    name: str
+    value: Any
+    frozen: bool = False
+    inside: bool = False
+
+
+def _parts(values: Mapping[str, Any]) -> Iterator[_Part]:
+    """All parts of a model, each once.
+
+    Breadth first: of several ways to a part, the shortest makes its name. Weights that a layer hides
+    from this search come last, by number.
+    """
+    seen: dict[int, Any] = {}  # holds what it has seen, so that no other object gets its id
+    for key, root in values.items():
+        waiting, outermost = deque([_Part(key, root)]), []
+        while waiting:
+            part = waiting.popleft()
+            name, value, frozen, inside = part
+            if not isinstance(value, PARTS) or seen.setdefault(_identity(value), part) is not part:
+                continue
+            if isinstance(value, (*VARIABLES, keras.random.SeedGenerator)):
+                yield part
+                continue
+            if isinstance(value, LAYERS):
+                yield part
+                outermost += [] if inside else [value]
+                frozen, inside = frozen or not value.trainable, True
+            waiting.extend(_Part(f"{name}.{n}", child, frozen, inside) for n, child in _children(value))
+        for layer in outermost:
+            for number, weight in enumerate(layer.weights):
+                part = _Part(f"{key}.weights.{number}", weight, not layer.trainable, True)
+                if seen.setdefault(_identity(weight), part) is part:
+                    yield part
+
+
+def _identity(value: Any) -> int:
+    return id(value.value if isinstance(value, keras.Variable) else value)
+
+
+def _children(value: Any) -> Iterable[tuple[object, Any]]:
+    if isinstance(value, keras.Sequential):
+        return enumerate(value.layers)
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if isinstance(value, dict):
+        return value.items()
+    attributes = vars(value)
+
+    def is_registry(name: str) -> bool:
+        """Such as Keras's ``_layers``. What lies there may have a better name, and is looked at last."""
+        return name.startswith("_") and isinstance(attributes[name], (list, tuple, dict))
+
+    names = sorted(attributes, key=is_registry)
+    return [(n if (bare := n.lstrip("_")) in attributes else bare, attributes[n]) for n in names]
+
+
+class _Found:
+    """The variables of a model, each once, with the rule it follows.
+
+    layers: those that lie in no other. unbuilt: names of layers without variables as yet.
+    seeds: states of Keras's generators of random numbers, which are set, not kept.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.entries: list[Entry] = []
+        self.variables: list[tf.Variable] = []
+        self.layers: list[keras.layers.Layer] = []
+        self.unbuilt: list[str] = []
+        self.seeds: list[tf.Variable] = []
+        for part in _parts(values):
+            value = part.value
+            if isinstance(value, VARIABLES):
+                self._add(part.name, value, value.trainable and not part.frozen)
+            elif isinstance(value, LAYERS):
+                self.layers += [] if part.inside else [value]
+                self.unbuilt += [] if value.built else [part.name]
+            else:
+                self.seeds.append(value.state.value)
+
+    def _add(self, name: str, variable: tf.Variable | keras.Variable, trained: bool) -> None:
+        variable = variable.value if isinstance(variable, keras.Variable) else variable
+        dtype = _dtype(name, variable)
+        rule = Rule.FIRST if not variable.dtype.is_floating else Rule.UPDATE if trained else Rule.MEAN
+        self.entries.append(Entry(name, tuple(variable.shape), dtype, rule))
+        self.variables.append(variable)
+
+
+def _dtype(name: str, variable: tf.Variable) -> str:
+    dtype = variable.dtype
+    if not variable.shape.is_fully_defined():
+        raise ProgramError(f"{name}: has the shape {variable.shape}; give it one that is known, and stays.")
+    if dtype.is_floating and dtype not in TRAINABLE:
+        raise ProgramError(
+            f"{name}: is {dtype.name}; parameters and buffers must be float32 or float64 (compute in half "
+            "precision with Keras's mixed_float16 policy, or tf.cast inside forward)."
+        )
+    numpy = np.dtype(dtype.as_numpy_dtype)
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool) or numpy.isbuiltin != 1:
+        raise ProgramError(f"{name}: tensors of {dtype.name} cannot be kept.")
+    return str(numpy)
+
+
+def _with_variables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``forward`` gets as params: ``values``, with a variable in the place of each tensor.
+
+    Raises ProgramError if there is anything that cannot be trained or kept.
+    """
+    params: dict[str, Any] = {}
+    made: dict[int, tf.Variable] = {}
+    for key, value in values.items():
+        if isinstance(value, tf.Tensor):
+            if id(value) not in made:
+                made[id(value)] = tf.Variable(value, trainable=value.dtype.is_floating)
+            value = made[id(value)]
+        elif not isinstance(value, (*VARIABLES, LAYERS, tf.Module, *CONSTANTS)) and key != "optimizer":
+            raise ProgramError(
+                f"model()[{key!r}] is a {type(value).__name__}; allowed are TensorFlow tensors, variables "
+                "and modules, Keras layers and models, plain constants, and one 'optimizer'."
+            )
+        params[key] = value
+    return params
+
+
+class _Mode(keras.layers.Layer):  # type: ignore[misc]
+    """Tells all Keras layers that ``run`` calls whether this is training: a layer asks the one around it.
+
+    The program's own tf.functions run as plain Python meanwhile: what they traced in one mode, they
+    would use in the other.
+    """
+
+    def __init__(self, layers: Sequence[keras.layers.Layer]) -> None:
+        super().__init__(name="forward", autocast=False)
+        self.inner = list(layers)  # a call to the outermost layer clears the losses of the call before
+        self.built = True
+
+    def call(self, run: Callable[[], Any], training: bool | None = None) -> Any:
+        plain = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(True)
+        try:
+            return run()
+        finally:
+            tf.config.run_functions_eagerly(plain)
+
+
+class _Runner:
+    """Runs steps, as graphs or eagerly; see the module's text. own: the model's variables."""
+
+    def __init__(self, own: Iterable[tf.Variable], seeds: Sequence[tf.Variable]) -> None:
+        self._own = {id(variable) for variable in (*own, *seeds)}
+        self._num_seeds = len(seeds)
+        self._graphs: dict[object, tuple[Step | None, str]] = {}
+        self._warned = False
+
+    def __call__(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
+        seeds = np.random.SeedSequence(seed).generate_state(2 * self._num_seeds).reshape(-1, 2)
+        arguments = batch, tf.constant(seeds, tf.int64), tf.constant(weight, tf.float64)
+        shapes = step, *((name, value.dtype, tuple(value.shape)) for name, value in batch.items())
+        graph, problem = self._graphs.get(shapes) or self._trace(step, arguments)
+        if graph is None:
+            _seed(seed)
+            result = step(*arguments)
+        else:
+            seed_python(seed)
+            result = graph(*arguments)
+        self._graphs[shapes] = graph, problem  # only now: if the program raises, it is traced again
+        if problem and not self._warned:
+            self._warned = True
+            _log.warning("forward() runs eagerly, which is slower: %s", problem)
+        return result
+
+    def _trace(self, step: Step, arguments: tuple[Batch, Any, Any]) -> tuple[Step | None, str]:
+        """A graph; or None, and why."""
+        _seed(0)
+        before = _python_random()
+        try:
+            graph: Any = tf.function(step, autograph=False).get_concrete_function(*arguments)
+        except Exception as error:  # the eager run will tell whether the program is wrong
+            lines = str(error).strip().splitlines() or [""]
+            return None, f"it cannot be traced to a graph: {type(error).__name__}: {lines[-1].strip()}"
+        if operations := _random_operations(graph):
+            return None, (
+                f"it uses {', '.join(operations)}, whose random state cannot be set in a graph; "
+                "use Keras's layers instead"
+            )
+        if any(id(variable) not in self._own for variable in graph.graph.variables):
+            return None, "it uses a variable that is not in model(), such as that of keras.random"
+        if _python_random() != before:
+            return None, "it uses Python's or NumPy's random numbers, which a graph would draw only once"
+        return graph, ""
+
+
+def _python_random() -> tuple[object, ...]:
+    _, keys, *rest = np.random.get_state()
+    return random.getstate(), np.asarray(keys).tobytes(), *rest
+
+
+def _random_operations(function: Any) -> list[str]:
+    """Types of operations with a random state of their own: those with their seeds as attributes."""
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return sorted({node.op for node in nodes if "seed2" in node.attr})
+
+
+def _convertible(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with ``if`` and ``while`` over tensors made part of a graph; itself if it cannot be."""
+    plain: Callable[..., Any] = getattr(function, "python_function", function)  # of a tf.function
+    try:
+        converted: Callable[..., Any] = tf.autograph.to_graph(plain)
+        return converted
+    except Exception:  # no source, say
+        return plain
+
+
+def _array(tensor: Any) -> Array:
+    """The values of an eager tensor, not copied."""
+    return np.asarray(memoryview(tensor))
+
+
+class _Views(NamedTuple):
+    """What ``compute`` fills, by rule."""
+
+    gradients: list[Array]
+    means: list[Array]
+    firsts: list[Array]
+    report: Array
+
+
+class TensorFlowReplica(Replica):
+    """See Replica. The model's variables hold copies of what is in ``state``."""
+
+    framework = "tensorflow"
+
+    def __init__(
+        self,
+        program: Program,
+        params: Mapping[str, Any],
+        mode: _Mode,
+        metrics: Sequence[str],
+        metric_arguments: Sequence[str],
+    ) -> None:
+        found = _find(params)
+        self._program, self._params, self._mode = program, dict(params), mode
+        self._metric_arguments = tuple(metric_arguments)
+        self.optimizer = take_optimizer(params)
+        self.metrics = tuple(metrics)
+        self.layout = Layout([*found.entries, report_entry(len(metrics))])
+        self.state = Vector(self.layout)
+        self._kept = list(zip(found.entries, found.variables, strict=True))
+        self._seeds = found.seeds
+        for view, variable in zip(self.state.tensors(found.entries), found.variables, strict=True):
+            np.copyto(view, variable.numpy())
+        self._trained = [entry for entry in found.entries if entry.rule is Rule.UPDATE]
+        self._leaves = [variable for entry, variable in self._kept if entry.rule is Rule.UPDATE]
+        self._in_graph = {f: _convertible(f) for f in (program.forward, program.metrics) if f}
+        self._run = _Runner(found.variables, found.seeds)
+        groups = [tf.TensorSpec(group.shape, group.dtype) for group in self.state.groups]
+        self._assign = tf.function(self._assign_all, autograph=False).get_concrete_function(groups)
+        self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
+
+    def prepare(self, columns: Mapping[str, Array]) -> Batch:
+        return {name: tf.constant(column) for name, column in columns.items()}
+
+    def refresh(self) -> None:
+        self._assign([tf.constant(group) for group in self.state.groups])
+
+    def _assign_all(self, groups: Sequence[tf.Tensor]) -> None:
+        for entry, variable in self._kept:
+            group, start = self.layout.places[entry.name]
+            variable.assign(tf.reshape(groups[group][start : start + entry.size], entry.shape))
+
+    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+        views = self._views(out)
+        cost, gradients, changes, counters = self._guarded(self._train, batch, seed, weight)
+        value = check_cost(float(cost))
+        self.unused = tuple(e.name for e, g in zip(self._trained, gradients, strict=True) if g is None)
+        summed = zip((*gradients, *changes), (*views.gradients, *views.means), strict=True)
+        for tensor, target in summed:
+            array = 0 if tensor is None else _array(tensor)
+            np.add(target, array, out=target) if onto else np.copyto(target, array)
+        if not onto:
+            for counter, target in zip(counters, views.firsts, strict=True):
+                np.copyto(target, _array(counter))
+            views.report.fill(0)
+        views.report[0] += value * weight
+
+    def evaluate(self, batch: Batch, seed: int) -> list[float]:
+        cost, values = self._guarded(self._test, batch, seed, 1.0)
+        value = check_cost(float(cost))
+        return [value, *metric_values(values, self.metrics)] if self.metrics else [value]
+
+    def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
+        """Steps put back what they change, unless something raises on the way."""
+        try:
+            return self._run(step, batch, seed, weight)
+        except BaseException:
+            self.refresh()
+            raise
+
+    def _views(self, out: Vector) -> _Views:
+        if out not in self._outs:
+            of_rule = {rule: out.tensors(self.layout.of_rule(rule)) for rule in Rule}
+            (report,) = of_rule[Rule.REPORT]
+            self._outs[out] = _Views(of_rule[Rule.UPDATE], of_rule[Rule.MEAN], of_rule[Rule.FIRST], report)
+        return self._outs[out]
+
+    def _train(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, ...]:
+        """Cost, weighted gradients (None where there is none) and changes, and counters. A Step."""
+        before = self._read()
+        self._set_seeds(seeds)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._leaves)
+            cost = self._cost(batch, training=True)
+        gradients = tape.gradient(cost, self._leaves, tf.cast(weight, cost.dtype))
+        if all(gradient is None for gradient in gradients):
+            raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
+        changes = [
+            _change(old, variable.read_value(), weight)
+            for (entry, variable), old in zip(self._kept, before, strict=True)
+            if entry.rule is Rule.MEAN
+        ]
+        counters = [variable.read_value() for entry, variable in self._kept if entry.rule is Rule.FIRST]
+        self._put_back(before)
+        return cost, list(map(_dense, gradients, self._leaves)), changes, counters
+
+    def _test(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, Any]:
+        """Cost and metrics. A Step."""
+        before = self._read()
+        self._set_seeds(seeds)
+        cost, values = self._cost(batch, training=False), {}
+        if self.metrics:
+            values = self._call(self._program.metrics, {n: batch[n] for n in self._metric_arguments}, False)
+        self._put_back(before)
+        return cost, values
+
+    def _set_seeds(self, seeds: Any) -> None:
+        for number, variable in enumerate(self._seeds):
+            variable.assign(tf.cast(seeds[number], variable.dtype))
+
+    def _read(self) -> list[Any]:
+        return [variable.read_value() for _, variable in self._kept]
+
+    def _put_back(self, values: Sequence[Any]) -> None:
+        for (_, variable), value in zip(self._kept, values, strict=True):
+            variable.assign(value)
+
+    def _cost(self, batch: Batch, training: bool) -> Any:
+        cost = self._call(self._program.forward, batch, training)
+        if not tf.is_tensor(cost):
+            kind = type(cost).__name__
+            raise CostError(f"forward() returned a {kind}; it must return the cost, a scalar tensor.")
+        if cost.shape.rank != 0 or not cost.dtype.is_floating:
+            raise CostError(
+                f"forward() returned a tensor of shape {cost.shape} and {cost.dtype.name}; it must return "
+                "the cost, one floating number: take the mean over the records, say."
+            )
+        return cost
+
+    def _call(self, function: Any, arguments: Batch, training: bool) -> Any:
+        if not tf.executing_eagerly():
+            function = self._in_graph[function]
+        return self._mode(run=lambda: function(**arguments, params=self._params), training=training)
+
+
+def _change(old: Any, new: Any, weight: Any) -> Any:
+    """A constant buffer, an infinite one too, changes by exactly 0."""
+    return tf.where(old == new, tf.zeros_like(old), new - old) * tf.cast(weight, old.dtype)
+
+
+def _dense(gradient: Any, variable: tf.Variable) -> Any:
+    """A sparse gradient's rows, those with one number added up, in their places."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+
+
+def _find(params: Mapping[str, Any]) -> _Found:
+    found = _Found(params)
+    if not found.unbuilt and not any(entry.rule is Rule.UPDATE for entry in found.entries):
+        raise ProgramError("model() has no parameters to train: no floating tensor, no layer with weights.")
+    return found
+
+
+def _build(program: Program, params: Mapping[str, Any], mode: _Mode, sample: Batch) -> None:
+    """Calls forward() if there are layers that learn from their first input which weights they have."""
+    for training in (False, True):  # some layers are there for training alone
+        found = _find(params)
+        if not found.unbuilt:
+            return
+        before = [variable.numpy() for variable in found.variables]
+        with blaming(program, "forward"):
+            mode(run=lambda: program.forward(**sample, params=params), training=training)
+        for variable, value in zip(found.variables, before, strict=True):
+            variable.assign(value)
+    if unbuilt := _find(params).unbuilt:
+        raise ProgramError(
+            f"{', '.join(unbuilt)}: forward() calls no such layer, so that it never gets its weights. "
+            "Use it, leave it out, or give it the shape of its input."
+        )
+
+
+def open_replica(
+    program: Program,
+    values: Mapping[str, Any],
+    sample: Mapping[str, Array],
+    metric_arguments: Sequence[str] | None,
+) -> TensorFlowReplica:
+    """See ``frameworks.open_replica``."""
+    if keras.backend.backend() != "tensorflow":
+        raise ProgramError(f"Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow.")
+    params = _with_variables(values)
+    mode = _Mode(_find(params).layers)
+    take_optimizer(values)
+    batch = {name: tf.constant(column) for name, column in sample.items()}
+    _build(program, params, mode, batch)
+    names: tuple[str, ...] = ()
+    if metric_arguments is not None:
+        arguments = {name: batch[name] for name in metric_arguments}
+        with blaming(program, "metrics"):
+            assert program.metrics is not None
+            metrics = program.metrics
+            names = metric_names(mode(run=lambda: metrics(**arguments, params=params), training=False))
+    return TensorFlowReplica(program, params, mode, names, metric_arguments or ())

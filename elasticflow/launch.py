@@ -1,0 +1,43 @@
+"""Runs one member, a worker or a parameter server, in this process.
+
+``python -m elasticflow.launch SETTINGS`` takes MemberSettings as JSON; there is no secret among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import sys
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.keys import MemberKeys, read_keys
+from elasticflow.settings import MemberSettings
+
+
+def run(settings: MemberSettings) -> int:
+    """A member's whole life; returns its exit code."""
+    with contextlib.suppress(OSError):  # what ps and top call it
+        Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
+    keys = read_keys(Path(settings.keys), MemberKeys)
+    if settings.role == "worker":
+        from elasticflow.worker import worker
+
+        return worker.main(settings, keys)
+    from elasticflow.storage import DirectoryStorage
+    from elasticflow_ps import server
+
+    server.main(settings, keys, DirectoryStorage(settings.run_dir))
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """See the module's docstring."""
+    faulthandler.enable()
+    (text,) = sys.argv[1:] if argv is None else argv
+    return run(msgspec.json.decode(text, type=MemberSettings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

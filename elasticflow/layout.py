@@ -1,0 +1,181 @@
+"""How a model's tensors lie in flat vectors, and how those are cut into chunks.
+
+Tensors with the same rule and dtype lie one after the other in one flat vector, a *group*, each
+padded to 64 bytes so that its alignment, and with it the bits that BLAS computes, is the same in
+every process. A group is cut into *chunks*: fixed ranges that are the unit of placement, transfer,
+update and storage. The cut depends on the model alone, never on how many servers there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+ALIGN_BYTES = 64
+CHUNK_BYTES = 4 << 20
+MIN_CHUNKS = 8
+"""A small model is cut this fine, so that up to eight servers have something to hold."""
+
+
+class Rule(str, Enum):
+    """What becomes of a region of the state when all slices of a step are in."""
+
+    UPDATE = "update"
+    """A parameter: slices send gradients, the optimizer makes the next value from their sum."""
+    MEAN = "mean"
+    """A floating buffer (BatchNorm's statistics): the weighted mean of the slices' values."""
+    FIRST = "first"
+    """A buffer of whole numbers (a counter): the value of the first slice."""
+    REPORT = "report"
+    """Cost and metrics: the weighted mean of the slices' values; shown to people, not kept."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One tensor of the model. ``dtype`` is NumPy's name for it, such as ``float32``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    rule: Rule
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One flat vector: ``size`` elements of ``dtype``, padding included."""
+
+    rule: Rule
+    dtype: str
+    size: int
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Elements ``start..stop`` of group number ``group``. ``number`` counts through all groups."""
+
+    number: int
+    group: int
+    start: int
+    stop: int
+
+
+class Layout:
+    """Where each tensor lies. A pure function of the list of entries.
+
+    entries: in the order in which they lie; names are unique.
+    groups, chunks: see above. places: (group number, first element) by entry name.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: tuple[Entry, ...] = tuple(entries)
+        sizes: dict[tuple[Rule, str], int] = {}
+        numbers: dict[tuple[Rule, str], int] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        for entry in self.entries:
+            key = (entry.rule, entry.dtype)
+            start = sizes.setdefault(key, 0)
+            if entry.name in self.places:
+                raise ValueError(f"two tensors are named {entry.name!r}")
+            self.places[entry.name] = (numbers.setdefault(key, len(numbers)), start)
+            per_line = ALIGN_BYTES // np.dtype(entry.dtype).itemsize
+            sizes[key] = start + max(1, math.ceil(entry.size / per_line)) * per_line
+        self.groups: tuple[Group, ...] = tuple(Group(*key, size) for key, size in sizes.items())
+        self.chunks: tuple[Chunk, ...] = tuple(self._cut())
+
+    def _cut(self) -> Iterable[Chunk]:
+        number = 0
+        for group_number, group in enumerate(self.groups):
+            itemsize = np.dtype(group.dtype).itemsize
+            per_line = ALIGN_BYTES // itemsize
+            length = CHUNK_BYTES // itemsize
+            if group.rule is Rule.UPDATE:  # other groups are small, and are better left whole
+                fine = math.ceil(group.size / MIN_CHUNKS / per_line) * per_line
+                length = min(length, fine)
+            for start in range(0, group.size, length):
+                yield Chunk(number, group_number, start, min(start + length, group.size))
+                number += 1
+
+    @cached_property
+    def signature(self) -> str:
+        """SHA-256 over names, shapes, dtypes and rules: two models fit each other if these are equal."""
+        return hashlib.sha256(msgspec.json.encode(self.entries)).hexdigest()
+
+    def chunk_bytes(self, chunk: Chunk) -> int:
+        return (chunk.stop - chunk.start) * np.dtype(self.groups[chunk.group].dtype).itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one whole state vector, padding included."""
+        return sum(group.size * np.dtype(group.dtype).itemsize for group in self.groups)
+
+    def of_rule(self, rule: Rule) -> list[Entry]:
+        return [entry for entry in self.entries if entry.rule is rule]
+
+
+def spread(layout: Layout, num_servers: int) -> list[list[int]]:
+    """Chunk numbers for each server: runs of neighbours, as even in bytes as whole chunks allow.
+
+    The report chunk goes to server 0, which leads (it answers with the plan in force).
+    Servers beyond the number of chunks get none.
+    """
+    last = [c.number for c in layout.chunks if layout.groups[c.group].rule is Rule.REPORT]
+    rest = [c for c in layout.chunks if c.number not in last]
+    total = sum(layout.chunk_bytes(c) for c in rest)
+    shares: list[list[int]] = [[] for _ in range(num_servers)]
+    before = 0
+    for chunk in rest:
+        middle = before + layout.chunk_bytes(chunk) / 2
+        shares[min(num_servers - 1, int(middle * num_servers / total))].append(chunk.number)
+        before += layout.chunk_bytes(chunk)
+    shares[0].extend(last)
+    return shares
+
+
+def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """An uninitialised array of bytes whose address is a multiple of ``ALIGN_BYTES``."""
+    raw = np.empty(num_bytes + ALIGN_BYTES, np.uint8)
+    skip = -raw.ctypes.data % ALIGN_BYTES
+    return raw[skip : skip + num_bytes]
+
+
+class Vector:
+    """One whole state (or gradient) vector: one aligned flat array per group.
+
+    ``groups[i]`` has ``layout.groups[i].size`` elements; it starts as zeros.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.groups: list[Array] = []
+        for group in layout.groups:
+            dtype = np.dtype(group.dtype)
+            flat = aligned_empty(group.size * dtype.itemsize).view(dtype)
+            flat.fill(0)
+            self.groups.append(flat)
+
+    def tensors(self, entries: Sequence[Entry]) -> list[Array]:
+        """Views of several tensors, each in its own shape."""
+        views = []
+        for entry in entries:
+            group, start = self.layout.places[entry.name]
+            views.append(self.groups[group][start : start + entry.size].reshape(entry.shape))
+        return views
+
+    def chunk(self, chunk: Chunk) -> Array:
+        """The elements of one chunk, a view."""
+        return self.groups[chunk.group][chunk.start : chunk.stop]

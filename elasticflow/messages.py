@@ -1,0 +1,420 @@
+"""Every message that crosses a socket, and what its loss costs.
+
+Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
+
+    worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed
+    worker -> master           Faulty
+    server -> master           Progress, Lost, Written
+    master -> server           Assignment, Plan, Cut, Finish, Settled, Quit
+    master -> worker           Assignment, Drain, Quarantine, Attempt, Quit
+    master -> both             Beat, the answer to each Heartbeat
+    client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
+
+A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
+over TCP with reconnection, so one is lost only with its receiver; what depends on them is time, not
+the model: a plan that comes late, or never, leaves slices overdue, and the servers have those done.
+
+Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
+
+    worker -> server   Hello, Pull, Push, Initial        server -> worker   Welcome, Version, Compute,
+    server -> server 0 Hello, Norms, and back Clip                          Gone, Uninitialised
+
+A push names (tick, parcel, node): a second one is the same bits and is dropped, a missing one is
+computed again by somebody else. Who asks for a version waits for it, or is told ``Gone``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from elasticflow.api import Optimizer
+from elasticflow.checkpoint import Part
+from elasticflow.errors import ProtocolError
+from elasticflow.layout import Entry
+from elasticflow.schedule import Schedule
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Compact(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Data plane headers: packed as arrays, since they are on the path of a step."""
+
+
+# --- what a run is about -------------------------------------------------------------------------
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Slices ``first..stop`` are the worker's."""
+
+    worker: str
+    first: int
+    stop: int
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker learnt from the program. All workers of a run must learn the same."""
+
+    framework: str
+    entries: tuple[Entry, ...]
+    optimizer: Optimizer
+    metrics: tuple[str, ...]
+    num_records: int
+    num_test: int
+    data_signature: str
+    warnings: tuple[str, ...] = ()
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's name, its data endpoint, and the numbers of the chunks it holds."""
+
+    name: str
+    endpoint: str
+    chunks: tuple[int, ...]
+
+
+class Excluded(msgspec.Struct, frozen=True):
+    """A quarantined record: left out of every tick from ``from_tick`` on."""
+
+    row: int
+    from_tick: int
+
+
+# --- members -> master ---------------------------------------------------------------------------
+
+
+class Join(_Message, frozen=True):
+    """First word of a worker or server: who and where it is. Answered by Assignment."""
+
+    name: str
+    role: str
+    host: str
+    pid: int
+    fingerprint: dict[str, str] = {}
+    endpoint: str = ""
+    spec: Spec | None = None
+
+
+class Ready(_Message, frozen=True):
+    """A worker has loaded the program, has caught up, and may be given slices; or a server may serve."""
+
+    name: str
+    started_s: float = 0.0
+    """Seconds from the process's start until now."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker's seconds went since it started."""
+
+    computing_s: float = 0.0
+    waiting_s: float = 0.0
+    starting_s: float = 0.0
+    num_slices: int = 0
+    num_backup: int = 0
+
+
+class Heartbeat(_Message, frozen=True):
+    """A worker's or server's sign of life, every ``heartbeat_s``. Answered by Beat."""
+
+    name: str
+    tick: int
+    slice_s: float = 0.0
+    usage: Usage | None = None
+    dropped: int = 0
+    """Messages that were malformed, or came from strangers, so far."""
+
+
+class Leaving(_Message, frozen=True):
+    """A worker's last word: it has pushed all it computed. Or a server's, whose parts are written."""
+
+    name: str
+    usage: Usage | None = None
+
+
+class Failed(_Message, frozen=True):
+    """A member's last word when it cannot go on. ``kind`` is the error's class name."""
+
+    name: str
+    kind: str
+    text: str
+    traceback: str = ""
+
+
+class Faulty(_Message, frozen=True):
+    """``forward`` raises on a slice; ``rows`` are those on which it raises alone (maybe none)."""
+
+    name: str
+    tick: int
+    slice: int
+    rows: tuple[int, ...]
+    text: str
+    traceback: str
+
+
+class Progress(_Message, frozen=True):
+    """The leading server's news: the latest version, and reports (cost and metrics) since the last.
+
+    last: the run ends with this version. loss: mean cost of the steps since the last Progress.
+    evaluations: (tick, cost and metrics) of those since the last.
+    """
+
+    name: str
+    version: int
+    last: bool = False
+    loss: float | None = None
+    evaluations: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+
+class Lost(_Message, frozen=True):
+    """A worker's connection to the leading server closed."""
+
+    name: str
+    worker: str
+
+
+class Written(_Message, frozen=True):
+    """A server's part of the checkpoint of version ``tick`` is written, or could not be.
+
+    last: the run ends with that version. copy_s: seconds for which no step could be made.
+    """
+
+    name: str
+    tick: int
+    last: bool
+    part: Part | None
+    error: str = ""
+    copy_s: float = 0.0
+    write_s: float = 0.0
+
+
+# --- client -> master ----------------------------------------------------------------------------
+
+
+class StatusRequest(_Message, frozen=True):
+    """The state of the run, please; ``newer_than``: hold the answer until there is a newer one."""
+
+    newer_than: int = -1
+
+
+class ScaleRequest(_Message, frozen=True):
+    """Please go on with so many workers."""
+
+    workers: int
+
+
+class StopRequest(_Message, frozen=True):
+    """Please end the step, commit a checkpoint, and leave."""
+
+    reason: str = "asked to stop"
+
+
+class Answer(_Message, frozen=True):
+    """To a client. ``error`` is empty where all is well."""
+
+    error: str = ""
+    status: dict[str, Any] | None = None
+
+
+# --- master -> members ---------------------------------------------------------------------------
+
+
+class Assignment(_Message, frozen=True):
+    """All a member has to know to take part."""
+
+    schedule: Schedule
+    spec: Spec
+    seed: int
+    servers: tuple[ServerInfo, ...]
+    excluded: tuple[Excluded, ...] = ()
+    start_tick: int = 0
+    restore_step: int | None = None
+    """The committed step from which servers load their chunks; None: a worker initialises them."""
+    cut_every_steps: int = 0
+    """The leading server has a checkpoint cut every so many steps; 0: only when told to."""
+
+
+class Plan(_Message, frozen=True):
+    """Who computes which slices. The leading server hands it on with the next version it serves."""
+
+    number: int
+    shares: tuple[Share, ...]
+
+
+class Cut(_Message, frozen=True):
+    """To the leading server: have a checkpoint cut after the next tick."""
+
+
+class Finish(_Message, frozen=True):
+    """To the leading server: after the next tick, cut, and let everybody leave."""
+
+
+class Settled(_Message, frozen=True):
+    """To the leading server: the checkpoint of version ``tick`` is committed, or given up."""
+
+    tick: int
+
+
+class Drain(_Message, frozen=True):
+    """To a worker: leave once the plan in force has no slices for you."""
+
+
+class Quarantine(_Message, frozen=True):
+    """To workers: leave these records out."""
+
+    excluded: tuple[Excluded, ...]
+
+
+class Attempt(_Message, frozen=True):
+    """To workers: compute this slice as well, to tell whether it raises for you too."""
+
+    tick: int
+    slice: int
+
+
+class Beat(_Message, frozen=True):
+    """The master lives."""
+
+
+class Quit(_Message, frozen=True):
+    """Leave now. ``reason`` is for the log."""
+
+    reason: str
+
+
+ToMaster: TypeAlias = (
+    Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written
+    | StatusRequest | ScaleRequest | StopRequest
+)  # fmt: skip
+FromMaster: TypeAlias = (
+    Assignment | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Beat | Quit | Answer
+)  # fmt: skip
+
+
+# --- data plane ----------------------------------------------------------------------------------
+
+
+class Hello(_Compact, frozen=True):
+    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.transport``."""
+
+    name: str
+    nonce: bytes
+
+
+class Welcome(_Compact, frozen=True):
+    """The server's answer to Hello."""
+
+    nonce: bytes
+
+
+class Pull(_Compact, frozen=True):
+    """Version ``version``, please, or the latest there is (-1); ``have``: the one the worker has.
+
+    A worker that asks for the version after the tick in work is idle: it may be sent Compute.
+    """
+
+    version: int
+    have: int = -1
+
+
+class Push(_Compact, frozen=True):
+    """The sum of node (level, index) over one parcel; its arrays follow, one a span.
+
+    empty: the node's slices hold no records, no arrays follow. lr: the program's learning rate for
+    this step, if it has one. cut, finish: what the leading server ordered for this tick.
+    slice_s: seconds a slice took. pull: this is the worker's last node (its other parcels follow), and
+    it wants the next version.
+    """
+
+    tick: int
+    parcel: int
+    level: int
+    index: int
+    empty: bool = False
+    lr: float | None = None
+    cut: bool = False
+    finish: bool = False
+    slice_s: float = 0.0
+    pull: bool = False
+
+
+class Initial(_Compact, frozen=True):
+    """Values of one parcel for the very first version; arrays follow, one a span."""
+
+    parcel: int
+
+
+class Version(_Compact, frozen=True):
+    """One parcel of a version; its arrays follow, unless they are those the worker has (``same``).
+
+    From the leading server also what governs the tick that starts from this version: the plan, and
+    whether a checkpoint is cut, or the run finishes, after it.
+    """
+
+    version: int
+    parcel: int
+    same: bool = False
+    plan: int = -1
+    shares: tuple[Share, ...] = ()
+    cut: bool = False
+    finish: bool = False
+
+
+class Gone(_Compact, frozen=True):
+    """What was asked for is past; ``latest`` is the newest version there is."""
+
+    latest: int
+
+
+class Uninitialised(_Compact, frozen=True):
+    """There is no version yet: please send Initial for all parcels."""
+
+
+class Compute(_Compact, frozen=True):
+    """Nobody has pushed these slices of ``tick`` in time: please compute them."""
+
+    tick: int
+    slices: tuple[int, ...]
+
+
+class Norms(_Compact, frozen=True):
+    """From a server to server 0: squared norms of its chunks' gradients, as (chunk, norm)."""
+
+    tick: int
+    norms: tuple[tuple[int, float], ...]
+
+
+class Clip(_Compact, frozen=True):
+    """From server 0: the norm of all gradients of ``tick`` together."""
+
+    tick: int
+    norm: float
+
+
+ToServer: TypeAlias = Hello | Pull | Push | Initial | Norms
+FromServer: TypeAlias = Welcome | Version | Compute | Gone | Uninitialised | Clip
+
+encoder = msgspec.msgpack.Encoder()
+encode = encoder.encode
+_decoders = {
+    "to_master": msgspec.msgpack.Decoder(ToMaster),
+    "from_master": msgspec.msgpack.Decoder(FromMaster),
+}
+
+
+def decode_to_master(data: bytes) -> ToMaster:
+    """Raises ProtocolError if the bytes are no message to a master."""
+    try:
+        return _decoders["to_master"].decode(data)  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"not a message to a master: {error}") from error
+
+
+def decode_from_master(data: bytes) -> FromMaster:
+    """Raises ProtocolError if the bytes are no message from a master."""
+    try:
+        return _decoders["from_master"].decode(data)  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"not a message from a master: {error}") from error

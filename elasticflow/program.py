@@ -1,0 +1,186 @@
+"""The user's program: loading it, and binding the columns of its data to its functions."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+
+REQUIRED = ("model", "forward")
+OPTIONAL = ("data", "metrics", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Program:
+    """The functions that a program defines; the optional ones are None where it has none."""
+
+    path: str
+    model: Callable[[], dict[str, Any]]
+    forward: Callable[..., Any]
+    data: Callable[[], Any] | None
+    metrics: Callable[..., Any] | None
+    learning_rate: Callable[[int, int], float] | None
+
+
+def parse(path: str) -> ast.Module:
+    """The program's syntax tree. Raises ProgramError if there is no such file, or it is not Python."""
+    file = Path(path)
+    if not file.is_file():
+        found = "is a folder" if file.is_dir() else "does not exist"
+        raise ProgramError(f"{path}: {found}. Name a Python file that defines model() and forward().")
+    try:
+        return ast.parse(file.read_bytes(), filename=path)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise ProgramError(f"{path}, line {error.lineno}: {error.msg}: {line}") from error
+    except ValueError as error:
+        raise ProgramError(f"{path}: is not Python source: {error}") from error
+
+
+def imports(path: str) -> list[str]:
+    """Names of the top-level modules that the program imports, in order."""
+    names: list[str] = []
+    for node in parse(path).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return names
+
+
+def load(path: str) -> Program:
+    """Runs the program's file and finds its functions. Raises ProgramError, with the user's traceback."""
+    parse(path)
+    module = _execute(path)
+    defined = {name: getattr(module, name, None) for name in (*REQUIRED, *OPTIONAL)}
+    for name in REQUIRED:
+        if not callable(defined[name]):
+            found = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
+            raise ProgramError(
+                f"{path}: defines no {name}(). A program defines {'() and '.join(REQUIRED)}(), "
+                f"and may define {'(), '.join(OPTIONAL)}(); found: {', '.join(sorted(found)) or 'none'}."
+            )
+    functions: dict[str, Any] = defined
+    return Program(path=path, **functions)
+
+
+def _execute(path: str) -> ModuleType:
+    file = Path(path).resolve()
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    name = file.stem if file.stem.isidentifier() and file.stem not in sys.modules else "_elasticflow_program"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ProgramError(f"{path}: is not a Python file; its name must end with .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ElasticFlowError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ProgramError(f"{path}: cannot be imported: {describe(error, path)}") from error
+    return module
+
+
+def describe(error: BaseException, path: str) -> str:
+    """One line: the error, and the line of the user's file it came from, if it did."""
+    return f"{type(error).__name__}: {error}{_line_of(error, path)}"
+
+
+def _line_of(error: BaseException, path: str) -> str:
+    frames = _users_frames(error, path)
+    lines = [frame for frame in frames if _is_same(frame.filename, path)]
+    return f" ({Path(path).name}, line {lines[-1].lineno}: {lines[-1].line})" if lines else ""
+
+
+def _is_same(filename: str, path: str) -> bool:
+    return str(Path(filename).resolve()) == str(Path(path).resolve())
+
+
+def _users_frames(error: BaseException, path: str) -> list[traceback.FrameSummary]:
+    """The error's frames from the user's file on; none if it never was there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return list(dropwhile(lambda frame: not _is_same(frame.filename, path), frames))
+
+
+def users_traceback(error: BaseException, path: str) -> str:
+    """The error's traceback, as Python writes it, without our own frames above the user's."""
+    frames = _users_frames(error, path)
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*head, *traceback.format_exception_only(error)])
+
+
+@contextmanager
+def blaming(program: Program, name: str) -> Iterator[None]:
+    """Turns what the program's function ``name`` raises into a ProgramError that says where.
+
+    Errors of ElasticFlow keep their kind, and are told where they came from.
+    """
+    try:
+        yield
+    except ElasticFlowError as error:
+        if program.path in str(error):
+            raise
+        where = program.path if str(error).startswith(f"{name}()") else f"{program.path}: {name}()"
+        raise type(error)(f"{where}: {error}{_line_of(error, program.path)}") from error
+    except Exception as error:
+        raise ProgramError(f"{program.path}: {name}() raised {describe(error, program.path)}") from error
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Has a ProgramError say which program it is about."""
+    try:
+        yield
+    except ProgramError as error:
+        if path in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+
+
+def bind(program: Program, name: str, columns: Sequence[str], positional: bool) -> dict[str, str]:
+    """Which column goes to which argument of ``forward`` or ``metrics``: {argument: column}.
+
+    By name; by position where the data came as a tuple. ``forward`` must take every column, each
+    function only arguments that are columns, or have a default, and ``params``.
+    """
+    parameters = inspect.signature(getattr(program, name)).parameters.values()
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if "params" not in {p.name for p in plain} and not takes_any:
+        raise ProgramError(f"{program.path}: {name}() must take an argument named params.")
+    arguments = [p for p in plain if p.name != "params"]
+    names = ", ".join(p.name for p in arguments) or "none"
+    if positional:
+        needed = [p for p in arguments if p.default is p.empty]
+        if not len(needed) <= len(columns) <= len(arguments):
+            raise DataError(
+                f"{program.path}: data() has {len(columns)} columns in its tuple, but {name}() takes "
+                f"{len(arguments)} besides params ({names})."
+            )
+        return {p.name: column for p, column in zip(arguments, columns, strict=False)}
+    missing = [p.name for p in arguments if p.name not in columns and p.default is p.empty]
+    if missing:
+        raise DataError(
+            f"{program.path}: {name}() takes {', '.join(missing)}, but the data has no such column; "
+            f"its columns are {', '.join(columns)}."
+        )
+    unknown = [column for column in columns if column not in {p.name for p in arguments}]
+    if unknown and name == "forward" and not takes_any:
+        raise DataError(
+            f"{program.path}: the data has a column {', '.join(map(repr, unknown))} that {name}() does not "
+            f"know; its arguments are {names}, params. Rename or leave out the column, or add the argument."
+        )
+    return {c: c for c in columns if takes_any or c not in unknown}

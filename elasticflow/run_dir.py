@@ -1,0 +1,135 @@
+"""A run's folder: what lies where, and who may use it.
+
+lock            held by the run's master as long as it lives
+run.json        the settings of the run
+master.json     the master's endpoint and process number, while it runs
+keys/           the keys of the job, for its owner alone: member.json, master.json
+checkpoints/    see elasticflow.checkpoint
+logs/           one file a process
+report.json     how the run went, once it is over
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from elasticflow.config import Config
+from elasticflow.errors import RunError
+from elasticflow.keys import make_keys, write_secret
+
+T = TypeVar("T")
+LOOKS, LOOK_S = 5, 0.01
+"""How often, and how far apart, ``hold`` tries a lock that is taken."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a run's master listens."""
+
+    endpoint: str
+    host: str
+    pid: int
+
+
+def publish(path: Path, value: Any) -> None:
+    """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value)))
+    temporary.replace(path)
+
+
+class RunDir:
+    """Paths in a run's folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.lock = self.path / "lock"
+        self.settings = self.path / "run.json"
+        self.address = self.path / "master.json"
+        self.member_keys = self.path / "keys" / "member.json"
+        self.master_keys = self.path / "keys" / "master.json"
+        self.logs = self.path / "logs"
+        self.master_log = self.logs / "master.log"
+        self.report = self.path / "report.json"
+
+    def create(self, config: Config) -> None:
+        """Makes the folder and the keys of a new job, or new keys for one that is resumed."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        if config.timeline:
+            (self.path / "timelines").mkdir(exist_ok=True)
+        publish(self.settings, config)
+        self.member_keys.parent.mkdir(mode=0o700, exist_ok=True)
+        keys = make_keys()
+        write_secret(self.member_keys, msgspec.json.encode(keys.member))
+        write_secret(self.master_keys, msgspec.json.encode(keys))
+
+    def config(self) -> Config:
+        """The run's settings. Raises RunError if this is no run's folder."""
+        return self._read(self.settings, Config)
+
+    def read_address(self) -> Address:
+        """Where the master listens. Raises RunError if no master runs."""
+        if not self.is_locked():
+            raise RunError(f"{self.path}: this run is over{self._how_it_ended()}.")
+        if not self.address.exists():
+            raise RunError(f"{self.path}: its master starts or ends just now; try again.")
+        return self._read(self.address, Address)
+
+    def _how_it_ended(self) -> str:
+        if not self.report.exists():
+            return ", and left no report: its processes were killed; go on with --resume"
+        report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
+        return f": {report['state']}, {report['text']}"
+
+    def _read(self, path: Path, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError as error:
+            raise RunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from error
+
+    def hold(self) -> int:
+        """Takes the run's lock, for as long as this process lives. Raises RunError if another has it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot be used: {error.strerror}; choose another --run-dir."
+            ) from error
+        for _ in range(LOOKS):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            time.sleep(LOOK_S)  # it may be somebody who only looks, see is_locked
+        os.close(descriptor)
+        raise RunError(
+            f"{self.path}: another run is using this folder; stop it with 'elasticflow stop {self.path}', "
+            "or choose another --run-dir."
+        )
+
+    def is_locked(self) -> bool:
+        """Whether a master runs here."""
+        if not self.lock.exists():
+            return False
+        descriptor = os.open(self.lock, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def wait_until_free(self) -> None:
+        """Waits until no master runs here."""
+        descriptor = os.open(self.lock, os.O_RDWR)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        os.close(descriptor)

@@ -1,0 +1,44 @@
+"""Where checkpoints, journals and logs lie: the small interface, and a directory behind it.
+
+An implementation needs no rename onto an existing name and no append, so that HDFS can be one.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
+
+from elasticflow.storage.directory import DirectoryStorage
+
+__all__ = ["DirectoryStorage", "Storage"]
+
+
+class Storage(Protocol):
+    """Files that are written once, whole, and never changed.
+
+    Names are relative POSIX paths, such as ``checkpoints/step-0000001200/manifest.json``; folders
+    come into being with their first file. A name that is absolute, has a ``..`` or is not in its
+    shortest form raises ConfigError; what the medium refuses raises OSError.
+    """
+
+    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A new file to write, read and seek in; at the end of the ``with`` it is there, whole, for good.
+
+        Until then nobody sees it; if the body raises, nobody ever does. It replaces nothing:
+        raises FileExistsError, before the body or after it, if there is a file of that name.
+        """
+
+    def open(self, name: str) -> BinaryIO:
+        """An existing file, to read and seek in. The caller closes it."""
+
+    def size(self, name: str) -> int:
+        """The file's length in bytes."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or folder of that name."""
+
+    def list(self, folder: str = "") -> list[str]:
+        """Names of the files and folders in ``folder``, sorted; none if there is no such folder."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with all it holds; what is not there is no error."""

@@ -1,0 +1,105 @@
+"""How workers add up gradients and get parameters: behind one small interface, chosen by name."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from typing import TypeAlias
+
+import msgspec
+
+from elasticflow.errors import ConfigError
+from elasticflow.keys import MemberKeys
+from elasticflow.layout import Vector
+from elasticflow.messages import Assignment, Share
+from elasticflow.settings import MemberSettings
+from elasticflow.slices import Node
+
+STRATEGIES = {"parameter_server": "elasticflow_ps.client:ParameterServers"}
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """The version a worker has, and what governs the tick that starts from it."""
+
+    version: int
+    shares: tuple[Share, ...]
+    cut: bool = False
+    finish: bool = False
+
+
+class Overdue(msgspec.Struct, frozen=True):
+    """Slices of the present tick that this worker is asked to compute as well."""
+
+    tick: int
+    slices: tuple[int, ...]
+
+
+Event: TypeAlias = Position | Overdue | None
+
+
+class Strategy(ABC):
+    """A worker's way to the others. All methods may raise ProtocolError when the way is lost."""
+
+    @abstractmethod
+    def __init__(
+        self,
+        settings: MemberSettings,
+        keys: MemberKeys,
+        assignment: Assignment,
+        state: Vector,
+        wake_fd: int,
+    ) -> None:
+        """state: where versions are put. wake_fd: a descriptor that ends a wait early."""
+
+    @abstractmethod
+    def catch_up(self) -> Position:
+        """Waits for a version that is complete, puts it into ``state``, and returns where that is.
+
+        Where there is no version yet, what ``state`` holds is made the first.
+        """
+
+    @abstractmethod
+    def push(
+        self,
+        position: Position,
+        node: Node,
+        total: Vector | None,
+        *,
+        lr: float | None,
+        slice_s: float,
+        last: bool,
+    ) -> None:
+        """Hands over the sum of a node's slices; None if they hold no records.
+
+        ``total`` is the strategy's from now on. slice_s: seconds that a slice took. last: this worker
+        has no more to push in this tick, and waits for the next version.
+        """
+
+    @abstractmethod
+    def ask(self, position: Position) -> None:
+        """This worker has nothing (more) to compute in this tick, and waits for the next version."""
+
+    @abstractmethod
+    def spare(self) -> Vector:
+        """A vector to compute into; its contents are arbitrary."""
+
+    @abstractmethod
+    def give_back(self, vector: Vector) -> None:
+        """Returns a spare vector that has not been pushed."""
+
+    @abstractmethod
+    def wait(self) -> Event:
+        """Waits for the next version, or for more to do. None: something else (``wake_fd``) is there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Says no more. What was pushed is still sent."""
+
+
+def load_strategy(name: str) -> type[Strategy]:
+    """Raises ConfigError if there is no strategy of that name."""
+    if name not in STRATEGIES:
+        raise ConfigError(f"strategy: {name!r} is unknown; there are {', '.join(sorted(STRATEGIES))}.")
+    module, _, attribute = STRATEGIES[name].partition(":")
+    found: type[Strategy] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,116 @@
+"""The records of a slice, as the framework's tensors: a pure function of (tick, slice, quarantine)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.data import Source, Sources
+from elasticflow.frameworks import Batch, Replica
+from elasticflow.messages import Excluded
+from elasticflow.schedule import Kind, Schedule, Work
+
+Rows = npt.NDArray[np.int64]
+Slice = tuple[Batch | None, int]
+
+
+def slice_seed(seed: int, tick: int, number: int) -> int:
+    """63 well-mixed bits, one seed a slice. Source: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    mask = (1 << 64) - 1
+    z = (seed * 0x9E3779B97F4A7C15 + (tick << 20) + number + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+    return (z ^ z >> 31) >> 1
+
+
+class _Order:
+    """The order of the training records, worked out a stretch at a time: many small asks are slow."""
+
+    STRETCH = 1 << 13
+
+    def __init__(self, source: Source, seed: int) -> None:
+        self._shuffle = source.shuffle(seed)
+        self._num_rows = source.num_rows
+        self._epoch = self._first = -1
+        self._rows: Rows = np.empty(0, np.int64)
+
+    def rows(self, epoch: int, first: int, last: int) -> Rows:
+        """Row numbers at these positions; not to be written to."""
+        inside = epoch == self._epoch and self._first <= first and last <= self._first + len(self._rows)
+        if not inside:
+            stop = min(max(last, first + self.STRETCH), self._num_rows)
+            self._epoch, self._first = epoch, first
+            self._rows = self._shuffle.rows(epoch, first, stop)
+        return self._rows[first - self._first : last - self._first]
+
+
+class Batches:
+    """Reads slices, and keeps those fetched ahead.
+
+    binding: which column goes to which argument of ``forward``.
+    """
+
+    def __init__(
+        self, schedule: Schedule, sources: Sources, seed: int, binding: Mapping[str, str], replica: Replica
+    ) -> None:
+        self._schedule = schedule
+        self._train, self._test = sources.train, sources.test
+        self._order = _Order(self._train, seed)
+        self._binding = binding
+        self._replica = replica
+        self._excluded: dict[int, int] = {}
+        self._ahead: dict[tuple[int, int], Slice] = {}
+        self._part = max(1, schedule.batch_size // schedule.num_slices)
+
+    def exclude(self, excluded: Iterable[Excluded]) -> None:
+        """Leaves these records out from now on."""
+        self._excluded.update((each.row, each.from_tick) for each in excluded)
+        self._ahead.clear()
+
+    def rows(self, work: Work, number: int) -> Rows:
+        """Row numbers of a slice, quarantined records left out."""
+        first, last = self._schedule.slice_of(work, number)
+        if work.kind is Kind.EVALUATE:
+            return np.arange(first, last)
+        rows = self._order.rows(work.epoch, first, last)
+        if self._excluded:
+            since = np.array([self._excluded.get(int(row), work.tick + 1) for row in rows], np.int64)
+            rows = rows[since > work.tick]
+        return rows
+
+    def of_rows(self, kind: Kind, rows: Rows) -> Batch:
+        """These records, in this order."""
+        source = self._train if kind is Kind.TRAIN else self._test
+        assert source is not None
+        columns = source.rows(rows)
+        return self._replica.prepare({argument: columns[c] for argument, c in self._binding.items()})
+
+    def fetch(self, work: Work, numbers: Iterable[int]) -> None:
+        """Reads slices of training ahead of time, all at once."""
+        self._ahead.clear()
+        if work.kind is Kind.EVALUATE:
+            return
+        rows = {number: self.rows(work, number) for number in numbers}
+        columns = self._train.rows(np.concatenate(list(rows.values())))
+        start = 0
+        for number, part in rows.items():
+            stop = start + len(part)
+            views = {argument: columns[c][start:stop] for argument, c in self._binding.items()}
+            self._ahead[work.tick, number] = self._replica.prepare(views) if len(part) else None, len(part)
+            start = stop
+
+    def train(self, work: Work, number: int) -> Slice:
+        """A slice's batch (None if it holds no records), and its number of records."""
+        if ahead := self._ahead.pop((work.tick, number), None):
+            return ahead
+        rows = self.rows(work, number)
+        return (self.of_rows(Kind.TRAIN, rows) if len(rows) else None), len(rows)
+
+    def test(self, work: Work, number: int) -> Iterator[tuple[Batch, int]]:
+        """A slice of the test source, in batches of the size that slices of training have."""
+        rows = self.rows(work, number)
+        for start in range(0, len(rows), self._part):
+            part = rows[start : start + self._part]
+            yield self.of_rows(Kind.EVALUATE, part), len(part)

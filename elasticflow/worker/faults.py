@@ -1,0 +1,39 @@
+"""When ``forward`` raises on a slice: which of its records are to blame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticflow.frameworks import CostError, Replica
+from elasticflow.layout import Vector
+from elasticflow.program import describe, users_traceback
+from elasticflow.schedule import Kind
+from elasticflow.worker.batches import Batches, Rows
+
+
+@dataclass(frozen=True)
+class Blame:
+    """rows: those on which the program raises when it is given them alone; perhaps none."""
+
+    rows: tuple[int, ...]
+    text: str
+    traceback: str
+
+
+def blame(
+    error: Exception, path: str, replica: Replica, batches: Batches, rows: Rows, scratch: Vector
+) -> Blame:
+    """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one."""
+
+    def raises(*chosen: int) -> bool:
+        try:
+            replica.compute(batches.of_rows(Kind.TRAIN, np.array(chosen)), 0, 1.0, scratch)
+        except Exception:  # noqa: BLE001  (whatever the user's program raises)
+            return True
+        return False
+
+    guilty = tuple(row for row in map(int, rows) if raises(row) and raises(row, row))
+    text = str(error) if isinstance(error, CostError) else describe(error, path)
+    return Blame(guilty, text, users_traceback(error, path))

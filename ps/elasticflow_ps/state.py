@@ -1,0 +1,586 @@
+"""All decisions of a parameter server: events and the time in, actions out.
+
+Knows nothing of sockets, arrays, disks or clocks. What is pushed is opaque here: values go into the
+slice tree and come out of it in an ApplyAction, summed by the function given.
+
+A server gathers one tick at a time. Its newest whole version is ``version``; tick ``version`` is the
+one whose slices are being gathered. Parcels complete one by one; when all have been applied, the
+next version is whole. The version before is kept, because servers may differ by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elasticflow.messages import Pull, Push, Share
+from elasticflow.schedule import Kind, Schedule
+from elasticflow.slices import Node, SliceTree
+from elasticflow_ps.lateness import Lateness
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PushEvent:
+    """A worker pushed a node; ``value`` is None if the node holds no records."""
+
+    worker: str
+    push: Push
+    value: Any
+
+
+@dataclass(frozen=True)
+class PullEvent:
+    """A worker asks for a version."""
+
+    worker: str
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class InitialEvent:
+    """A worker sent the first values of a parcel."""
+
+    parcel: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class OpenedEvent:
+    """A worker connected."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class ClosedEvent:
+    """A worker's connection closed."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class PlanEvent:
+    """The master has a new plan."""
+
+    number: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class CutEvent:
+    """The master wants a checkpoint after the next tick."""
+
+
+@dataclass(frozen=True)
+class FinishEvent:
+    """The master wants the run to end after the next tick."""
+
+
+@dataclass(frozen=True)
+class SettledEvent:
+    """The checkpoint that was ordered last is committed or given up: the next may be ordered."""
+
+    tick: int
+
+
+@dataclass(frozen=True)
+class ClipEvent:
+    """The norm of all gradients of a tick is known."""
+
+    tick: int
+    norm: float
+
+
+@dataclass(frozen=True)
+class TimeEvent:
+    """Time has passed."""
+
+
+Event: TypeAlias = (
+    PushEvent | PullEvent | InitialEvent | OpenedEvent | ClosedEvent | PlanEvent | CutEvent
+    | FinishEvent | SettledEvent | ClipEvent | TimeEvent
+)  # fmt: skip
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What governs one tick; from the leading server, or as the workers' pushes repeat it."""
+
+    plan: int = -1
+    shares: tuple[Share, ...] = ()
+    cut: bool = False
+    finish: bool = False
+
+
+@dataclass(frozen=True)
+class InitialiseAction:
+    """Take these as the first values of a parcel."""
+
+    parcel: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class ApplyAction:
+    """Make the next version of a parcel. ``root`` is None if the whole tick holds no records."""
+
+    tick: int
+    parcel: int
+    root: Any
+    lr: float | None
+    norm: float | None
+
+
+@dataclass(frozen=True)
+class NormsAction:
+    """All roots of a tick are there: tell server 0 the squared norms of the gradients in them."""
+
+    tick: int
+    roots: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ServeAction:
+    """Send a parcel of a version to a worker; without arrays if it has the ``same`` already."""
+
+    worker: str
+    version: int
+    parcel: int
+    same: bool
+    orders: Orders | None
+
+
+@dataclass(frozen=True)
+class GoneAction:
+    """Tell a worker that what it asked for is past."""
+
+    worker: str
+    latest: int
+
+
+@dataclass(frozen=True)
+class AskInitialAction:
+    """Ask a worker for the first values."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class ComputeAction:
+    """Ask an idle worker for slices that are overdue."""
+
+    worker: str
+    tick: int
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class VersionAction:
+    """A version is whole. cut: it is to be checkpointed. last: the run ends with it."""
+
+    version: int
+    cut: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class DropAction:
+    """A message made no sense, and was dropped."""
+
+    worker: str
+    reason: str
+
+
+Action: TypeAlias = (
+    InitialiseAction | ApplyAction | NormsAction | ServeAction | GoneAction | AskInitialAction
+    | ComputeAction | VersionAction | DropAction
+)  # fmt: skip
+
+
+@dataclass
+class _Wait:
+    """A worker that waits for ``version`` and has the parameters of ``have``.
+
+    served: the parcels it was sent. asked: the overdue slices it was asked for; one by one they come
+    from it, or from somebody else, or it cannot do them: it is not asked again.
+    """
+
+    version: int
+    have: int
+    served: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Backup:
+    """An overdue slice handed to ``worker`` at ``since_s``, among ``count`` slices."""
+
+    worker: str
+    since_s: float
+    count: int
+
+
+@dataclass
+class _Tick:
+    """What is known of the tick being gathered."""
+
+    trees: list[SliceTree[Any]]
+    opened_s: float
+    applied: set[int] = field(default_factory=set)
+    roots: dict[int, Any] = field(default_factory=dict)
+    backups: dict[int, _Backup] = field(default_factory=dict)
+    pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """By slice: who pushed its first parcel, and when. The other parcels are on their way."""
+    lr: float | None = None
+    cut: bool = False
+    finish: bool = False
+    norm: float | None = None
+
+
+class ServerState:
+    """See the module's docstring.
+
+    combine: sums two values of sibling nodes. leads: this is server 0. clips: gradients are clipped
+    by their global norm, so nothing can be applied before all servers know it. start: the version
+    that was restored, or None if a worker has to send the first values. cut_every_steps: order a
+    checkpoint every so many steps, if this server leads.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule,
+        num_parcels: int,
+        combine: Callable[[Any, Any], Any],
+        leads: bool,
+        clips: bool,
+        start: int | None,
+        cut_every_steps: int = 0,
+    ) -> None:
+        self.schedule = schedule
+        self.version = start if start is not None else 0
+        self.finished = self.version >= schedule.total_ticks
+        self._num_parcels = num_parcels
+        self._combine = lambda left, right: (
+            right if left is None else left if right is None else combine(left, right)
+        )
+        self._leads = leads
+        self._clips = clips
+        self._uninitialised = set(range(num_parcels)) if start is None else set()
+        self._waits: dict[str, _Wait] = {}
+        self._connected: set[str] = set()
+        self._lateness = {kind: Lateness() for kind in Kind}
+        self._absent: set[str] = set()
+        """Workers found missing: nobody waits for their slices until they push in time again."""
+        self._plan = PlanEvent(-1, ())
+        self._orders: dict[int, Orders] = {}
+        self._want_cut = self._want_finish = False
+        self._cut_every_steps = cut_every_steps
+        self._unsettled: int | None = None
+        self._tick = self._new_tick(0.0)
+        self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
+            PushEvent: self._on_push,
+            PullEvent: self._on_pull,
+            InitialEvent: self._on_initial,
+            OpenedEvent: self._on_opened,
+            ClosedEvent: self._on_closed,
+            PlanEvent: self._on_plan,
+            CutEvent: self._on_cut,
+            FinishEvent: self._on_finish,
+            SettledEvent: self._on_settled,
+            ClipEvent: self._on_clip,
+            TimeEvent: lambda event, now_s: [],
+        }
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """What to do, in this order, now that ``event`` has happened."""
+        actions = self._handlers[type(event)](event, now_s)
+        return actions + self._hand_out_overdue(now_s)
+
+    def next_due_s(self) -> float | None:
+        """When to send a TimeEvent at the latest; None if nothing becomes overdue."""
+        if not self._waits:
+            return None
+        missing = self._missing()
+        if not self._idle(missing):
+            return None
+        due = min((self._due_s(number) for number in missing), default=float("inf"))
+        return None if due == float("inf") else due
+
+    # --- gathering -------------------------------------------------------------------------------
+
+    def _new_tick(self, now_s: float) -> _Tick:
+        trees = [SliceTree[Any](self.schedule.num_slices, self._combine) for _ in range(self._num_parcels)]
+        return _Tick(trees, now_s)
+
+    def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
+        push, worker = event.push, event.worker
+        node = Node(push.level, push.index)
+        past = push.tick < self.version
+        if self.finished and not past:
+            return []  # of one that came after the end
+        if push.tick > self.version or self._uninitialised:
+            return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
+        if not 0 <= push.parcel < self._num_parcels or not self._tick.trees[0].fits(node):
+            return [DropAction(worker, f"push for parcel {push.parcel}, {node}: there is no such thing")]
+        # To wait comes first: whoever completes the tick is then served once, like all who wait.
+        actions = self._wait_for(worker, push.tick + 1, push.tick) if push.pull else []
+        return actions if past else actions + self._gather(event, node, now_s)
+
+    def _gather(self, event: PushEvent, node: Node, now_s: float) -> list[Action]:
+        push, tick = event.push, self._tick
+        if push.slice_s > 0:
+            self._absent.discard(event.worker)
+            self._now_lateness.record(event.worker, push.slice_s)
+        tick.lr = push.lr
+        tick.cut |= push.cut
+        tick.finish |= push.finish
+        for number in range(node.first, node.stop):
+            tick.pushed.setdefault(number, (event.worker, now_s))
+        if push.parcel in tick.applied or push.parcel in tick.roots:
+            return []
+        tree = tick.trees[push.parcel]
+        tree.add(node, event.value)
+        if not tree.complete:
+            return []
+        root = tree.take_root()
+        if not self._clips or self.schedule.evaluates(self.version):
+            return self._apply(push.parcel, root, now_s)
+        tick.roots[push.parcel] = root
+        if len(tick.roots) < self._num_parcels:
+            return []
+        return [NormsAction(self.version, tuple(tick.roots[n] for n in range(self._num_parcels)))]
+
+    def _on_clip(self, event: ClipEvent, now_s: float) -> list[Action]:
+        if event.tick != self.version or len(self._tick.roots) < self._num_parcels:
+            return []
+        self._tick.norm = event.norm
+        actions: list[Action] = []
+        for parcel, root in sorted(self._tick.roots.items()):
+            actions += self._apply(parcel, root, now_s)
+        return actions
+
+    def _apply(self, parcel: int, root: Any, now_s: float) -> list[Action]:
+        tick = self._tick
+        actions: list[Action] = [ApplyAction(self.version, parcel, root, tick.lr, tick.norm)]
+        tick.applied.add(parcel)
+        for worker, wait in self._waits.items():
+            if wait.version == self.version + 1:
+                actions += self._serve(worker, wait, {parcel})
+        if len(tick.applied) == self._num_parcels:
+            actions += self._complete_version(now_s)
+        return actions
+
+    def _complete_version(self, now_s: float) -> list[Action]:
+        tick, self._tick = self._tick, self._new_tick(now_s)
+        self._orders.pop(self.version - 1, None)
+        self.version += 1
+        self.finished = tick.finish or self.version >= self.schedule.total_ticks
+        actions: list[Action] = [VersionAction(self.version, tick.cut or self.finished, self.finished)]
+        for worker, wait in list(self._waits.items()):
+            if wait.version <= self.version:
+                actions += self._answer(worker, wait)
+        return actions
+
+    def _on_initial(self, event: InitialEvent, now_s: float) -> list[Action]:
+        if event.parcel not in self._uninitialised:
+            return []
+        self._uninitialised.remove(event.parcel)
+        self._tick.opened_s = now_s
+        actions: list[Action] = [InitialiseAction(event.parcel, event.value)]
+        if not self._uninitialised:
+            for worker, wait in list(self._waits.items()):
+                actions += self._answer(worker, wait)
+        return actions
+
+    # --- serving ---------------------------------------------------------------------------------
+
+    def _on_pull(self, event: PullEvent, now_s: float) -> list[Action]:
+        if event.pull.version > self.version + 1:
+            return [
+                DropAction(event.worker, f"asks for version {event.pull.version} while at {self.version}")
+            ]
+        return self._wait_for(event.worker, event.pull.version, event.pull.have)
+
+    def _wait_for(self, worker: str, version: int, have: int) -> list[Action]:
+        wait = self._waits.get(worker)
+        if wait is None or wait.version != version:
+            wait = self._waits[worker] = _Wait(version, have)
+        if self._uninitialised:
+            return [AskInitialAction(worker)]
+        return self._answer(worker, wait)
+
+    def _answer(self, worker: str, wait: _Wait) -> list[Action]:
+        """Serves a waiting worker what is there of its version; tells it if that is past."""
+        if wait.version < 0:
+            wait.version = self.version
+        if wait.version > self.version:
+            return self._serve(worker, wait, self._tick.applied)
+        del self._waits[worker]
+        if wait.version < self.version - 1:
+            return [GoneAction(worker, self.version)]
+        return self._serve(worker, wait, set(range(self._num_parcels)))
+
+    def _serve(self, worker: str, wait: _Wait, parcels: set[int]) -> list[Action]:
+        """Sends those of the parcels of a worker's version that it was not sent yet."""
+        same = wait.have >= self._data_version(wait.version)
+        fresh = sorted(parcels - wait.served)
+        wait.served.update(fresh)
+        return [
+            ServeAction(worker, wait.version, parcel, same, self._orders_with(wait.version, parcel))
+            for parcel in fresh
+        ]
+
+    def _orders_with(self, version: int, parcel: int) -> Orders | None:
+        """Orders travel with the leading server's first parcel."""
+        return self._orders_for(version) if self._leads and parcel == 0 else None
+
+    def _data_version(self, version: int) -> int:
+        """The first version with the same parameters: an evaluation leaves them as they are."""
+        return version - 1 if version > 0 and self.schedule.evaluates(version - 1) else version
+
+    def _orders_for(self, version: int) -> Orders:
+        """The orders for the tick from ``version`` on. Fixed when first asked for: all must get the same.
+
+        A cut before an evaluation waits until after it: there is one checkpoint a step. While one is
+        being written, one that was asked for waits, and one that is due every so many steps is left out.
+        """
+        if version not in self._orders:
+            every = self._cut_every_steps
+            due = every > 0 and self.schedule.steps_before(version + 1) % every == 0
+            wait = self.schedule.evaluates(version + 1)
+            cut = (self._want_cut or due) and not wait and self._unsettled is None
+            finish = self._want_finish and not wait
+            if cut:
+                self._unsettled = version + 1
+            self._orders[version] = Orders(self._plan.number, self._plan.shares, cut, finish)
+            self._want_cut &= not cut
+            self._want_finish &= not finish
+        return self._orders[version]
+
+    # --- who does what ---------------------------------------------------------------------------
+
+    def _on_plan(self, event: PlanEvent, now_s: float) -> list[Action]:
+        if event.number > self._plan.number:
+            old, self._plan = self._plan, event
+            self._give_up({share.worker for share in old.shares} - {share.worker for share in event.shares})
+        return []
+
+    def _give_up(self, workers: set[str]) -> None:
+        """The master has no more work for these: they are silent, or lost, or leave after this tick."""
+        self._absent |= workers
+        backups = self._tick.backups
+        self._tick.backups = {n: backup for n, backup in backups.items() if backup.worker not in workers}
+
+    def _on_cut(self, event: CutEvent, now_s: float) -> list[Action]:
+        self._want_cut = True
+        return []
+
+    def _on_finish(self, event: FinishEvent, now_s: float) -> list[Action]:
+        self._want_finish = True
+        return []
+
+    def _on_settled(self, event: SettledEvent, now_s: float) -> list[Action]:
+        if self._unsettled is not None and event.tick >= self._unsettled:
+            self._unsettled = None
+        return []
+
+    def _on_opened(self, event: OpenedEvent, now_s: float) -> list[Action]:
+        self._connected.add(event.worker)
+        self._forget(event.worker)
+        return []
+
+    def _on_closed(self, event: ClosedEvent, now_s: float) -> list[Action]:
+        self._connected.discard(event.worker)
+        self._waits.pop(event.worker, None)
+        self._forget(event.worker)
+        return []
+
+    def _forget(self, worker: str) -> None:
+        self._absent.discard(worker)
+        for lateness in self._lateness.values():
+            lateness.forget(worker)
+
+    @property
+    def _now_lateness(self) -> Lateness:
+        """What is known of slices like those of the present tick: an evaluation's take another time."""
+        evaluates = self.schedule.evaluates(self.version)
+        return self._lateness[Kind.EVALUATE if evaluates else Kind.TRAIN]
+
+    def _idle(self, missing: set[int]) -> list[str]:
+        """Workers that wait for the next version, and were not asked for any of the missing slices."""
+        if self._uninitialised or self.finished:
+            return []
+        waiting = (w for w, wait in self._waits.items() if wait.version == self.version + 1)
+        return sorted(worker for worker in waiting if not self._waits[worker].asked & missing)
+
+    def _missing(self) -> set[int]:
+        """Slices that some parcel still lacks."""
+        tick = self._tick
+        lacking: set[int] = set()
+        for parcel, tree in enumerate(tick.trees):
+            if parcel not in tick.applied and parcel not in tick.roots:
+                lacking.update(tree.missing())
+        return lacking
+
+    def _shares(self) -> tuple[Share, ...]:
+        """The plan as the workers of this tick know it; other servers take the latest they heard of."""
+        orders = self._orders.get(self.version)
+        return orders.shares if orders else self._plan.shares
+
+    def _due_s(self, number: int) -> float:
+        """When slice ``number`` is overdue, at the hands of whoever should be computing it now."""
+        lateness = self._now_lateness
+        pusher, since_s = self._tick.pushed.get(number, ("", 0.0))
+        if pusher in self._connected:
+            return lateness.due_s(pusher, since_s, 0)
+        backup = self._tick.backups.get(number)
+        if backup:
+            if backup.worker not in self._connected:
+                return backup.since_s
+            return lateness.due_s(backup.worker, backup.since_s, backup.count)
+        for share in self._shares():
+            if share.first <= number < share.stop and self._works(share.worker):
+                return lateness.due_s(share.worker, self._tick.opened_s, share.stop - share.first)
+        return self._tick.opened_s
+
+    def _works(self, worker: str) -> bool:
+        """Whether to wait for a worker's slices: who waits for the next version will push no more."""
+        wait = self._waits.get(worker)
+        done = wait is not None and wait.version == self.version + 1
+        return worker in self._connected and worker not in self._absent and not done
+
+    def _hand_out_overdue(self, now_s: float) -> list[Action]:
+        """Spreads overdue slices over the idle workers."""
+        if not self._waits:
+            return []
+        missing = self._missing()
+        idle = self._idle(missing)
+        overdue = sorted(number for number in missing if self._due_s(number) <= now_s) if idle else []
+        if not overdue:
+            return []
+        self._mark_absent(overdue)
+        actions: list[Action] = []
+        for place, worker in enumerate(idle):
+            first = place * len(overdue) // len(idle)
+            mine = overdue[first : (place + 1) * len(overdue) // len(idle)]
+            if mine:
+                actions.append(ComputeAction(worker, self.version, tuple(mine)))
+                self._waits[worker].asked.update(mine)
+                for number in mine:
+                    self._tick.backups[number] = _Backup(worker, now_s, len(mine))
+        return actions
+
+    def _mark_absent(self, overdue: list[int]) -> None:
+        """Of those who had these slices last: pushed a part, were asked, or have them by the plan."""
+        for number in overdue:
+            backup = self._tick.backups.pop(number, None)
+            pusher, _ = self._tick.pushed.pop(number, ("", 0.0))
+            shares = [share for share in self._shares() if share.first <= number < share.stop]
+            owners = {share.worker for share in shares if self._works(share.worker)}
+            self._absent |= {pusher} if pusher else {backup.worker} if backup else owners

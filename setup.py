@@ -1,0 +1,40 @@
+"""Packaging. Frameworks, and parts that are heavy or bound to a licence or a cluster, are extras."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="elasticflow-trainer",
+    version="0.1.0",
+    description="Elastic deep-learning training that gives the same model bit for bit, whatever happens",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    python_requires=">=3.10",
+    packages=[*find_packages(include=["elasticflow", "elasticflow.*"]), "elasticflow_ps"],
+    package_dir={"elasticflow_ps": "ps/elasticflow_ps"},
+    install_requires=[
+        "h5py>=3.9",
+        "msgspec>=0.18",
+        "numpy>=1.24",
+        "pyyaml>=6",
+        "pyzmq>=25",
+        "rich>=13",
+    ],
+    extras_require={
+        "torch": ["torch>=2.2"],
+        "tensorflow": ["tensorflow-cpu>=2.16"],
+        "tables": ["pyarrow>=14"],
+        "safetensors": ["safetensors>=0.4"],
+        "examples": ["scikit-learn>=1.3"],
+        "test": [
+            "hypothesis>=6.90",
+            "mypy>=1.8",
+            "pytest>=8",
+            "pytest-timeout>=2.2",
+            "ruff>=0.5",
+            "types-PyYAML",
+        ],
+    },
+    entry_points={"console_scripts": ["elasticflow = elasticflow.cli:main"]},
+)

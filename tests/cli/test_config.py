@@ -1,0 +1,135 @@
+"""Settings: from options, a file and defaults; and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from elasticflow.config import Config, make, read_file
+from elasticflow.errors import ConfigError
+
+LOCAL = Path(__file__).parents[2] / "conf" / "local.yaml"
+
+
+def refused(*fragments: str, file: str | None = None, **options: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        make(file, options)
+    for fragment in fragments:
+        assert fragment in str(error.value), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_example_shows_every_key_with_its_default_and_a_comment() -> None:
+    values = yaml.safe_load(LOCAL.read_text())
+    assert set(values) == set(Config.__struct_fields__)
+    assert make(str(LOCAL), {}) == Config()
+    lines = [line for line in LOCAL.read_text().splitlines() if line and not line.startswith("#")]
+    assert len(lines) == len(values)
+    assert all(len(line.partition("  # ")[2]) > 10 for line in lines)
+
+
+def test_command_line_beats_file_beats_what_was_before_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("epochs: 3\nbatch-size: 32\nworkers: 1..4\nseed:\n")
+    chosen = make(str(file), {"epochs": 5, "seed": None}, {"batch_size": 16, "servers": 2, "seed": 9})
+    assert (chosen.epochs, chosen.batch_size, chosen.servers, chosen.seed) == (5, 32, 2, 9)
+    assert chosen.worker_range == (1, 4) and chosen.keep_checkpoints == Config().keep_checkpoints
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text("# nothing\n")
+    assert make(str(file), {}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [("500", (500, None)), ("1 step", (1, None)), ("20steps", (20, None)),
+     ("30s", (None, 30)), ("0.5s", (None, 0.5)),
+     ("5m", (None, 300)), ("1h", (None, 3600)), (250, (250, None))],
+)  # fmt: skip
+def test_checkpoint_every(text: Any, interval: tuple[int | None, float | None]) -> None:
+    assert make(None, {"checkpoint_every": text}).checkpoint_interval == interval
+
+
+@pytest.mark.parametrize("text", ["", "often", "0", "0s", "-5", "1.5", "5 days", "1e3"])
+def test_checkpoint_every_that_cannot_be_read(text: str) -> None:
+    refused("checkpoint_every", checkpoint_every=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("3", (3, 3)), (3, (3, 3)), ("1..4", (1, 4)), (" 2..2 ", (2, 2))]
+)
+def test_workers(text: Any, found: tuple[int, int]) -> None:
+    assert make(None, {"workers": text}).worker_range == found
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "0..2", "3..1", "1...3", "-1", "1..", "9"])
+def test_workers_that_cannot_be(text: str) -> None:
+    refused("workers", workers=text)
+
+
+def test_slices_are_a_power_of_two_that_a_batch_can_fill() -> None:
+    assert Config().num_slices == 8
+    assert make(None, {"batch_size": 5}).num_slices == 4
+    assert make(None, {"batch_size": 1, "workers": 1}).num_slices == 1
+    assert make(None, {"slices": 64, "workers": 64}).num_slices == 64
+    refused("slices: 12", "power of two", slices=12)
+    refused("slices: 128", "batch of 64", "at most 64", slices=128)
+    refused("workers: 5", "4 slices", slices=4, workers="5")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [("servers", 0, "a whole number >= 1"), ("epochs", 2.5, "a whole number"), ("port", 70000, "<= 65535"),
+     ("seed", -1, ">= 0"), ("encrypt_data", "maybe", "true or false"),
+     ("fingerprint", "lax", "strict and warn"),
+     ("heartbeat_s", 0, "a number > 0"), ("workers", 1.5, "text"), ("batch_size", [1], "a whole number")],
+)  # fmt: skip
+def test_wrong_values_name_the_key_what_was_found_and_what_is_allowed(
+    tmp_path: Path, name: str, value: Any, allowed: str
+) -> None:
+    refused(f"{name}: {value!r}", allowed, **{name: value})
+    file = tmp_path / "some.yaml"
+    file.write_text(yaml.safe_dump({name: value}))
+    refused(f"{file}: {name}: {value!r}", allowed, file=str(file))
+
+
+def test_times_fit_together() -> None:
+    refused("lost_s: 1", "suspect_s, 2", lost_s=1.0)
+    refused("suspect_s: 0.3", "heartbeat_s, 0.5", suspect_s=0.3)
+
+
+def test_unknown_keys_are_named_and_the_known_ones_listed(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("epocs: 3\nzzz: 1\n2: 3\n")
+    known = ", ".join(sorted(Config.__struct_fields__))
+    refused(str(file), "'epocs' (did you mean 'epochs'?)", "'zzz'", "'2'", known, file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [("a: [1\n", "line 2, column 1: is not YAML"), ("- 1\n", "holds a list"), ("word\n", "holds a str"),
+     ("a: !!python/object:os.system {}\n", "is not YAML"), ("\x00", "is not YAML")],
+)  # fmt: skip
+def test_files_that_are_no_settings(tmp_path: Path, text: str, fragment: str) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text(text)
+    refused(str(file), fragment, file=str(file))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    refused("nosuch.yaml: cannot be read", file=str(tmp_path / "nosuch.yaml"))
+    refused("cannot be read", file=str(tmp_path))
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
+    refused("bytes.yaml: is not YAML", file=str(tmp_path / "bytes.yaml"))
+
+
+def test_a_run_remembers_its_settings() -> None:
+    chosen = make(None, {"workers": "1..4", "checkpoint_every": 50, "timeline": True})
+    assert make(None, {}, msgspec.json.decode(msgspec.json.encode(chosen))) == chosen
+    assert read_file(str(LOCAL))["suspect_s"] == chosen.suspect_s

@@ -1,0 +1,75 @@
+"""small_torch.py in a worker that kills itself, once in the whole run, at a moment named by DIE_AT."""
+
+import os
+import signal
+
+import small_torch
+from elasticflow.transport import DataLink
+from elasticflow.worker.worker import Worker
+from elasticflow_ps.client import ParameterServers
+from small_torch import data, metrics, model  # noqa: F401
+
+MOMENT, FLAG = os.environ.get("DIE_AT", ""), os.environ.get("DIE_ONCE", "")
+AFTER = 41  # odd: of two pushes, one to each server, the first
+counts = {"forward": 0, "push": 0}
+
+
+def die():
+    """kill -9, unless another process has done so."""
+    try:
+        os.close(os.open(FLAG, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reached(what):
+    counts[what] += 1
+    return counts[what] == AFTER
+
+
+def forward(x, y, params):
+    cost = small_torch.forward(x, y, params)
+    if MOMENT == "in forward" and reached("forward"):
+        die()
+    return cost
+
+
+def before(cls, name, moment):
+    """Has the process die before a method runs."""
+    original = getattr(cls, name)
+
+    def method(self, *args, **kwargs):
+        die()
+        return original(self, *args, **kwargs)
+
+    if moment == MOMENT:
+        setattr(cls, name, method)
+
+
+send = DataLink.send
+
+
+def send_and_die(self, message, arrays=()):
+    """Dies after a push to the first of two servers, before that to the second."""
+    tracker = send(self, message, arrays)
+    if arrays and reached("push"):
+        die()
+    return tracker
+
+
+if MOMENT == "between the servers":
+    DataLink.send = send_and_die
+ask = ParameterServers.wait
+
+
+def wait_and_die(self):
+    if reached("push"):
+        die()
+    return ask(self)
+
+
+if MOMENT == "between push and reply":
+    ParameterServers.wait = wait_and_die
+before(ParameterServers, "catch_up", "while joining")
+before(Worker, "_do_tick", "when ready")

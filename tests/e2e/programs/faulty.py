@@ -1,0 +1,43 @@
+"""Raises on certain records (BAD, once the file WHEN is there), or gives them no finite cost (NAN).
+
+With ONCE it raises one single time, in one process, as soon as the file of that name is there.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import elasticflow as ef
+
+
+def rows(name):
+    return {int(row) for row in os.environ.get(name, "").split(",") if row}
+
+
+BAD, NAN = rows("BAD"), rows("NAN")
+WHEN, ONCE = os.environ.get("WHEN"), os.environ.get("ONCE")
+SLICE_S = float(os.environ.get("SLICE_S", "0"))
+
+
+def model():
+    return {"w": torch.ones(3), "optimizer": ef.SGD(lr=0.01, momentum=0.9)}
+
+
+def forward(row, x, params):
+    time.sleep(SLICE_S)
+    bad = BAD.intersection(row.tolist())
+    if bad and (WHEN is None or Path(WHEN).exists()):
+        raise ValueError(f"cannot read record {min(bad)}")
+    if ONCE and Path(ONCE).exists():
+        Path(ONCE).unlink()
+        raise OSError("a hiccup of this machine")
+    cost = (x @ params["w"]).square()
+    return torch.where(torch.tensor([int(r) in NAN for r in row]), torch.nan, cost).mean()
+
+
+def data():
+    x = np.random.default_rng(3).normal(size=(200, 3)).astype(np.float32)
+    return {"row": np.arange(200), "x": x}

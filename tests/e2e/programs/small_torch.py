@@ -1,0 +1,40 @@
+"""A net with BatchNorm and dropout, on data made here; slow enough to be disturbed."""
+
+import os
+import time
+
+import numpy as np
+import torch
+
+import elasticflow as ef
+
+SLICE_S = float(os.environ.get("SLICE_S", "0"))
+
+
+def model():
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 32),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.2),
+        torch.nn.Linear(32, 3),
+    )
+    return {"net": net, "scale": torch.ones(3), "optimizer": ef.Adam(lr=0.01)}
+
+
+def forward(x, y, params):
+    if SLICE_S and torch.is_grad_enabled():
+        time.sleep(SLICE_S)  # stands for a bigger model: the time a slice takes
+    return torch.nn.functional.cross_entropy(params["net"](x) * params["scale"], y)
+
+
+def metrics(x, y, params):
+    return {"accuracy": (params["net"](x).argmax(1) == y).float().mean()}
+
+
+def data():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(1100, 20)).astype(np.float32)
+    y = (x @ rng.normal(size=(20, 3))).argmax(1)
+    train, test = slice(0, 1000), slice(1000, None)
+    return {"train": ef.data.Arrays(x=x[train], y=y[train]), "test": ef.data.Arrays(x=x[test], y=y[test])}

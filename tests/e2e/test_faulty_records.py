@@ -1,0 +1,90 @@
+"""A record on which the program raises is named, and left out up to a limit; one that raises once is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, cli, digest_in
+
+OPTIONS = ("--epochs", 3, "--batch-size", 32)
+SOURCE = Path(__file__).parent / "programs" / "faulty.py"
+LINE = 1 + SOURCE.read_text().splitlines().index('        raise ValueError(f"cannot read record {min(bad)}")')
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest without any fault."""
+    return Run(tmp_path_factory.mktemp("undisturbed") / "run", "faulty.py", *OPTIONS, "--workers", 1).digest()
+
+
+def test_stops_by_default_and_can_be_resumed(
+    start: Callable[..., Run], undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row and line are told; what was committed is kept, and goes on once the fault is mended."""
+    when = tmp_path / "when"
+    monkeypatch.setenv("WHEN", str(when))
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("SLICE_S", "0.01")
+    run = start("faulty.py", *OPTIONS, "--checkpoint-every", 2, "--servers", 2)
+    status = run.wait_until(lambda s: s["checkpoint_step"])
+    when.touch()
+    code, output = run.wait()
+    assert code == 1, output
+    for said in (
+        "Error: the program raises on row 57 of the training data",
+        f'File "{SOURCE}", line {LINE}, in forward',
+        "ValueError: cannot read record 57",
+        "max_quarantined is 0",
+        "of 21 steps are missing",
+        "which is kept",
+    ):
+        assert said in output, output
+    assert "elasticflow/worker" not in output, output
+    when.unlink()
+    report = json.loads(run.dir.report.read_bytes())
+    assert report["state"] == "failed" and report["checkpoint_step"] >= status["checkpoint_step"]
+    assert cli("checkpoint", "verify", run.path).returncode == 0
+    monkeypatch.setenv("SLICE_S", "0")
+    resumed = start("faulty.py", "--resume", "--workers", 1, name="run-0").finish()
+    assert f"going on from step {report['checkpoint_step']}" in resumed
+    assert digest_in(resumed) == undisturbed
+
+
+def test_quarantine_is_the_same_for_any_workers_and_servers(
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two records that raise, and one whose cost is NaN."""
+    monkeypatch.setenv("BAD", "57,120")
+    monkeypatch.setenv("NAN", "3")
+    digests = set()
+    for workers, servers in ((1, 1), (3, 2)):
+        run = start("faulty.py", *OPTIONS, "--max-quarantined", 3, "--workers", workers, "--servers", servers)
+        output = run.finish()
+        digests.add(digest_in(output))
+        for row in (57, 120, 3):
+            assert f"row {row} is left out" in output, output
+        assert "cost of nan" in output and f"faulty.py, line {LINE}" in output
+        report = json.loads(cli("status", run.path, "--json").stdout)
+        assert sorted(report["quarantined"]) == [3, 57, 120]
+        listed = next(line for line in output.splitlines() if line.startswith("quarantined rows: "))
+        assert listed in cli("status", run.path).stdout
+        assert listed in cli("checkpoint", "show", run.path).stdout
+    assert len(digests) == 1
+
+
+def test_fault_of_one_worker_alone_is_no_fault_of_the_record(
+    start: Callable[..., Run], undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = tmp_path / "once"
+    monkeypatch.setenv("ONCE", str(once))
+    monkeypatch.setenv("SLICE_S", "0.01")
+    run = start("faulty.py", *OPTIONS, "--workers", 2)
+    run.wait_for_workers(2)
+    once.touch()
+    assert run.digest() == undisturbed
+    assert not once.exists()
+    assert json.loads(run.dir.report.read_bytes())["quarantined"] == []

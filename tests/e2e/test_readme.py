@@ -1,0 +1,87 @@
+"""What README.md and the examples say, done as they say it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import CLI, Run, cli, digest_in
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _commands() -> list[list[str]]:
+    """The commands of README's session, in order; kill is left to the test."""
+    lines = re.findall(r"^\$ elasticflow (.*?)(?:#.*)?$", README, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_session_of_the_readme(
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    train, status, scale, stop, resume, digest, export = _commands()
+    undisturbed = start("../../../examples/digits/digits.py", *train[2:], name="undisturbed")
+    expected = undisturbed.digest()
+    process = subprocess.Popen([*CLI, *train], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = Run.__new__(Run)
+    run.process, run.path = process, tmp_path / "runs" / "digits-1"
+    run.dir = type(undisturbed.dir)(run.path)
+    run.wait_for_workers(2)
+    assert "running" in cli(*status).stdout
+    assert cli(*scale).returncode == 0
+    run.wait_for_workers(4)
+    run.kill("worker-2")
+    assert cli(*stop).returncode == 0
+    assert run.wait()[0] == 3
+    resumed = cli(*resume)
+    assert resumed.returncode == 0, resumed.stderr
+    assert digest_in(resumed.stdout) == expected == cli(*digest).stdout.strip()
+    assert cli(*export).returncode == 0
+    assert np.load("model.npz")["net.0.weight"].shape == (32, 64)
+
+
+def test_the_program_in_the_readme(tmp_path: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (tmp_path / "digits.py").write_text(program)
+    checked = cli("check", tmp_path / "digits.py")
+    assert checked.returncode == 0, checked.stderr
+    assert "2,410 parameters" in checked.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    folders = (ROOT, ROOT / "docs", ROOT / "ps", *(ROOT / "examples").iterdir())
+    for page in [page for folder in folders for page in folder.glob("*.md")]:
+        prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#:]+)\)", prose):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+EXAMPLES = {
+    "digits/digits.py": (30, "accuracy", 0.97, True),
+    "digits_tensorflow/digits_tensorflow.py": (25, "accuracy", 0.97, True),
+    "diabetes/diabetes.py": (25, "cost", 0.5, False),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples(example: str, tmp_path: Path) -> None:
+    """Each reaches what its README says."""
+    if "tensorflow" in example and find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    epochs, metric, bound, at_least = EXAMPLES[example]
+    trained = cli("train", ROOT / "examples" / example, "--epochs", epochs, "--run-dir", tmp_path / "run")
+    assert trained.returncode == 0, trained.stderr
+    value = float(re.findall(rf"{metric} (\S+)", trained.stdout)[-1])
+    assert value >= bound if at_least else value <= bound
+    (promised,) = set(re.findall(rf"^epoch {epochs}: test .*$", trained.stdout, re.MULTILINE))
+    assert "test cost" in promised

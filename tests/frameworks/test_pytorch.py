@@ -1,0 +1,324 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_models as models  # noqa: E402
+from replicas import (  # noqa: E402
+    FreshProcess,
+    added_in_place,
+    bits,
+    columns,
+    computed,
+    digest,
+    opened,
+    program,
+    set_state,
+    values,
+)
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+from elasticflow.errors import ProgramError  # noqa: E402
+from elasticflow.frameworks import CostError  # noqa: E402
+from elasticflow.layout import Rule, Vector  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[FreshProcess]:
+    process = FreshProcess("torch_models")
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("name", models.PROGRAMS)
+def test_bits_depend_on_state_batch_and_seed_alone(name, fresh):
+    assert bits(models.PROGRAMS[name], noise=True) == fresh.bits[name]
+
+
+@pytest.mark.parametrize("name", models.PROGRAMS)
+def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
+    onto, afterwards = added_in_place(models.PROGRAMS[name])
+    assert onto == afterwards
+
+
+class Rebinding(nn.Module):
+    """Puts another tensor in its buffer's place at each call, in either mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        logits = self.linear(x)
+        self.average = 0.9 * self.average + 0.1 * logits.mean(0).detach()
+        return logits - self.average
+
+
+def test_a_buffer_that_is_replaced_stays_under_control():
+    replica = opened(program(lambda: {"net": Rebinding()}, models.net_forward))
+    first = digest(computed(replica, columns()))
+    replica.evaluate(replica.prepare(columns(seed=3)), seed=1)
+    out = computed(replica, columns())
+    assert digest(out) == first
+    assert values(replica, out, Rule.MEAN)["net.average"].any(), "its change is sent"
+
+
+def test_a_layer_that_the_model_froze_stays_in_inference_mode():
+    def model():
+        net = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+        net[0].eval()
+        return {"net": net}
+
+    replica = opened(program(model, models.net_forward))
+    replica.evaluate(replica.prepare(columns()), seed=1)
+    out = computed(replica, columns())
+    assert not values(replica, out, Rule.MEAN)["net.0.running_mean"].any(), "BatchNorm's statistics rest"
+    assert digest(computed(replica, columns(), seed=6)) != digest(out), "dropout does not"
+
+
+def test_gradients_are_those_of_autograd():
+    replica = opened(models.PROGRAMS["norm"])
+    batch = columns()
+    found = computed(replica, batch, seed=3, weight=0.25)
+
+    torch.manual_seed(3)
+    net = models.norm()["net"]
+    parameters, state = dict(net.named_parameters()), replica.state
+    with torch.no_grad():
+        for name, value in values(replica, state, Rule.UPDATE).items():
+            parameters[name.removeprefix("net.")].copy_(torch.from_numpy(value))
+    torch.manual_seed(3)
+    cost = cross_entropy(net(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
+    cost.backward()
+    for name, gradient in values(replica, found, Rule.UPDATE).items():
+        np.testing.assert_array_equal(gradient, parameters[name.removeprefix("net.")].grad.numpy() / 4)
+    assert values(replica, found, Rule.REPORT)["report"].tolist() == [cost.item() / 4, 0]
+    for name, change in values(replica, found, Rule.MEAN).items():
+        after = net.get_buffer(name.removeprefix("net.")).numpy()
+        before = values(replica, state, Rule.MEAN)[name]
+        np.testing.assert_array_equal(change, (after - before) / 4)
+    assert values(replica, found, Rule.FIRST) == {"net.2.num_batches_tracked": 1}
+
+
+def test_the_seed_decides_what_dropout_drops():
+    replica = opened(models.PROGRAMS["norm"])
+    one, other, again = (computed(replica, columns(), seed).groups[0] for seed in (1, 2, 1))
+    assert not np.array_equal(one, other)
+    np.testing.assert_array_equal(one, again)
+
+
+@pytest.mark.parametrize("name", models.PROGRAMS)
+def test_computing_leaves_the_state_alone(name):
+    replica = opened(models.PROGRAMS[name])
+    before = [group.tobytes() for group in replica.state.groups]
+    computed(replica, columns())
+    replica.evaluate(replica.prepare(columns()), seed=0)
+    assert [group.tobytes() for group in replica.state.groups] == before
+
+
+def test_a_slice_that_raises_leaves_the_state_alone():
+    def forward(x, y, params):
+        cost = models.net_forward(x, y, params)
+        return cost / 0 if len(x) == 3 else cost
+
+    replica = opened(program(models.norm, forward))
+    expected = computed(replica, columns()).groups
+    before = [group.tobytes() for group in replica.state.groups]
+    with pytest.raises(CostError, match="cost of inf; it must be finite"):
+        computed(replica, columns(3))
+    assert [group.tobytes() for group in replica.state.groups] == before
+    for found, group in zip(computed(replica, columns()).groups, expected, strict=True):
+        np.testing.assert_array_equal(found, group)
+
+
+def test_a_new_version_is_used_after_refresh():
+    replica, other = opened(models.PROGRAMS["norm"], seed=1), opened(models.PROGRAMS["norm"], seed=2)
+    assert not np.array_equal(computed(replica, columns()).groups[0], computed(other, columns()).groups[0])
+    for mine, theirs in zip(other.state.groups, replica.state.groups, strict=True):
+        np.copyto(mine, theirs)
+    other.refresh()
+    for mine, theirs in zip(
+        computed(other, columns()).groups, computed(replica, columns()).groups, strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_each_tensor_has_its_rule():
+    entries = opened(models.PROGRAMS["norm"]).layout.entries
+    assert {entry.name: entry.rule.value for entry in entries} == {
+        "net.1.weight": "update",
+        "net.1.bias": "update",
+        "net.2.weight": "update",
+        "net.2.bias": "update",
+        "net.6.weight": "update",
+        "net.6.bias": "update",
+        "net.2.running_mean": "mean",
+        "net.2.running_var": "mean",
+        "net.2.num_batches_tracked": "first",
+        "report": "report",
+    }
+    bare = opened(models.PROGRAMS["bare"]).layout.entries
+    assert [(e.name, e.rule.value, e.dtype) for e in bare[:3]] == [
+        ("weight", "update", "float32"),
+        ("bias", "update", "float32"),
+        ("columns", "first", "int64"),
+    ]
+
+
+def test_constants_do_not_change():
+    replica = opened(models.PROGRAMS["attention"])
+    changes = values(replica, computed(replica, columns()), Rule.MEAN)
+    assert np.isneginf(values(replica, replica.state, Rule.MEAN)["net.mask"]).any()
+    assert not changes["net.mask"].any()
+    bare = opened(models.PROGRAMS["bare"])
+    found = values(bare, computed(bare, columns()), Rule.FIRST)
+    assert found["columns"].tolist() == [7, 2, 1, 0, 3, 4, 5, 6]
+
+
+def test_frozen_parameters_are_kept_and_do_not_change():
+    def model():
+        values = models.mlp()
+        values["net"][0].requires_grad_(False)
+        return values
+
+    replica = opened(program(model, models.net_forward))
+    assert [e.name for e in replica.layout.of_rule(Rule.MEAN)] == ["net.0.weight", "net.0.bias"]
+    found = computed(replica, columns())
+    assert not any(change.any() for change in values(replica, found, Rule.MEAN).values())
+    assert all(gradient.any() for gradient in values(replica, found, Rule.UPDATE).values())
+
+
+def test_tied_parameters_are_one():
+    def model():
+        first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+        second.weight = first.weight
+        scale = torch.ones(8)
+        return {"net": nn.Sequential(first, second), "scale": scale, "again": scale}
+
+    def forward(x, y, params):
+        return cross_entropy(params["net"](x) * params["scale"] * params["again"], y)
+
+    replica = opened(program(model, forward))
+    names = [entry.name for entry in replica.layout.of_rule(Rule.UPDATE)]
+    assert names == ["net.0.weight", "net.0.bias", "net.1.bias", "scale"]
+    set_state(replica, lambda array: array * 2)
+    assert all(
+        gradient.any() for gradient in values(replica, computed(replica, columns()), Rule.UPDATE).values()
+    )
+
+
+def test_parameters_without_gradient_are_named():
+    def model():
+        return {**models.mlp(), "spare": torch.ones(3)}
+
+    replica = opened(program(model, models.net_forward))
+    found = values(replica, computed(replica, columns()), Rule.UPDATE)
+    assert replica.unused == ("spare",)
+    assert not found["spare"].any()
+
+
+def test_evaluation_is_in_inference_mode():
+    replica = opened(models.PROGRAMS["norm"])
+    batch = columns()
+    assert replica.metrics == ("accuracy",)
+    cost, accuracy = replica.evaluate(replica.prepare(batch), seed=1)
+    assert [cost, accuracy] == replica.evaluate(replica.prepare(batch), seed=2), "no dropout"
+    net = models.norm()["net"].eval()
+    names = {entry.name: entry for entry in replica.layout.entries}
+    with torch.no_grad():
+        for name, tensor in net.state_dict(prefix="net.").items():
+            tensor.copy_(torch.from_numpy(replica.state.tensors([names[name]])[0]))
+        logits = net(torch.from_numpy(batch["x"]))
+        y = torch.from_numpy(batch["y"])
+        assert cost == cross_entropy(logits, y).item()
+        assert accuracy == pytest.approx((logits.argmax(1) == y).float().mean().item())
+
+
+def test_each_vector_gets_its_own_results():
+    replica = opened(models.PROGRAMS["mlp"])
+    expected = digest(computed(replica, columns()))
+    for _ in range(20):  # a new vector may come to lie where one was that is gone
+        assert digest(computed(replica, columns())) == expected
+
+
+def test_incoming_arrays_may_change_afterwards():
+    replica = opened(models.PROGRAMS["mlp"])
+    arrays = columns()
+    batch = replica.prepare(arrays)
+    expected = digest(computed(replica, columns(), seed=5, weight=0.25))
+    for array in arrays.values():
+        array.fill(0)
+    out = Vector(replica.layout)
+    replica.compute(batch, 5, 0.25, out)
+    assert digest(out) == expected
+
+
+def half():
+    return {"net": nn.Linear(8, 4).half()}
+
+
+def computed_tensor():
+    return {"weight": torch.ones(8, 4, requires_grad=True) * 2}
+
+
+BAD_MODELS = {
+    "returned a list": lambda: [1],
+    "nothing that can be trained": lambda: {"rate": 0.1},
+    "no parameters to train": lambda: {"columns": torch.arange(3)},
+    "is a list; allowed are": lambda: {**models.mlp(), "layers": [nn.Linear(8, 4)]},
+    "must be float32 or float64": half,
+    "result of a computation": computed_tensor,
+    "lies on meta": lambda: {"net": nn.Linear(8, 4, device="meta")},
+    "names no optimizer": lambda: {**models.mlp(), "optimizer": None},
+    "updates run on the parameter servers": lambda: {
+        **models.mlp(),
+        "optimizer": "sgd",
+    },
+    "model\\(\\) raised ZeroDivisionError": lambda: {"weight": torch.ones(3) * (1 / 0)},
+}
+
+
+@pytest.mark.parametrize("message", BAD_MODELS)
+def test_bad_models(message):
+    with pytest.raises(ProgramError, match=message):
+        opened(program(BAD_MODELS[message], models.net_forward))
+
+
+BAD_COSTS = {
+    "returned a float; it must return the cost": lambda x, y, params: 1.0,
+    "returned a NoneType": lambda x, y, params: None,
+    r"shape \(12, 4\) and torch.float32": lambda x, y, params: params["net"](x),
+    r"shape \(\) and torch.int64": lambda x, y, params: params["net"](x).argmax(),
+    "depends on no parameter": lambda x, y, params: x.mean(),
+    "a cost of nan": lambda x, y, params: params["net"](x).mean() * float("nan"),
+}
+
+
+@pytest.mark.parametrize("message", BAD_COSTS)
+def test_bad_costs(message):
+    replica = opened(program(models.mlp, BAD_COSTS[message]))
+    with pytest.raises(CostError, match=message):
+        computed(replica, columns())
+
+
+def test_what_forward_raises_comes_out_as_it_is():
+    def forward(x, y, params):
+        raise KeyError("nonsense")
+
+    with pytest.raises(KeyError, match="nonsense"):
+        computed(opened(program(models.mlp, forward)), columns())
+
+
+def test_bad_metrics():
+    with pytest.raises(ProgramError, match=r"metrics\(\) returned a Tensor"):
+        opened(program(models.mlp, models.net_forward, models.net_forward))
+    with pytest.raises(ProgramError, match=r"metrics\(\) raised KeyError: 'other'"):
+        opened(program(models.mlp, models.net_forward, lambda x, params: {"a": params["other"]}))
+    changing = program(models.mlp, models.net_forward, lambda x, params: {f"of {len(x)}": x.mean()})
+    replica = opened(changing)
+    with pytest.raises(ProgramError, match=r"\('of 12',\), and before that \('of 2',\)"):
+        replica.evaluate(replica.prepare(columns()), seed=0)
