@@ -44,6 +44,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_quarantined: Annotated[int, Meta(ge=0)] = 0
     max_failures: Annotated[int, Meta(ge=0)] = 3
     fingerprint: str = "strict"
+    snapshot_s: Annotated[float, Meta(ge=0)] = 1.0
+    storage_patience_s: PositiveSeconds = 300.0
+    client_gone: str = "continue"
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     encrypt_data: bool = False
@@ -71,6 +74,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.fingerprint not in ("strict", "warn"):
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
+        if self.client_gone not in ("continue", "stop"):
+            raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
         if not self.heartbeat_s < self.suspect_s:
             raise ConfigError(
                 f"suspect_s: {self.suspect_s} must be more than heartbeat_s, {self.heartbeat_s}."

@@ -2,25 +2,32 @@
 
 Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
 
-    worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed
+    worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost
     worker -> master           Faulty
-    server -> master           Progress, Lost, Written
-    master -> server           Assignment, Plan, Cut, Finish, Settled, Quit
+    server -> master           Progress, Written, Troubled, Offer
+    master -> server           Assignment, Halt, Plan, Cut, Finish, Settled, Quit
     master -> worker           Assignment, Drain, Quarantine, Attempt, Quit
     master -> both             Beat, the answer to each Heartbeat
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
 
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
-over TCP with reconnection, so one is lost only with its receiver; what depends on them is time, not
-the model: a plan that comes late, or never, leaves slices overdue, and the servers have those done.
+over TCP with reconnection, so one is lost only with its receiver. A master that dies takes with it what
+it had not read: the next one says so by another ``Beat.incarnation``, and every member then repeats
+what still stands (Join, Ready, Faulty, Progress, Written, Offer). A message to a member is lost only
+with the master that sent it; heartbeats show the next master that the member is behind, and it is told
+again. Until then a stale plan costs time, not the model: what nobody does is overdue and gets done.
 
 Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
 
     worker -> server   Hello, Pull, Push, Initial        server -> worker   Welcome, Version, Compute,
-    server -> server 0 Hello, Norms, and back Clip                          Gone, Uninitialised
+                                                                            Gone, Uninitialised
+    server -> server   Hello, Fetch, Keep                and back           Welcome, Kept, State
+    server -> leader   Hello, Norms, Safe                and back           Welcome, Clip, AllSafe
 
-A push names (tick, parcel, node): a second one is the same bits and is dropped, a missing one is
-computed again by somebody else. Who asks for a version waits for it, or is told ``Gone``.
+A connection belongs to one generation of the servers, which its Hello names; it ends with it, so nothing
+that was sent in one can act in another. A push names (tick, parcel, node): a second one is the same bits
+and is dropped, a missing one is computed again by somebody else. Who asks for a version waits for it,
+or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to.
 """
 
 from __future__ import annotations
@@ -69,11 +76,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's name, its data endpoint, and the numbers of the chunks it holds."""
+    """A server's name, its data endpoint, and the numbers of the chunks it holds; none: it stands by.
+
+    Its place in the row of servers stays the same when another server takes it.
+    holder: the server that has its chunks of the version to go on from, where it has not got them itself.
+    """
 
     name: str
     endpoint: str
     chunks: tuple[int, ...]
+    holder: str = ""
 
 
 class Excluded(msgspec.Struct, frozen=True):
@@ -99,9 +111,13 @@ class Join(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """A worker has loaded the program, has caught up, and may be given slices; or a server may serve."""
+    """A worker has loaded the program, has caught up, and may be given slices; or a server may serve.
+
+    Once for each generation.
+    """
 
     name: str
+    generation: int
     started_s: float = 0.0
     """Seconds from the process's start until now."""
 
@@ -112,15 +128,23 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     computing_s: float = 0.0
     waiting_s: float = 0.0
     starting_s: float = 0.0
+    recovering_s: float = 0.0
+    """From the loss of a server until there is a version to go on from."""
+    redone_s: float = 0.0
+    """Of ``computing_s``: for ticks that had been computed before, and were lost with a server."""
     num_slices: int = 0
     num_backup: int = 0
 
 
 class Heartbeat(_Message, frozen=True):
-    """A worker's or server's sign of life, every ``heartbeat_s``. Answered by Beat."""
+    """A worker's or server's sign of life, every ``heartbeat_s``. Answered by Beat.
+
+    generation: of the last Assignment that it has taken up; 0 before the first.
+    """
 
     name: str
     tick: int
+    generation: int = 0
     slice_s: float = 0.0
     usage: Usage | None = None
     dropped: int = 0
@@ -157,11 +181,13 @@ class Faulty(_Message, frozen=True):
 class Progress(_Message, frozen=True):
     """The leading server's news: the latest version, and reports (cost and metrics) since the last.
 
+    To a new master: with all evaluations that this server knows of.
     last: the run ends with this version. loss: mean cost of the steps since the last Progress.
     evaluations: (tick, cost and metrics) of those since the last.
     """
 
     name: str
+    generation: int
     version: int
     last: bool = False
     loss: float | None = None
@@ -169,10 +195,10 @@ class Progress(_Message, frozen=True):
 
 
 class Lost(_Message, frozen=True):
-    """A worker's connection to the leading server closed."""
+    """The connection to ``member`` closed: of a worker to the leading server, or of a server to anybody."""
 
     name: str
-    worker: str
+    member: str
 
 
 class Written(_Message, frozen=True):
@@ -182,12 +208,31 @@ class Written(_Message, frozen=True):
     """
 
     name: str
+    generation: int
     tick: int
     last: bool
     part: Part | None
     error: str = ""
     copy_s: float = 0.0
     write_s: float = 0.0
+
+
+class Troubled(_Message, frozen=True):
+    """A server cannot write its part just now, and tries again; an empty text: now it could."""
+
+    name: str
+    text: str
+
+
+class Offer(_Message, frozen=True):
+    """The answer to Halt: the (place, version) of all chunks that this server could give now.
+
+    Those of its own place as they are, if they are whole, and all snapshots it has, its own and others'.
+    """
+
+    name: str
+    generation: int
+    held: tuple[tuple[int, int], ...]
 
 
 # --- client -> master ----------------------------------------------------------------------------
@@ -222,18 +267,32 @@ class Answer(_Message, frozen=True):
 
 
 class Assignment(_Message, frozen=True):
-    """All a member has to know to take part."""
+    """All a member has to know to take part in a generation of servers. Ignored if it is not a newer one.
 
+    The first of ``servers`` leads. They go on from version ``start_tick``: with chunks that they hold in
+    memory (``in_memory``), or load from the commit ``restore_step``, or else with those that a worker
+    sends, which are the first values of all.
+    """
+
+    generation: int
     schedule: Schedule
     spec: Spec
     seed: int
     servers: tuple[ServerInfo, ...]
     excluded: tuple[Excluded, ...] = ()
     start_tick: int = 0
+    in_memory: bool = False
     restore_step: int | None = None
-    """The committed step from which servers load their chunks; None: a worker initialises them."""
     cut_every_steps: int = 0
     """The leading server has a checkpoint cut every so many steps; 0: only when told to."""
+    snapshot_s: float = 0.0
+    """Seconds between two snapshots in other servers' memory; 0: none."""
+
+
+class Halt(_Message, frozen=True):
+    """To a server: stop where you are, and offer what you have. ``generation`` is the one to come."""
+
+    generation: int
 
 
 class Plan(_Message, frozen=True):
@@ -275,7 +334,9 @@ class Attempt(_Message, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """The master lives."""
+    """The master lives. incarnation: how many masters this run has had, this one among them."""
+
+    incarnation: int
 
 
 class Quit(_Message, frozen=True):
@@ -286,10 +347,10 @@ class Quit(_Message, frozen=True):
 
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written
-    | StatusRequest | ScaleRequest | StopRequest
+    | Troubled | Offer | StatusRequest | ScaleRequest | StopRequest
 )  # fmt: skip
 FromMaster: TypeAlias = (
-    Assignment | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Beat | Quit | Answer
+    Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Beat | Quit | Answer
 )  # fmt: skip
 
 
@@ -297,9 +358,13 @@ FromMaster: TypeAlias = (
 
 
 class Hello(_Compact, frozen=True):
-    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.transport``."""
+    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.transport``.
+
+    One of a generation to come is answered when that begins; one of a past generation, never.
+    """
 
     name: str
+    generation: int
     nonce: bytes
 
 
@@ -323,7 +388,7 @@ class Push(_Compact, frozen=True):
     """The sum of node (level, index) over one parcel; its arrays follow, one a span.
 
     empty: the node's slices hold no records, no arrays follow. lr: the program's learning rate for
-    this step, if it has one. cut, finish: what the leading server ordered for this tick.
+    this step, if it has one. cut, snapshot, finish: what the leading server ordered for this tick.
     slice_s: seconds a slice took. pull: this is the worker's last node (its other parcels follow), and
     it wants the next version.
     """
@@ -335,6 +400,7 @@ class Push(_Compact, frozen=True):
     empty: bool = False
     lr: float | None = None
     cut: bool = False
+    snapshot: bool = False
     finish: bool = False
     slice_s: float = 0.0
     pull: bool = False
@@ -350,15 +416,15 @@ class Version(_Compact, frozen=True):
     """One parcel of a version; its arrays follow, unless they are those the worker has (``same``).
 
     From the leading server also what governs the tick that starts from this version: the plan, and
-    whether a checkpoint is cut, or the run finishes, after it.
+    whether a checkpoint is cut, a snapshot taken, or the run finishes, after it.
     """
 
     version: int
     parcel: int
     same: bool = False
-    plan: int = -1
     shares: tuple[Share, ...] = ()
     cut: bool = False
+    snapshot: bool = False
     finish: bool = False
 
 
@@ -393,8 +459,51 @@ class Clip(_Compact, frozen=True):
     norm: float
 
 
-ToServer: TypeAlias = Hello | Pull | Push | Initial | Norms
-FromServer: TypeAlias = Welcome | Version | Compute | Gone | Uninitialised | Clip
+class Fetch(_Compact, frozen=True):
+    """From the server that is new at ``place``: all parcels of that place at ``version``, please."""
+
+    place: int
+    version: int
+
+
+class State(_Compact, frozen=True):
+    """The answer to Fetch, one a parcel; arrays follow: of each span the value, then its slots by name."""
+
+    place: int
+    version: int
+    parcel: int
+
+
+class Keep(_Compact, frozen=True):
+    """To the next server in the row: keep this parcel of a snapshot. Arrays follow as in State."""
+
+    place: int
+    version: int
+    parcel: int
+
+
+class Kept(_Compact, frozen=True):
+    """All parcels of the place's snapshot are kept."""
+
+    place: int
+    version: int
+
+
+class Safe(_Compact, frozen=True):
+    """To the leading server: the snapshot of this place is kept by another server as well."""
+
+    place: int
+    version: int
+
+
+class AllSafe(_Compact, frozen=True):
+    """From the leading server: the snapshots of all places are kept; older ones need not be."""
+
+    version: int
+
+
+ToServer: TypeAlias = Hello | Pull | Push | Initial | Norms | Fetch | Keep | Safe
+FromServer: TypeAlias = Welcome | Version | Compute | Gone | Uninitialised | Clip | State | Kept | AllSafe
 
 encoder = msgspec.msgpack.Encoder()
 encode = encoder.encode
