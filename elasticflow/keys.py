@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -47,6 +48,11 @@ def make_keys() -> MasterKeys:
         data=secrets.token_bytes(32),
     )
     return MasterKeys(secret=master[1], member=members)
+
+
+def data_password(keys: MemberKeys) -> bytes:
+    """The password before the data plane, in hex: it goes over the wire as it is, the key never does."""
+    return hashlib.blake2b(key=keys.data, digest_size=32, person=b"data password").hexdigest().encode()
 
 
 def write_secret(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ from elasticflow.settings import MemberSettings
 
 def run(settings: MemberSettings) -> int:
     """A member's whole life; returns its exit code."""
+    faulthandler.enable()
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     keys = read_keys(Path(settings.keys), MemberKeys)
@@ -34,7 +35,6 @@ def run(settings: MemberSettings) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """See the module's docstring."""
-    faulthandler.enable()
     (text,) = sys.argv[1:] if argv is None else argv
     return run(msgspec.json.decode(text, type=MemberSettings))
 

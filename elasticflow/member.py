@@ -1,6 +1,8 @@
 """A worker's or server's line to its master: heartbeats out, orders in, in a thread of its own.
 
-The thread is there so that a slice that takes a minute does not look like a dead process.
+The thread is there so that a slice that takes a minute does not look like a dead process. A master may
+die, and another take its place, at the same address or at another: the line finds it, and shows it by a
+Beat among what was received.
 """
 
 from __future__ import annotations
@@ -10,16 +12,59 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
+import msgspec
 import zmq
 
 from elasticflow.errors import ProtocolError
 from elasticflow.keys import MemberKeys
 from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master, encode
-from elasticflow.transport import control_link, poll_ms
+from elasticflow.run_dir import Address, RunDir
+from elasticflow.settings import MemberSettings
+from elasticflow.transport import Context, Socket, control_link, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""
+SEARCH_BEATS = 4
+"""After so many heartbeats without an answer, the master may be somewhere else."""
+LINGER_S = 3.0
+"""How long the last words wait for a master that is just being restarted."""
+
+
+def published_endpoint(run_dir: str) -> str | None:
+    """Where the master of a run listens now, as far as its folder tells."""
+    try:
+        return msgspec.json.decode(RunDir(run_dir).address.read_bytes(), type=Address).endpoint
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class Silence:
+    """For how long a process has waited for a word of its master, while it was itself running."""
+
+    def __init__(self, now_s: float, heartbeat_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._since_s = self._woken_s = now_s
+        self._asked_s = float("inf")
+
+    def sleep(self, seconds: float) -> None:
+        """The process goes to sleep for so long at most."""
+        self._asked_s = seconds
+
+    def wake(self, now_s: float) -> None:
+        """It woke; if that is much later, it was stopped, and what was said to it is still unread."""
+        if now_s - self._woken_s > self._asked_s + self._heartbeat_s:
+            self._since_s = now_s
+        self._woken_s = now_s
+
+    def end(self) -> None:
+        """A word has come."""
+        self._since_s = self._woken_s
+
+    @property
+    def seconds(self) -> float:
+        return self._woken_s - self._since_s
 
 
 class MasterLink:
@@ -27,7 +72,12 @@ class MasterLink:
 
     heartbeat: called in the link's thread for each Heartbeat. lost_s: without a word from the master
     for so long, ``abandoned`` is called, which by default ends the process: whoever cannot be
-    reached must not live on as an orphan.
+    reached must not live on as an orphan. Time in which this process was stopped does not count.
+    find_master: tells the endpoint at which a master listens now, None if it does not know.
+
+    Beats are left out of what is received, but for the first of each incarnation of the master, unless
+    there is nothing yet that an earlier one could have been told: the owner then repeats what still
+    stands, since nobody knows what the master before had read.
     """
 
     def __init__(
@@ -38,20 +88,36 @@ class MasterLink:
         heartbeat: Callable[[], Heartbeat],
         heartbeat_s: float,
         lost_s: float,
+        find_master: Callable[[], str | None] = lambda: None,
         abandoned: Callable[[], None] = lambda: os._exit(EXIT_ABANDONED),
     ) -> None:
+        self._keys, self._endpoint = keys, endpoint
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
         self._lost_s, self._abandoned = lost_s, abandoned
+        self._find_master = find_master
         self._outbox: deque[ToMaster] = deque()
+        self._unheard: list[bytes] = []
+        """What was said since the last word from the master."""
         self._inbox: deque[FromMaster] = deque()
         self._send_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._incarnation: int | None = None
         self._closing = False
         self._beating = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(keys, endpoint), daemon=True, name="master-link"
-        )
+        self._thread = threading.Thread(target=self._run, daemon=True, name="master-link")
         self._thread.start()
+
+    @classmethod
+    def of(cls, settings: MemberSettings, keys: MemberKeys, heartbeat: Callable[[], Heartbeat]) -> MasterLink:
+        """The line of a member with these settings."""
+        return cls(
+            keys,
+            settings.master,
+            heartbeat=heartbeat,
+            heartbeat_s=settings.heartbeat_s,
+            lost_s=settings.lost_s,
+            find_master=partial(published_endpoint, settings.run_dir),
+        )
 
     def send(self, message: ToMaster) -> None:
         """Sends soon; never waits."""
@@ -72,51 +138,80 @@ class MasterLink:
         return messages
 
     def wait_for(self, kinds: tuple[type, ...]) -> FromMaster:
-        """The next message of one of these kinds; others before it are dropped."""
+        """The next message of one of these kinds. Others stay for ``received``, in their order.
+
+        Whoever waits for an answer names Beat too, and asks again when one comes: see above.
+        """
         poller = zmq.Poller()
         poller.register(self.wake_fd, zmq.POLLIN)
         while True:
-            poller.poll()
             _clear(self.wake_fd)
-            while self._inbox:
-                message = self._inbox.popleft()
-                if isinstance(message, kinds):
+            for place in range(len(self._inbox)):
+                if isinstance(message := self._inbox[place], kinds):
+                    del self._inbox[place]
+                    if self._inbox:
+                        os.eventfd_write(self.wake_fd, 1)
                     return message
+            poller.poll()
 
     def close(self) -> None:
         """Sends what is still to be sent, and ends the thread."""
         self._closing = True
         os.eventfd_write(self._send_fd, 1)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=LINGER_S + 1)
 
-    def _run(self, keys: MemberKeys, endpoint: str) -> None:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        socket = control_link(context, keys, endpoint)
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._send_fd, zmq.POLLIN)
-        heard_s = beat_s = time.monotonic()
-        while not self._closing or self._outbox:
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        context: Context = zmq.Context()
+        socket, poller = self._connect(context)
+        beat_s = time.monotonic()
+        silence = Silence(beat_s, self._heartbeat_s)
+        search_s = SEARCH_BEATS * self._heartbeat_s
+        while True:
             now_s = time.monotonic()
+            silence.wake(now_s)
+            if self._receive(socket):
+                silence.end()
+                search_s = SEARCH_BEATS * self._heartbeat_s
+            if silence.seconds > self._lost_s:
+                self._abandoned()
+                socket.linger = 0
+                break
+            if silence.seconds > search_s:
+                search_s = silence.seconds + self._heartbeat_s
+                if (endpoint := self._find_master()) not in (None, self._endpoint):
+                    self._endpoint = str(endpoint)
+                    socket.close(linger=0)
+                    socket, poller = self._connect(context)
+            closing = self._closing
             if self._beating.is_set() and now_s >= beat_s:
-                self._outbox.append(self._heartbeat())
                 beat_s = now_s + self._heartbeat_s
-            while self._outbox:
-                socket.send(encode(self._outbox.popleft()))
-            if self._closing:
+                _offer(socket, encode(self._heartbeat()))
+            while self._outbox and _offer(socket, message := encode(self._outbox[0])):
+                self._unheard.append(message)
+                self._outbox.popleft()
+            if closing:
                 break
             wait_s = beat_s - now_s if self._beating.is_set() else self._heartbeat_s
+            silence.sleep(wait_s)
             if poller.poll(poll_ms(wait_s)):
                 _clear(self._send_fd)
-                if self._receive(socket):
-                    heard_s = time.monotonic()
-            if time.monotonic() - heard_s > self._lost_s:
-                self._abandoned()
-                break
         socket.close()
         context.term()
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> bool:
+    def _connect(self, context: Context) -> tuple[Socket, zmq.Poller]:
+        """A new socket. It says once more what no master may have heard: to hear it twice does no harm."""
+        socket = control_link(context, self._keys, self._endpoint)
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._send_fd, zmq.POLLIN)
+        for message in self._unheard:
+            _offer(socket, message)
+        return socket, poller
+
+    def _receive(self, socket: Socket) -> bool:
+        """Takes in what has come; whether that is anything."""
         heard = False
         while socket.poll(0):
             try:
@@ -124,10 +219,26 @@ class MasterLink:
             except ProtocolError:
                 continue
             heard = True
-            if not isinstance(message, Beat):
+            if not isinstance(message, Beat) or self._is_new(message):
                 self._inbox.append(message)
                 os.eventfd_write(self.wake_fd, 1)
+        if heard:
+            self._unheard.clear()
         return heard
+
+    def _is_new(self, beat: Beat) -> bool:
+        """Whether another master may have been told something that this one has not read."""
+        before, self._incarnation = self._incarnation, beat.incarnation
+        return bool(self._unheard) if before is None else before != beat.incarnation
+
+
+def _offer(socket: Socket, message: bytes) -> bool:
+    """Sends, unless a thousand messages wait already for a master who is not there."""
+    try:
+        socket.send(message, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
 
 
 def _clear(fd: int) -> None:

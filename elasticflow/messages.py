@@ -13,9 +13,9 @@ Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROU
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
 over TCP with reconnection, so one is lost only with its receiver. A master that dies takes with it what
 it had not read: the next one says so by another ``Beat.incarnation``, and every member then repeats
-what still stands (Join, Ready, Faulty, Progress, Written, Offer). A message to a member is lost only
-with the master that sent it; heartbeats show the next master that the member is behind, and it is told
-again. Until then a stale plan costs time, not the model: what nobody does is overdue and gets done.
+what still stands (Join, Ready, Faulty, Progress, Written, Offer). So it is when a member had to connect
+again. A message to a member is lost only with the master that sent it, or with the connection; the master
+then says again what still stands. Until then a stale plan costs time, not the model: what nobody does is overdue and gets done.
 
 Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
 
@@ -334,7 +334,8 @@ class Attempt(_Message, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """The master lives. incarnation: how many masters this run has had, this one among them."""
+    """The master lives. incarnation: another number than before says that what the member has told may be
+    lost, with the master that had read it or with the connection it was on."""
 
     incarnation: int
 

@@ -1,9 +1,11 @@
 """A run's folder: what lies where, and who may use it.
 
-lock            held by the run's master as long as it lives
+lock            held by the run's master and its supervisor as long as one of them lives
 run.json        the settings of the run
-master.json     the master's endpoint and process number, while it runs
-keys/           the keys of the job, for its owner alone: member.json, master.json
+master.json     the master's endpoint and process number; stays while another master takes over
+journal.json    what the next master has to know if this one dies
+keys/           for the run's owner alone: the keys of the job, member.json and master.json; and what
+                the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
 report.json     how the run went, once it is over
@@ -52,6 +54,7 @@ class RunDir:
         self.lock = self.path / "lock"
         self.settings = self.path / "run.json"
         self.address = self.path / "master.json"
+        self.journal = self.path / "journal.json"
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
         self.logs = self.path / "logs"
@@ -96,7 +99,10 @@ class RunDir:
             raise RunError(f"{path}: cannot be read: {error}") from error
 
     def hold(self) -> int:
-        """Takes the run's lock, for as long as this process lives. Raises RunError if another has it."""
+        """Takes the run's lock, as long as the descriptor is open in this process or one forked from it.
+
+        Programs that they start do not inherit it. Raises RunError if somebody else has the lock.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)

@@ -26,6 +26,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_slices: int
     heartbeat_s: float
     lost_s: float
+    storage_patience_s: float = 300.0
     encrypt_data: bool
     timeline: bool
     started_s: float = 0.0

@@ -11,6 +11,7 @@ from elasticflow.checkpoint.export import export
 from elasticflow.checkpoint.manifest import (
     Manifest,
     Part,
+    Saved,
     check_model,
     folder_of,
     kept_chunks,
@@ -23,6 +24,7 @@ __all__ = [
     "Manifest",
     "Part",
     "Reader",
+    "Saved",
     "check_model",
     "commit",
     "commits",

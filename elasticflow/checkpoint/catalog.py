@@ -6,17 +6,34 @@ storage fails.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+import msgspec
+
 from elasticflow.checkpoint.failures import naming
-from elasticflow.checkpoint.manifest import MANIFEST, ROOT, Manifest, decode, encode, folder_of, step_of
+from elasticflow.checkpoint.manifest import (
+    MANIFEST,
+    ROOT,
+    Manifest,
+    decode,
+    encode,
+    folder_of,
+    is_part_name,
+    step_of,
+)
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.storage import Storage
+
+MOST_MANIFEST_BYTES = 256 << 20
+"""Enough for a model of terabytes. A longer file is none."""
 
 
 def commit(storage: Storage, manifest: Manifest) -> None:
     """Makes the checkpoint visible, in one act, once all its parts are written.
 
+    May be done again: a checkpoint that is committed already, with the same parts, stays as it is.
     Raises CheckpointError, and commits nothing, if a part is missing or short, a chunk is in no
-    part or in two, or this step is committed already.
+    part or in two, or another checkpoint is committed at this step.
     """
     data = encode(manifest)
     for part in manifest.parts:
@@ -25,8 +42,14 @@ def commit(storage: Storage, manifest: Manifest) -> None:
             if (size := storage.size(path)) != part.num_bytes:
                 raise CheckpointError(f"{path}: {size} bytes, its server wrote {part.num_bytes}")
     path = f"{manifest.folder}/{MANIFEST}"
-    with naming(path), storage.create(path) as file:
-        file.write(data)
+    with naming(path):
+        try:
+            with storage.create(path) as file:
+                file.write(data)
+        except FileExistsError:
+            there, meant = _read(storage, manifest.step), decode(data, manifest.step)
+            if _sorted(there) != _sorted(meant):
+                raise
 
 
 def commits(storage: Storage) -> list[int]:
@@ -39,33 +62,49 @@ def load_manifest(storage: Storage, step: int) -> Manifest:
 
     Raises CheckpointError if there is none, or it is damaged or incomplete.
     """
-    path = f"{folder_of(step)}/{MANIFEST}"
-    with naming(path), storage.open(path) as file:
-        return decode(file.read(), step)
+    with naming(f"{folder_of(step)}/{MANIFEST}"):
+        return _read(storage, step)
 
 
 def prune(storage: Storage, keep: int) -> list[int]:
-    """Removes all but the ``keep`` >= 1 newest checkpoints, and what crashes left before the newest.
+    """Removes all but the ``keep`` >= 1 newest checkpoints, and what crashes left up to the newest.
 
     Returns the steps of the removed folders. A crash on the way leaves no checkpoint in part:
-    a manifest goes before what it names.
+    a manifest goes before what it names. Nothing of a checkpoint that is kept is touched, and nothing
+    that is newer, where servers may be writing.
     """
     if keep < 1:
         raise ConfigError(f"prune(keep={keep}): the newest checkpoint always stays. Use 1 or more.")
     kept = commits(storage)[-keep:]
     old = [step for step, _ in _folders(storage) if kept and step < kept[-1] and step not in kept]
     _remove(storage, old)
+    for step in kept:
+        _tidy(storage, step)
     return old
 
 
-def discard_unfinished(storage: Storage) -> list[int]:
+def discard_unfinished(storage: Storage, keep: Container[int] = ()) -> list[int]:
     """Removes all that was begun and not committed, and returns its steps.
 
     For the start of a run, while nobody writes: a step that comes again finds its folder empty.
+    keep: steps to leave alone since servers may be writing them, such as ``range(1200, sys.maxsize)``.
     """
-    unfinished = [step for step, committed in _folders(storage) if not committed]
+    unfinished = [step for step, committed in _folders(storage) if not committed and step not in keep]
     _remove(storage, unfinished)
     return unfinished
+
+
+def _read(storage: Storage, step: int) -> Manifest:
+    with storage.open(f"{folder_of(step)}/{MANIFEST}") as file:
+        data = file.read(MOST_MANIFEST_BYTES + 1)
+    if len(data) > MOST_MANIFEST_BYTES:
+        raise ValueError(f"longer than {MOST_MANIFEST_BYTES} bytes, which no manifest is")
+    return decode(data, step)
+
+
+def _sorted(manifest: Manifest) -> Manifest:
+    """The same, whichever server's word came first."""
+    return msgspec.structs.replace(manifest, parts=tuple(sorted(manifest.parts, key=lambda part: part.file)))
 
 
 def _folders(storage: Storage) -> list[tuple[int, bool]]:
@@ -80,3 +119,20 @@ def _remove(storage: Storage, steps: list[int]) -> None:
         with naming(folder_of(step)):
             storage.remove(f"{folder_of(step)}/{MANIFEST}")
             storage.remove(folder_of(step))
+
+
+def _tidy(storage: Storage, step: int) -> None:
+    """Removes parts that a committed checkpoint does not name: of servers that were lost over it.
+
+    A damaged one is left as it is, for a person to look at.
+    """
+    with naming(folder_of(step)):
+        try:
+            manifest = _read(storage, step)
+        except (ValueError, CheckpointError):
+            return
+        named = {MANIFEST, *(part.file for part in manifest.parts)}
+        storage.sweep(folder_of(step))
+        for name in storage.list(folder_of(step)):
+            if is_part_name(name) and name not in named:
+                storage.remove(f"{folder_of(step)}/{name}")

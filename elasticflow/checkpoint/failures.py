@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,23 @@ import msgspec
 from elasticflow.errors import CheckpointError
 
 # What storage, h5py (which knows no errors of its own), NumPy and msgspec raise.
-_LOWER = (OSError, KeyError, ValueError, TypeError, RuntimeError, EOFError, msgspec.MsgspecError)
+_LOWER = (
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    EOFError,
+    MemoryError,
+    msgspec.MsgspecError,
+)
+_UNREACHABLE = {
+    errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET,
+    errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN,
+}  # fmt: skip
 
 
 @contextmanager
@@ -21,4 +38,21 @@ def naming(place: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except _LOWER as error:
-        raise CheckpointError(f"{place}: {type(error).__name__}: {error}") from error
+        # Not the file's name, which is another at each try: the same trouble has the same words.
+        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(f"{place}: {type(error).__name__}: {words}") from error
+
+
+@contextmanager
+def noting(problems: list[str]) -> Iterator[None]:
+    """Adds a CheckpointError's text to ``problems``: damage.
+
+    Raises it if the storage could not be asked, since nothing follows for what lies there.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        cause = error.__cause__
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE):
+            raise
+        problems.append(str(error))

@@ -18,7 +18,7 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.errors import CheckpointError
 from elasticflow.layout import Chunk, Entry, Layout, Rule
 
-FORMAT = 1
+FORMAT = 2
 ROOT = "checkpoints"
 MANIFEST = "manifest.json"
 VALUE = "value"
@@ -29,16 +29,24 @@ _PART = re.compile(r"[\w-][\w.-]*\.h5")
 _SHOWN_DIFFERENCES = 5
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """Where in its file an array begins, in bytes, and the SHA-256 (hex) of its bytes."""
+
+    start: int
+    sha256: str
+
+
 class Part(msgspec.Struct, frozen=True):
     """One server's file. Sent to the master by the server that wrote it; then part of the manifest.
 
-    chunks: by chunk number, the SHA-256 (hex) of each array's bytes, by the array's name:
-    ``value`` and those of the slots.
+    chunks: by chunk number, each array by its name: ``value`` and those of the slots.
+    frame: the SHA-256 of the other bytes, with which HDF5 surrounds the arrays.
     """
 
     file: str
     num_bytes: int
-    chunks: dict[int, dict[str, str]]
+    chunks: dict[int, dict[str, Saved]]
+    frame: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +102,14 @@ def step_of(folder_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def part_name(server: int, num_servers: int) -> str:
-    """The name of a server's file in the folder. Servers count from 0."""
-    return f"server-{server}-of-{num_servers}.h5"
+def part_name(generation: int, server: str) -> str:
+    """The name of a server's file in the folder: no two servers, and no two lives of the row, share one."""
+    return f"generation-{generation}-{server}.h5"
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file of this name can be a part."""
+    return _PART.fullmatch(name) is not None
 
 
 def kept_chunks(layout: Layout) -> list[Chunk]:
@@ -139,7 +152,7 @@ def _check_complete(manifest: Manifest) -> None:
         raise ValueError(f"signature {manifest.signature}, but its entries make {layout.signature}")
     files = Counter(part.file for part in manifest.parts)
     for file, count in files.items():
-        if not _PART.fullmatch(file) or count > 1:
+        if not is_part_name(file) or count > 1:
             raise ValueError(f"file {file!r}: must be a plain name that ends with .h5, and occur once")
     wanted = Counter(chunk.number for chunk in kept_chunks(layout))
     found = Counter(number for part in manifest.parts for number in part.chunks)

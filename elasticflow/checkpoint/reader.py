@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import BinaryIO
 
 import numpy as np
 
 from elasticflow.checkpoint.catalog import commits, load_manifest
-from elasticflow.checkpoint.failures import naming
+from elasticflow.checkpoint.failures import naming, noting
 from elasticflow.checkpoint.manifest import VALUE, Manifest, Part, kept_chunks
-from elasticflow.checkpoint.parts import read_array, sha256
+from elasticflow.checkpoint.parts import check_frame, read_array, sha256
 from elasticflow.errors import CheckpointError
 from elasticflow.layout import Array, Chunk, Entry, Rule
 from elasticflow.storage import Storage
@@ -30,7 +30,7 @@ class Reader:
         self.layout = manifest.layout()
         self._storage = storage
         self._parts = {number: part for part in manifest.parts for number in part.chunks}
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, BinaryIO] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Reader:
@@ -40,9 +40,10 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Closes all files."""
+        """Closes all files. What has been read is right, so a failure to close them is nobody's concern."""
         self._files.clear()
-        self._stack.close()
+        with suppress(OSError, RuntimeError):
+            self._stack.close()
 
     def read_chunk(self, number: int) -> dict[str, Array]:
         """A chunk's value and slots by name: flat arrays that the caller owns."""
@@ -54,32 +55,33 @@ class Reader:
 
     def read_array(self, number: int, name: str) -> Array:
         """One array of a chunk."""
-        part, chunk = self._part(number), self.layout.chunks[number]
-        hdf5 = self.open_part(part)
-        place = f"{self._path(part)}: chunk {number}, {name!r}"
-        with naming(place):
-            array = read_array(hdf5, chunk, name)
-            self._check(chunk, name, array, expected=part.chunks[number][name])
-            return array
+        part = self._part(number)
+        file = self._open(part)
+        with naming(f"{self._path(part)}: chunk {number}, {name!r}"):
+            return read_array(file, part.chunks[number][name], self.layout, self.layout.chunks[number])
 
-    def open_part(self, part: Part) -> Any:
-        """The open HDF5 file of a part. Raises CheckpointError if it is missing, cut or unreadable."""
+    def problems(self, part: Part) -> list[str]:
+        """Everything that is wrong with a part. Reads it all."""
+        found: list[str] = []
+        with noting(found):
+            file = self._open(part)
+            for number, names in part.chunks.items():
+                for name in names:
+                    with noting(found):
+                        self.read_array(number, name)
+            with noting(found), naming(f"{self._path(part)}: the HDF5 around its arrays"):
+                check_frame(file, part, self.layout)
+        return found
+
+    def _open(self, part: Part) -> BinaryIO:
+        """The open file of a part. Raises CheckpointError if it is missing, cut or unreadable."""
         if part.file not in self._files:
             path = self._path(part)
             with naming(f"{path} ({_chunks_of(part)})"):
                 if (size := self._storage.size(path)) != part.num_bytes:
                     raise ValueError(f"{size} bytes, expected {part.num_bytes}")
-                self._files[part.file] = self._open(path)
+                self._files[part.file] = self._stack.enter_context(self._storage.open(path))
         return self._files[part.file]
-
-    def _open(self, path: str) -> Any:
-        import h5py  # late: most processes read no checkpoint
-
-        with ExitStack() as stack:
-            file = stack.enter_context(self._storage.open(path))
-            hdf5 = stack.enter_context(h5py.File(file, "r"))
-            self._stack.push(stack.pop_all())
-            return hdf5
 
     def _part(self, number: int) -> Part:
         if number not in self._parts:
@@ -88,13 +90,6 @@ class Reader:
 
     def _path(self, part: Part) -> str:
         return f"{self.manifest.folder}/{part.file}"
-
-    def _check(self, chunk: Chunk, name: str, array: Array, expected: str) -> None:
-        dtype = self.layout.groups[chunk.group].dtype
-        if name == VALUE and array.dtype != np.dtype(dtype):
-            raise ValueError(f"holds {array.dtype}, expected {dtype}")
-        if (found := sha256(array)) != expected:
-            raise ValueError(f"SHA-256 is {found}, expected {expected}")
 
 
 def _chunks_of(part: Part) -> str:
@@ -168,35 +163,33 @@ def digest(storage: Storage, manifest: Manifest) -> str:
 
 
 def verify(storage: Storage, step: int) -> list[str]:
-    """Everything that is wrong with a checkpoint, each a text that names file and chunk. Reads it all."""
-    try:
+    """Everything that is wrong with a checkpoint, each a text that names file and chunk. Reads it all.
+
+    Raises CheckpointError if that cannot be told, since the storage is away.
+    """
+    return _verify(storage, step)[1]
+
+
+def _verify(storage: Storage, step: int) -> tuple[Manifest | None, list[str]]:
+    found: list[str] = []
+    with noting(found):
         manifest = load_manifest(storage, step)
-    except CheckpointError as error:
-        return [str(error)]
-    with Reader(storage, manifest) as reader:
-        return [problem for part in manifest.parts for problem in _problems(reader, part)]
-
-
-def _problems(reader: Reader, part: Part) -> Iterator[str]:
-    try:
-        reader.open_part(part)
-    except CheckpointError as error:
-        yield str(error)
-        return
-    for number, names in part.chunks.items():
-        for name in names:
-            try:
-                reader.read_array(number, name)
-            except CheckpointError as error:
-                yield str(error)
+        with Reader(storage, manifest) as reader:
+            for part in manifest.parts:
+                found += reader.problems(part)
+        return manifest, found
+    return None, found
 
 
 def newest_intact(storage: Storage) -> tuple[Manifest | None, list[str]]:
-    """The newest checkpoint without damage, None if there is none; and the damages of newer ones."""
+    """The newest checkpoint without damage, None if there is none; and the damages of newer ones.
+
+    Raises CheckpointError if that cannot be told, since the storage is away: try again.
+    """
     damages: list[str] = []
     for step in reversed(commits(storage)):
-        problems = verify(storage, step)
+        manifest, problems = _verify(storage, step)
         if not problems:
-            return load_manifest(storage, step), damages
+            return manifest, damages
         damages += problems
     return None, damages

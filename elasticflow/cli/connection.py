@@ -1,32 +1,44 @@
-"""A client's line to the master of a run."""
+"""A client's line to the master of a run; if that dies, to the one that takes its place."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Any
 
+import msgspec
 import zmq
 
 from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, ToMaster, decode_from_master, encode
-from elasticflow.run_dir import RunDir
-from elasticflow.transport import control_link
+from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
+from elasticflow.run_dir import Address, RunDir
+from elasticflow.transport import Socket, control_link
 
 LOOK_S = 1.0
-"""How often somebody who waits for an answer looks whether there still is a master."""
+"""How often somebody who waits for an answer looks whether there still is a master, and where."""
+START_S = 3.0
+"""How long a run that has just begun may take to say where its master listens."""
+ENDED = ("finished", "stopped", "failed")
+"""States of a run that is over."""
 
 
 class Connection:
-    """Asks the master and waits for its answers. Raises RunError if no master runs, or none answers."""
+    """Asks the master and waits for its answers, as long as there is a run. Raises RunError if there is none.
+
+    A master that is asked and dies takes the question with it, so it is asked again of the next one:
+    all that a client may ask means the same when it is asked twice.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self.address = run.read_address()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = control_link(
-            self._context, read_keys(run.member_keys, MemberKeys), self.address.endpoint
-        )
+        self.address = _find(run)
+        self._keys = read_keys(run.member_keys, MemberKeys)
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self.socket = control_link(self._context, self._keys, self.address.endpoint)
+        self._standing: list[ToMaster] = []
+        self._news = -1
+        self._waits_for_news = False
 
     def __enter__(self) -> Connection:
         return self
@@ -38,6 +50,7 @@ class Connection:
         self._context.term()
 
     def send(self, message: ToMaster) -> None:
+        """Sends once."""
         self.socket.send(encode(message))
 
     def receive(self, timeout_s: float) -> Answer | None:
@@ -49,15 +62,59 @@ class Connection:
         return answer
 
     def ask(self, message: ToMaster, timeout_s: float = 10.0) -> Answer:
-        """Raises RunError if the run is over, the master does not answer in time, or it refuses."""
+        """Raises RunError if the run is over, no master answers in time, or it refuses."""
         self.send(message)
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             answer = self.receive(min(left_s, LOOK_S))
             if answer is None:
-                self._run.read_address()  # raises, if the run is over
+                if self._has_moved():
+                    self.send(_anew(message))
             elif answer.error:
                 raise RunError(answer.error)
             else:
                 return answer
         raise RunError(f"{self._run.path}: its master ({self.address.endpoint}) does not answer.")
+
+    def insist(self, message: ToMaster) -> None:
+        """Sends now, and to every master to come; does not wait for the answer."""
+        self._standing.append(message)
+        self.send(message)
+
+    def next_status(self, timeout_s: float = LOOK_S) -> dict[str, Any] | None:
+        """The next status that is news; None if there is none in time. Raises RunError if the run is over."""
+        if not self._waits_for_news:
+            self._waits_for_news = True
+            self.send(StatusRequest(newer_than=self._news))
+        answer = self.receive(timeout_s)
+        status = answer.status if answer else None
+        if status:
+            self._news, self._waits_for_news = status["news"], False
+        if (status is None or status["master"]["pid"] != self.address.pid) and self._has_moved():
+            self._news, self._waits_for_news = -1, False
+            for message in self._standing:
+                self.send(message)
+        return status
+
+    def _has_moved(self) -> bool:
+        """Whether there is another master, connected to now. Raises RunError if the run is over."""
+        address = _find(self._run)
+        if address == self.address:
+            return False
+        self.socket.close(linger=0)
+        self.address = address
+        self.socket = control_link(self._context, self._keys, address.endpoint)
+        return True
+
+
+def _anew(message: ToMaster) -> ToMaster:
+    """What to ask of another master: its news are counted from the beginning."""
+    return msgspec.structs.replace(message, newer_than=-1) if isinstance(message, StatusRequest) else message
+
+
+def _find(run: RunDir) -> Address:
+    """Where the master listens; waits for a moment if it has not said so yet."""
+    deadline = time.monotonic() + START_S
+    while run.is_locked() and not run.address.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)  # whoever starts or ends it holds the lock; there is no event to wait for
+    return run.read_address()

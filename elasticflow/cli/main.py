@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 from elasticflow import __version__
@@ -32,12 +33,23 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true")
     status.add_argument("--watch", action="store_true", help="until the run is over")
 
+    report = verbs.add_parser("report", help="how a run went: seconds, faults and what they cost")
+    report.add_argument("run", metavar="RUN")
+    report.add_argument("--json", action="store_true")
+
+    attach = verbs.add_parser("attach", help="show a run that is under way as 'train' does")
+    attach.add_argument("run", metavar="RUN")
+
     scale = verbs.add_parser("scale", help="go on with another number of workers")
     scale.add_argument("run", metavar="RUN")
     scale.add_argument("workers", metavar="N", type=int)
 
     stop = verbs.add_parser("stop", help="commit a checkpoint, then leave")
     stop.add_argument("run", metavar="RUN")
+
+    from elasticflow.cli.chaos import add_options as add_chaos_options
+
+    add_chaos_options(verbs.add_parser("chaos", help="kill and freeze a run's processes, to see it go on"))
 
     checkpoint = verbs.add_parser("checkpoint", help="look at checkpoints")
     nouns = checkpoint.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -73,6 +85,18 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli import runs
 
         return {"status": runs.status, "scale": runs.scale, "stop": runs.stop}[arguments.verb](arguments)
+    if arguments.verb == "report":
+        from elasticflow.cli.report import report
+
+        return report(arguments)
+    if arguments.verb == "attach":
+        from elasticflow.cli.attach import attach
+
+        return attach(arguments)
+    if arguments.verb == "chaos":
+        from elasticflow.cli.chaos import chaos
+
+        return chaos(arguments)
     from elasticflow.cli import checkpoints as ck
 
     actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest}
@@ -88,7 +112,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _run(arguments)
     except ElasticFlowError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            print(f"Error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +28,7 @@ def duration(seconds: float | None) -> str:
 def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
     """The figures of a status, in one line, or two; what is not known yet is left out."""
     ready = sum(worker["state"] == "ready" for worker in status["workers"])
+    servers = sum(not server["standby"] for server in status["servers"])
     where = [
         f"epoch {status['epoch']}/{status['epochs']}",
         f"step {status['step']}/{status['steps_total'] or '?'}",
@@ -36,7 +37,7 @@ def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
         "" if status["loss"] is None else f"loss {status['loss']:.4f}",
         "" if status["records_per_s"] is None else f"{status['records_per_s']:,.0f} records/s",
         f"workers {ready}/{status['target_workers']}",
-        f"servers {len(status['servers'])}",
+        f"servers {servers}" + (", regrouping" if status["regrouping"] else ""),
     ]
     eta = "" if status["eta_s"] is None else f"ETA {duration(status['eta_s'])}"
     lines = [[*where, eta], how] if narrow else [[*where, *how, eta]]
@@ -49,12 +50,33 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     return f"epoch {evaluation['epoch']}: test {values}"
 
 
-class Display:
-    """Shows one status after the other; events and evaluations once each. Close it, or use ``with``."""
+class _Shown:
+    """What of a row, in which each thing has its time, has been shown. Another master may repeat some."""
 
-    def __init__(self) -> None:
-        self._events_shown = 0
-        self._evaluations_shown = 0
+    def __init__(self, key: str, recall: int) -> None:
+        self._key, self._recall = key, recall
+        self._last: list[Mapping[str, Any]] = []
+
+    def fresh(self, row: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those that are new, the oldest first; of the first row, the last ``recall``."""
+        new = row[-self._recall :]
+        if self._last:
+            since = self._last[-1][self._key]
+            new = [each for each in row if each[self._key] >= since and each not in self._last]
+        if new:
+            newest = new[-1][self._key]
+            self._last = [each for each in (*self._last, *new) if each[self._key] == newest]
+        return new
+
+
+class Display:
+    """Shows one status after the other; events and evaluations once each. Close it, or use ``with``.
+
+    recall: so many events of the time before the first status, at most.
+    """
+
+    def __init__(self, recall: int = 1000) -> None:
+        self._events, self._evaluations = _Shown("time_s", recall), _Shown("epoch", recall)
         self._line_s = 0.0
         self._console = Console(file=sys.stdout, highlight=False)
         self._bar: Progress | None = None
@@ -73,16 +95,12 @@ class Display:
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Shows what is new in a status. The end is told by whoever reads the report."""
-        fresh = status["num_events"] - self._events_shown
-        for event in status["events"][-fresh:] if fresh else ():
+        for event in self._events.fresh(status["events"]):
             if event["kind"] != "end":
                 warning = "Warning: " if event["kind"] == "warning" else ""
                 self.line(f"[{duration(event['time_s'])}] {warning}{event['text']}")
-        self._events_shown = status["num_events"]
-        fresh = status["num_evaluations"] - self._evaluations_shown
-        for evaluation in status["evaluations"][-fresh:] if fresh else ():
+        for evaluation in self._evaluations.fresh(status["evaluations"]):
             self.line(evaluation_line(evaluation))
-        self._evaluations_shown = status["num_evaluations"]
         if self._bar:
             total, step = status["steps_total"], status["step"]
             narrow = self._console.width < WIDE

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from elasticflow.cli.connection import Connection
+from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.progress import duration, evaluation_line, figures
+from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
 from elasticflow.run_dir import RunDir
-
-ENDED = ("finished", "stopped", "failed")
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -39,33 +38,33 @@ def status(arguments: argparse.Namespace) -> int:
 
 def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
     """Shows each new status until the run is over, a line of JSON each or a page in place."""
-    news = -1
     shown = (
         contextlib.nullcontext() if as_json else Live(console=Console(highlight=False), auto_refresh=False)
     )
+    news = 0
     with shown as live:
         while True:
             status = _newer(run, connection, news)
-            news = status["news"]
+            if status is None:
+                continue
+            news = max(news + 1, status["news"])  # another master counts anew
             if live is None:
-                print(msgspec.json.encode(status).decode(), flush=True)
+                print(msgspec.json.encode({**status, "news": news}).decode(), flush=True)
             else:
                 live.update(Text(as_text(status)), refresh=True)
             if status["state"] in ENDED:
                 return 0
 
 
-def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any]:
+def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any] | None:
     """The next status; the report's, if the master has left before it answered."""
     try:
-        answer = connection.ask(StatusRequest(newer_than=news), timeout_s=float("inf"))
+        return connection.next_status()
     except RunError:
-        if run.is_locked() or not run.report.exists():
+        report = None if run.is_locked() else read_report(run)
+        if report is None:
             raise
-        report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
         return {**report, "news": news + 1}
-    assert answer.status is not None
-    return answer.status
 
 
 def _as_json(value: Mapping[str, Any]) -> str:
@@ -85,13 +84,28 @@ def as_text(status: Mapping[str, Any]) -> str:
         lines.append(f"last checkpoint: step {status['checkpoint_step']}")
     if status["quarantined"]:
         lines.append(f"quarantined rows: {', '.join(map(str, status['quarantined']))}")
+    if status["num_faults"]:
+        lines.append(f"faults: {faults_line(status)}")
+    if status["storage_trouble"]:
+        lines.append(f"storage: {status['storage_trouble']}")
     for member in (status["master"], *status["servers"], *status["workers"]):
         lines.append(
             f"  {member['name']:<12} {member['state']:<9} step {member['step']:<8} {member['host']} "
-            f"pid {member['pid']}"
+            f"pid {member['pid']}{_notable(member)}"
         )
     lines += [f"  [{duration(event['time_s'])}] {event['text']}" for event in status["events"][-8:]]
     return "\n".join(lines)
+
+
+def _notable(member: Mapping[str, Any]) -> str:
+    """What is not so of most members."""
+    parts = [
+        "stands by" if member.get("standby") else "",
+        f"number {member['incarnation']}" if member.get("incarnation", 1) > 1 else "",
+        f"{member['dropped_messages']} messages dropped" if member["dropped_messages"] else "",
+        f"{member['refused_connections']} connections refused" if member.get("refused_connections") else "",
+    ]
+    return "".join(f", {part}" for part in parts if part)
 
 
 def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
@@ -105,6 +119,8 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
         lines.append(f"last checkpoint: step {report['checkpoint_step']}")
     if report["quarantined"]:
         lines.append(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if report["num_faults"]:
+        lines.append(f"faults: {faults_line(report)}; see 'elasticflow report {run.path}'")
     return "\n".join(lines)
 
 
@@ -119,10 +135,12 @@ def scale(arguments: argparse.Namespace) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
     run = RunDir(arguments.run)
-    with Connection(run) as connection:
-        connection.ask(StopRequest(reason="stopped by 'elasticflow stop'"))
+    with Connection(run) as connection, contextlib.suppress(RunError):  # it is over
+        connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
+        while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
+            pass
     run.wait_until_free()
-    report = msgspec.json.decode(run.report.read_bytes()) if run.report.exists() else None
+    report = read_report(run)
     if not report or report["state"] == "failed":
         raise RunError(f"{run.path}: did not stop well: {report['text'] if report else 'it left no report'}")
     print(f"{run.path}: {report['state']}: {report['text']}")

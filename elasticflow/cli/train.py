@@ -1,4 +1,7 @@
-"""``elasticflow train``: starts a run's master, shows the run, and ends with its exit code."""
+"""``elasticflow train``: starts a run's master, shows the run, and ends with its exit code.
+
+The master has a supervisor, which is the process that is started here, and has its exit code.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from elasticflow import checkpoint, config
+from elasticflow import config
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.progress import Display, duration, evaluation_line
+from elasticflow.cli.progress import Display
+from elasticflow.cli.terminal import lasting_output
+from elasticflow.cli.watching import EXIT_CODES, read_report, show_end, watch
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.messages import StatusRequest, StopRequest
+from elasticflow.messages import StopRequest
 from elasticflow.program import parse
 from elasticflow.run_dir import RunDir
-from elasticflow.storage import DirectoryStorage
 
 RUNS = Path("runs")
 OPTIONS = {
@@ -37,11 +40,20 @@ OPTIONS = {
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
     "checkpoint_every": "steps (500) or a time (30s, 5m) between checkpoints",
     "keep_checkpoints": "how many to keep",
+    "snapshot_s": "seconds between snapshots in other servers' memory: what a lost server costs; 0: none",
+    "client_gone": "when this command dies or its terminal closes: continue, or stop with a checkpoint",
     "max_quarantined": "how many records may be left out because the program raises on them",
     "run_dir": "folder of the run (default: runs/PROGRAM-N)",
     "port": "port of the master (default: any free one)",
 }
-METAVARS = {"workers": "MIN..MAX", "checkpoint_every": "STEPS|TIME", "data": "FILE", "run_dir": "DIR"}
+METAVARS = {
+    "workers": "MIN..MAX",
+    "checkpoint_every": "STEPS|TIME",
+    "snapshot_s": "S",
+    "client_gone": "continue|stop",
+    "data": "FILE",
+    "run_dir": "DIR",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +62,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "program", metavar="PROGRAM", nargs="?", help="Python file that defines model() and forward()"
     )
     for name, text in OPTIONS.items():
-        numeric = Config.__annotations__[name] != "str"
-        metavar = METAVARS.get(name, "N" if numeric else "X")
+        kind = type(getattr(Config(), name))
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, dest=name, type=int if numeric else str, metavar=metavar, help=text)
+        parser.add_argument(option, dest=name, type=kind, metavar=METAVARS.get(name, "N"), help=text)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/local.yaml")
     parser.add_argument(
@@ -161,159 +172,110 @@ def train(arguments: argparse.Namespace) -> int:
     folder = _make_folder(chosen, arguments.resume)
     run = folder.run
     try:
-        master = _start_master(run, arguments.resume)
+        master, hold = _start_master(run, arguments.resume)
     except BaseException:
         folder.put_back()
         raise
+    with lasting_output(), os.fdopen(hold, "wb"):
+        return _accompany(folder, master)
+
+
+def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
+    """Shows the run until its end."""
+    run, stopping = folder.run, _Stopping()
     try:
         with Display() as display:
-            code = _watch(run, master, display)
+            if sys.stdout.isatty():
+                display.line(f"{run.path}: {_how_to_leave(run)}")
+            watch(run, display, lambda connection: stopping.interrupted(connection, display))
+        code = master.wait()
+        run.wait_until_free()  # a master whose supervisor was killed goes on by itself
     except KeyboardInterrupt:
-        _end_at_once(master)
+        _end_at_once(run, master)
         raise RunError(
             f"{run.path}: ended at once; 'elasticflow train --resume --run-dir {run.path}' goes on from the "
             "last checkpoint."
         ) from None
-    report = _read_report(run)
+    report = read_report(run)
     if report is None:
         raise RunError(
             f"{run.path}: the master ended with exit code {code}, and left no report; "
             f"the last words in {run.master_log}: {_last_line(run.master_log)}"
         )
-    _show_report(run, report)
+    show_end(run, report)
     if report["first_step_s"] is None and report["state"] == "failed":
         folder.put_back()
-    return code
+    return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
 
 
-def _start_master(run: RunDir, resume: bool) -> subprocess.Popen[bytes]:
-    """Starts the master in a session of its own: the terminal's signals are for this process."""
+def _how_to_leave(run: RunDir) -> str:
+    away = "goes on" if run.config().client_gone == "continue" else "ends so as well"
+    return (
+        f"Ctrl-C ends it with a checkpoint; if this terminal closes, it {away}. "
+        f"'elasticflow attach {run.path}' shows it elsewhere."
+    )
+
+
+class _Stopping:
+    """The first Ctrl-C drains and checkpoints, a second one ends the run."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def interrupted(self, connection: Connection, display: Display) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        display.line("Ctrl-C: this step, a checkpoint, then the end. Once more to leave at once.")
+        connection.insist(StopRequest(reason="stopped by Ctrl-C"))
+
+
+def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the master's supervisor in a session of its own: the terminal's signals are for this process.
+
+    Also returns a descriptor that nobody else holds: when it closes, however that comes, the master knows
+    that this process is gone.
+    """
     ready, said = os.pipe()
-    command = [sys.executable, "-m", "elasticflow.master", str(run.path), "--ready-fd", str(said)]
+    hears, hold = os.pipe()
+    command = [sys.executable, "-m", "elasticflow.master", str(run.path)]
+    descriptors = ["--ready-fd", str(said), "--client-fd", str(hears)]
     with run.master_log.open("ab") as log:
         master = subprocess.Popen(
-            [*command, *(["--resume"] if resume else [])],
+            [*command, *descriptors, *(["--resume"] if resume else [])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[said],
+            pass_fds=[said, hears],
             start_new_session=True,
         )
     os.close(said)
+    os.close(hears)
     try:
         with os.fdopen(ready) as line:
             text = line.readline()
     except KeyboardInterrupt:
-        _end_at_once(master)
+        os.close(hold)
+        _end_at_once(run, master)
         raise
     if text != "\n":
+        os.close(hold)
         master.wait()
         raise RunError(text.strip() or f"the master did not start: {_last_line(run.master_log)}")
-    return master
+    return master, hold
 
 
-def _end_at_once(master: subprocess.Popen[bytes]) -> None:
+def _end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
     """The master ends its members, and itself. Ctrl-C does not interrupt this."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     master.terminate()
     master.wait()
+    with contextlib.suppress(RunError, ProcessLookupError):  # where its supervisor was killed before
+        os.kill(run.read_address().pid, signal.SIGTERM)
+    run.wait_until_free()
     signal.signal(signal.SIGINT, before)
 
 
 def _last_line(path: Path) -> str:
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "(none)"
-
-
-def _watch(run: RunDir, master: subprocess.Popen[bytes], display: Display) -> int:
-    """Shows the run until it is over. The first Ctrl-C drains and checkpoints, a second one ends it."""
-    news, stopping = -1, False
-    try:
-        connection = Connection(run)
-    except RunError:  # it is over already
-        return master.wait()
-    with connection:
-        connection.send(StatusRequest(newer_than=news))
-        while True:
-            try:
-                answer = connection.receive(timeout_s=1.0)
-                if answer is None and master.poll() is not None:
-                    return master.returncode
-                if answer is None or answer.status is None:
-                    continue
-                display.show(answer.status)
-                news = answer.status["news"]
-                if answer.status["state"] in ("finished", "stopped", "failed"):
-                    return master.wait()
-                connection.send(StatusRequest(newer_than=news))
-            except KeyboardInterrupt:
-                if stopping:
-                    raise
-                stopping = True
-                display.line("Ctrl-C: this step, a checkpoint, then the end. Once more to leave at once.")
-                connection.send(StopRequest(reason="stopped by Ctrl-C"))
-
-
-def _read_report(run: RunDir) -> dict[str, Any] | None:
-    if not run.report.exists():
-        return None
-    report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
-    return report
-
-
-def _show_report(run: RunDir, report: dict[str, Any]) -> None:
-    """What people want to know of a run that is over. The last line says what is missing, if anything is."""
-    seconds = report["workers_seconds"]
-    if report["first_step_s"] is not None:
-        print(
-            f"steps {report['step']}/{report['steps_total']}, records {report['records_covered']:,} of "
-            f"{report['records_total']:,}, {duration(report['elapsed_s'])} in all, "
-            f"first step after {report['first_step_s']:.2f} s"
-        )
-        print(
-            f"workers' seconds: computing {seconds['computing']:.1f}, waiting {seconds['waiting']:.1f}, "
-            f"starting {seconds['starting']:.1f}; slices computed {report['slices_computed']}, "
-            f"{report['slices_computed_as_backup']} of them for others"
-        )
-    if report["quarantined"]:
-        print(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
-    if report["evaluations"]:
-        print(evaluation_line(report["evaluations"][-1]))
-    step = report["checkpoint_step"]
-    if step is not None:
-        storage = DirectoryStorage(run.path)
-        print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
-        print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
-    if report["first_step_s"] is not None:
-        print(f"report: {run.report}")
-    if report["state"] != "failed":
-        print(f"{report['state']}: {report['text']}")
-        return
-    sys.stdout.flush()
-    print(_users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
-    print(f"Error: {report['text']}{_how_to_go_on(run, report)}", file=sys.stderr)
-
-
-def _users_part(trace: str, program: str) -> str:
-    """The part of a traceback that is about the user's program; our own is in the logs."""
-    start = trace.find(f'  File "{os.path.realpath(program)}"')
-    if start < 0:
-        return ""
-    return "Traceback (most recent call last):\n" + trace[start:].partition("\n\n")[0].rstrip() + "\n"
-
-
-def _how_to_go_on(run: RunDir, report: dict[str, Any]) -> str:
-    """What is missing of a run that failed on the way, and what would get it done."""
-    if report["first_step_s"] is None:
-        return ""
-    kept = report["checkpoint_step"]
-    missing = report["steps_total"] - (kept or 0)
-    start = (
-        f"step {kept}, which is kept"
-        if kept is not None
-        else "the beginning: no checkpoint was committed yet"
-    )
-    return (
-        f"\n{missing} of {report['steps_total']} steps are missing; "
-        f"'elasticflow train --resume --run-dir {run.path}' goes on from {start}."
-    )

@@ -1,132 +1,318 @@
-"""Members as processes of this machine: servers of their own, workers forked by a nursery."""
+"""Members as processes of this machine, forked by a nursery that outlives the master."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import select
+import shutil
 import signal
+import socket as sockets
 import subprocess
 import sys
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
 from elasticflow.backend import Backend, Ended, How
 from elasticflow.config import Config
-from elasticflow.errors import RunError
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.fingerprint import environment
-from elasticflow.local import nursery, tied
+from elasticflow.local import nursery
+from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.program import imports
 from elasticflow.settings import MemberSettings
 
+SOCKET = "nursery.sock"
+HELLO_S = 30.0
+"""How long a nursery may take to say what lives; one that does not is stuck, and is replaced."""
+TRIES, KILLS = 2, 10
+"""How many nurseries in a row may end before one could start anything: by themselves, and by SIGKILL."""
+
 
 class LocalBackend(Backend):
-    """See Backend."""
+    """See Backend. Who lives is known from the nursery, or else from the files of those before it.
+
+    A member whose nursery has died is watched by a descriptor of its own: ``_orphans``.
+    """
 
     host = "127.0.0.1"
 
     def __init__(self, config: Config, run_dir: str) -> None:
+        self._config, self._run_dir, self._place = config, run_dir, _Place(run_dir)
+        self._place.members.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._logs = Path(run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._environment = environment(config.threads)
-        self._servers: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
-        self._pids: dict[str, int] = {}
-        self._running: set[str] = set()
-        self._buffer = b""
-        with (self._logs / "nursery.log").open("ab") as log:
-            self._nursery = subprocess.Popen(
-                [sys.executable, "-m", nursery.__name__, *imports(config.program)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                bufsize=0,
-            )
-        assert self._nursery.stdin and self._nursery.stdout
-        self._commands, self._replies = self._nursery.stdin.fileno(), self._nursery.stdout.fileno()
-        os.set_blocking(self._replies, False)
+        self._members: dict[str, Process] = {}
+        self._orphans: dict[str, int] = {}
+        self._asked: dict[str, bytes] = {}
+        self._doomed: set[str] = set()
+        self._unsent: deque[bytes] = deque()
+        self._ended: dict[str, Ended] = {}
+        self._untold: list[str] = []
+        self._told: list[str] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._heard = False
+        self._barren = 0
+        found = self._place.connect()
+        if found is None:
+            self._adopt()
+            self._nursery = self._launch()
+        else:
+            self._nursery = found
+            self._nursery.setblocking(False)
+        self._untold_fd = os.fdopen(os.eventfd(1), "rb", buffering=0)  # always readable
+
+    # --- the interface ---------------------------------------------------------------------------
+
+    def living(self) -> dict[str, int]:
+        deadline = time.monotonic() + HELLO_S
+        while self._child is None and not self._heard:
+            poller = select.poll()
+            poller.register(self._nursery, select.POLLIN)
+            if poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                self._listen()
+            else:
+                end(self._place.nurseries())
+                self._replace()
+        return {name: process.pid for name, process in self._members.items()}
 
     def start(self, settings: MemberSettings) -> None:
-        log = self._logs / f"{settings.name}.log"
-        self._running.add(settings.name)
-        if settings.role == "worker":
-            command = {"start": msgspec.to_builtins(settings), "log": str(log)}
-            os.write(self._commands, json.dumps(command).encode() + b"\n")
-            return
-        text = msgspec.json.encode(settings).decode()
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", tied.__name__, str(os.getpid()), text],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self._environment,
-            )
-        self._servers[os.pidfd_open(process.pid)] = settings.name, process
-        self._pids[settings.name] = process.pid
+        log = str(self._logs / f"{settings.name}.log")
+        packet = msgspec.json.encode(nursery.Start(settings, log))
+        self._asked[settings.name] = packet
+        self._say(packet)
 
     def kill(self, name: str) -> None:
-        if name in self._pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[name], signal.SIGKILL)
+        if name in self._members:
+            self._members[name].kill()
+        elif name in self._asked:
+            self._doomed.add(name)
 
     def wait_fds(self) -> list[int]:
-        return [self._replies, *self._servers]
+        untold = [self._untold_fd.fileno()] if self._untold else []
+        return [self._nursery.fileno(), *self._orphans.values(), *untold]
 
     def ended(self) -> list[Ended]:
-        return [*self._ended_workers(), *self._ended_servers()]
-
-    def _ended_servers(self) -> list[Ended]:
-        ended = []
-        for fd, (name, process) in list(self._servers.items()):
-            if process.poll() is not None:
-                del self._servers[fd]
-                os.close(fd)
-                ended.append(self._told(name, process.returncode))
-        return ended
-
-    def _ended_workers(self) -> list[Ended]:
-        try:
-            data = os.read(self._replies, 1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            code = self._nursery.wait()
-            raise RunError(f"the nursery, which starts workers, {_cause(code)}; see {self._logs}/nursery.log")
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        ended = []
-        for reply in map(json.loads, lines):
-            if "started" in reply:
-                self._pids[reply["started"]] = reply["pid"]
-            else:
-                ended.append(self._told(reply["ended"], reply["status"]))
-        return ended
-
-    def _told(self, name: str, code: int) -> Ended:
-        self._pids.pop(name, None)
-        self._running.discard(name)
-        text = _cause(code)
-        how = How.FAILED if code > 0 else How.KILLED if code < 0 else How.DONE
-        if code > 0:
-            text += f"; its last words, in {self._logs / name}.log: {_last_line(self._logs / f'{name}.log')}"
-        return Ended(name, how, text)
+        self._forget()
+        self._listen()
+        for name, watched in list(self._orphans.items()):
+            if has_ended(watched):
+                self._bury(name, None)
+        self._say()
+        self._told, self._untold = self._untold, []
+        return [self._ended[name] for name in self._told]
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._asked) + len(self._members)
 
     def close(self) -> None:
-        for _, process in self._servers.values():
+        self._nursery.close()
+        self._untold_fd.close()
+        self.clear(self._run_dir)
+        end(self._members.values())
+        for watched in self._orphans.values():
+            os.close(watched)
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+        for names in (self._members, self._orphans, self._asked):
+            names.clear()
+
+    @staticmethod
+    def clear(run_dir: str) -> None:
+        place = _Place(run_dir)
+        end(place.nurseries())  # first: it starts no more
+        end(place.recorded().values())
+        place.remove()
+
+    # --- the nursery -----------------------------------------------------------------------------
+
+    def _launch(self) -> sockets.socket:
+        """Starts a nursery. It may take seconds to import; what it is told until then waits for it."""
+        modules: list[str] = []
+        with contextlib.suppress(ElasticFlowError):  # the worker says it better
+            modules = imports(self._config.program)
+        place = self._place
+        with place.listen() as listener, (self._logs / "nursery.log").open("ab") as log:
+            arguments = (listener.fileno(), place.members, self._config.lost_s, *modules)
+            child = self._child = subprocess.Popen(
+                [sys.executable, "-m", nursery.__name__, *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment(self._config.threads),
+                pass_fds=[listener.fileno()],
+                bufsize=0,
+            )
+            connection = place.connect()
+        assert connection is not None and child.stdin is not None
+        connection.setblocking(False)
+        self._heard = False
+        Process.of(child.pid).record(place.nursery)
+        with child.stdin as go, contextlib.suppress(BrokenPipeError):
+            go.write(b"\n")
+        return connection
+
+    def _say(self, *packets: bytes) -> None:
+        """Sends packets, or keeps them until the nursery has read some: its answers lead here again."""
+        self._unsent.extend(packets)
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._unsent:
+                self._nursery.send(self._unsent[0])
+                self._unsent.popleft()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                packet = self._nursery.recv(nursery.PACKET)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # it died with commands unread; what it had said still comes
+                continue
+            if not packet:
+                self._replace()
+                return
+            news = msgspec.json.decode(packet, type=nursery.News)
+            if news.living:
+                self._barren = 0
+            for name, process in news.living.items():
+                self._begin(name, process)
+            for name, status in news.ended.items():
+                self._bury(name, status)
+            if self._child is None and not self._heard:  # what it does not know of is of one before it
+                self._adopt(spared={*self._members, *self._asked})
+            self._heard = True
+
+    def _replace(self) -> None:
+        """The nursery has died. Raises RunError if that is a habit of this run's."""
+        code = self._child.wait() if self._child else -signal.SIGKILL
+        self._barren = 0 if self._heard and not self._asked else self._barren + 1
+        if self._barren >= (KILLS if code == -signal.SIGKILL else TRIES):
+            raise RunError(
+                f"the nursery, which starts members, {_cause(code)}, again and again; "
+                f"see {self._logs}/nursery.log"
+            )
+        self._nursery.close()
+        self._adopt()
+        self._unsent = deque(self._asked.values())
+        self._nursery = self._launch()
+        self._say()
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def _begin(self, name: str, process: Process) -> None:
+        self._asked.pop(name, None)
+        self._members[name] = process
+        if name in self._doomed:
+            self._doomed.discard(name)
             process.kill()
-            process.wait()
-        assert self._nursery.stdin
-        self._nursery.stdin.close()  # ends the workers that are left
+
+    def _adopt(self, spared: Collection[str] = ()) -> None:
+        """Watches all members that no nursery will tell of."""
+        for name, process in {**self._place.recorded(), **self._members}.items():
+            if name not in self._ended and name not in self._orphans and name not in spared:
+                self._begin(name, process)
+                watched = process.watch()
+                if watched is None:
+                    self._bury(name, None)
+                else:
+                    self._orphans[name] = watched
+
+    def _bury(self, name: str, status: int | None) -> None:
+        """status: None if it is not known; nobody could see it."""
+        self._members.pop(name, None)
+        if name in self._orphans:
+            os.close(self._orphans.pop(name))
+        if name not in self._ended:
+            self._ended[name] = self._ending(name, status)
+            self._untold.append(name)
+
+    def _ending(self, name: str, status: int | None) -> Ended:
+        if status is None:
+            return Ended(name, How.KILLED, "ended")
+        how = How.FAILED if status > 0 else How.KILLED if status < 0 else How.DONE
+        text = _cause(status)
+        if status > 0:
+            text += f"; its last words, in {self._logs / name}.log: {_last_line(self._logs / f'{name}.log')}"
+        return Ended(name, how, text)
+
+    def _forget(self) -> None:
+        """What the last call of ``ended`` told has been dealt with: another master need not hear of it."""
+        if self._told:
+            for name in self._told:
+                self._place.forget(name)
+            self._say(msgspec.json.encode(nursery.Forget(tuple(self._told))))
+            self._told = []
+
+
+class _Place:
+    """Where a run's nursery is met, and where it is written down which processes there are."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._keys = Path(run_dir, "keys")
+        self.members = self._keys / "members"
+        self.nursery = self._keys / "nursery.json"
+
+    def nurseries(self) -> list[Process]:
+        """The last nursery, if any was written down."""
+        found = recorded(self.nursery)
+        return [found] if found else []
+
+    def recorded(self) -> dict[str, Process]:
+        """Members that were started, and whose ends have not been dealt with."""
+        paths = self.members.glob("[!.]*") if self.members.exists() else ()
+        found = {path.name: recorded(path) for path in paths}
+        return {name: process for name, process in found.items() if process}
+
+    def forget(self, name: str) -> None:
+        (self.members / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Leaves nothing of the nurseries' behind."""
+        shutil.rmtree(self.members, ignore_errors=True)
+        for path in (self.nursery, self._keys / SOCKET):
+            path.unlink(missing_ok=True)
+
+    def connect(self) -> sockets.socket | None:
+        """A line to the nursery; None if there is none."""
+        socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         try:
-            self._nursery.wait(timeout=2)
-        except subprocess.TimeoutExpired:  # it is importing still: it does not listen, and has no children
-            self._nursery.kill()
-            self._nursery.wait()
+            with self._address() as address:
+                socket.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            socket.close()
+            return None
+        return socket
+
+    def listen(self) -> sockets.socket:
+        """Raises RunError if there can be no socket in this folder."""
+        (self._keys / SOCKET).unlink(missing_ok=True)
+        socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+        try:
+            with self._address() as address:
+                socket.bind(address)
+            socket.listen()
+        except OSError as error:
+            socket.close()
+            raise RunError(
+                f"{self._keys}: there can be no socket in this folder: {error.strerror}; "
+                "choose a --run-dir on another disk."
+            ) from error
+        return socket
+
+    @contextlib.contextmanager
+    def _address(self) -> Iterator[str]:
+        """The socket's path: short, since the kernel takes no more than 107 bytes."""
+        folder = os.open(self._keys, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{folder}/{SOCKET}"
+        finally:
+            os.close(folder)
 
 
 def _cause(code: int) -> str:

@@ -1,14 +1,21 @@
-"""Forks workers from a process that has imported what they need, so that one is there in milliseconds.
+"""Forks members from a process that has imported what they need, so that one is there in milliseconds.
 
-``python -m elasticflow.local.nursery MODULE...`` imports the modules, then reads lines of JSON from
-standard input and writes such lines to standard output:
+``python -m elasticflow.local.nursery LISTENER FOLDER LOST_S MODULE...`` imports the modules, then
+listens at a Unix socket for the run's master: one at a time. Each packet is one message, so a master
+that is killed leaves whole ones or none.
 
-    {"start": SETTINGS, "log": PATH}    ->  {"started": NAME, "pid": PID}, later {"ended": NAME, "status": N}
+    master  -> nursery   Start, Forget
+    nursery -> master    News: first everything that lives, and all ends that were not yet forgotten;
+                         then what happens, as it happens
+
+When a master goes, the nursery and its children live on, and wait for the next one; if none comes for
+``lost_s``, it ends its children and itself. If the nursery is killed, its children live on as well: files
+in the folder say which they are. A child begins only when that file is there and the master was told,
+so there is never one that nobody knows of.
 
 A child has to start from a clean process: no threads, no sockets, no pools. So the nursery imports the
 modules that the program imports, but never runs the program itself; and if an import started a thread,
-children are started afresh instead of being forked. When standard input closes, the master is gone,
-and the nursery ends its children and itself.
+children are started afresh instead of being forked.
 """
 
 from __future__ import annotations
@@ -16,18 +23,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import select
 import signal
+import socket as sockets
 import subprocess
 import sys
+import time
 import traceback
-from typing import Any
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from elasticflow import launch
+from elasticflow.local.process import Process
 from elasticflow.settings import MemberSettings
 
 ALWAYS = (
@@ -35,8 +45,35 @@ ALWAYS = (
     "zmq",
     "elasticflow.worker.worker",
     "elasticflow.strategies",
+    "elasticflow.storage",
     "elasticflow_ps.client",
+    "elasticflow_ps.server",
 )
+PACKET = 1 << 20
+"""Bytes of the longest packet there could be."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start this member. log: path of the file that gets its output."""
+
+    settings: MemberSettings
+    log: str
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """The master has dealt with the ends of these; the next one need not hear of them."""
+
+    names: tuple[str, ...]
+
+
+Command: TypeAlias = Start | Forget
+
+
+class News(msgspec.Struct, frozen=True):
+    """Members that live, and the exit statuses of those that have ended (negative: of the signal)."""
+
+    living: dict[str, Process] = {}
+    ended: dict[str, int] = {}
 
 
 def preload(modules: list[str]) -> None:
@@ -58,50 +95,95 @@ def num_threads() -> int:
 class Nursery:
     """Children by the descriptor that becomes readable when they end."""
 
-    def __init__(self, commands: int, replies: int) -> None:
-        self._commands, self._replies = commands, replies
-        self._children: dict[int, tuple[str, int]] = {}
-        self._poller = select.poll()
-        self._poller.register(commands, select.POLLIN)
+    def __init__(
+        self, listener: sockets.socket, folder: Path, lost_s: float, environment: dict[str, str]
+    ) -> None:
+        self._listener, self._folder, self._lost_s = listener, folder, lost_s
+        self._environment = environment
+        self._children: dict[int, tuple[str, Process]] = {}
+        self._ended: dict[str, int] = {}
+        self._master: sockets.socket | None = None
+        self._alone_since_s = time.monotonic()
 
     def run(self) -> None:
-        buffer = b""
-        while True:
-            for fd, _ in self._poller.poll():
+        """Until no master has come for ``lost_s``."""
+        while ready := self._wait():
+            for fd in ready:
                 if fd in self._children:
                     self._bury(fd)
-                    continue
-                data = os.read(self._commands, 1 << 16)
-                if not data:
-                    self._end_all()
-                    return
-                *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    self._start(json.loads(line))
+                elif self._master is None:
+                    self._welcome()
+                else:
+                    self._obey(self._master)
+        self._end_all()
 
-    def _reply(self, **fields: Any) -> None:
-        os.write(self._replies, json.dumps(fields).encode() + b"\n")
+    def _wait(self) -> list[int]:
+        """Descriptors at which something has happened; none: it is time to leave."""
+        poller = select.poll()
+        for fd in (*self._children, (self._master or self._listener).fileno()):
+            poller.register(fd, select.POLLIN)
+        timeout_s = None
+        if self._master is None:
+            timeout_s = max(0.0, self._alone_since_s + self._lost_s - time.monotonic())
+        return [fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)]
 
-    def _start(self, command: dict[str, Any]) -> None:
-        settings = msgspec.convert(command["start"], MemberSettings)
-        pid = self._fork(settings, command["log"]) if num_threads() == 1 else _spawn(settings, command["log"])
-        fd = os.pidfd_open(pid)
-        self._children[fd] = settings.name, pid
-        self._poller.register(fd, select.POLLIN)
-        self._reply(started=settings.name, pid=pid)
+    def _welcome(self) -> None:
+        self._master, _ = self._listener.accept()
+        self._tell(News(living=dict(self._children.values()), ended=self._ended))
 
-    def _fork(self, settings: MemberSettings, log: str) -> int:
+    def _tell(self, news: News) -> None:
+        if self._master is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading will show it
+                self._master.send(msgspec.json.encode(news))
+
+    def _obey(self, master: sockets.socket) -> None:
+        try:
+            packet = master.recv(PACKET)
+        except ConnectionResetError:  # it has gone without reading all; what it had said still comes
+            return
+        if not packet:
+            master.close()
+            self._master, self._alone_since_s = None, time.monotonic()
+            return
+        command = msgspec.json.decode(packet, type=Command)
+        if isinstance(command, Forget):
+            for name in command.names:
+                self._ended.pop(name, None)
+        else:
+            self._start(command)
+
+    def _start(self, command: Start) -> None:
+        name = command.settings.name
+        held, go = os.pipe()
+        pid = self._fork(command, held, go) if num_threads() == 1 else self._spawn(command, held)
+        process = Process.of(pid)
+        process.record(self._folder / name)
+        self._children[os.pidfd_open(pid)] = name, process
+        self._tell(News(living={name: process}))
+        os.write(go, b"\n")
+        os.close(held)
+        os.close(go)
+
+    def _fork(self, command: Start, held: int, go: int) -> int:
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            for fd in (self._commands, self._replies, *self._children):
+            os.close(go)
+            for socket in (self._listener, self._master):
+                if socket is not None:
+                    socket.close()
+            for fd in self._children:
                 os.close(fd)
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            if not os.read(held, 1):  # the nursery was killed: nobody knows of this child
+                os._exit(0)
+            os.close(held)
+            output = os.open(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            code = launch.run(settings)
+            os.close(output)
+            code = launch.run(command.settings)
         except BaseException:  # noqa: BLE001  (its log is all that is left of this child)
             traceback.print_exc()
         finally:
@@ -109,42 +191,47 @@ class Nursery:
             sys.stderr.flush()
             os._exit(code)
 
+    def _spawn(self, command: Start, held: int) -> int:
+        """A fresh process: slower, but right where a fork would not be. It too waits for its start."""
+        text = msgspec.json.encode(command.settings).decode()
+        waiting = ["/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "elasticflow"]
+        with open(command.log, "ab") as output:
+            process = subprocess.Popen(
+                [*waiting, sys.executable, "-m", launch.__name__, text],
+                stdin=held,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+            )
+        process.returncode = 0  # the nursery waits for it itself
+        return process.pid
+
     def _bury(self, fd: int) -> None:
-        name, pid = self._children.pop(fd)
-        self._poller.unregister(fd)
+        name, process = self._children.pop(fd)
         os.close(fd)
-        _, status = os.waitpid(pid, 0)
-        self._reply(ended=name, status=os.waitstatus_to_exitcode(status))
+        _, status = os.waitpid(process.pid, 0)
+        self._ended[name] = os.waitstatus_to_exitcode(status)
+        self._tell(News(ended={name: self._ended[name]}))
 
     def _end_all(self) -> None:
-        for _, pid in self._children.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _spawn(settings: MemberSettings, log: str) -> int:
-    """A fresh process: slower, but right where a fork would not be."""
-    text = msgspec.json.encode(settings).decode()
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "elasticflow.launch", text],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    process.returncode = 0  # the nursery waits for it itself
-    return process.pid
+        for _, process in self._children.values():
+            os.kill(process.pid, signal.SIGKILL)
+        for _, process in self._children.values():
+            os.waitpid(process.pid, 0)
 
 
 def main() -> None:
     """See the module's docstring."""
-    # The pipes get numbers of their own: whatever the imports print goes to the log.
-    commands, replies = os.dup(0), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    preload(sys.argv[1:])
+    listener = sockets.socket(fileno=int(sys.argv[1]))
+    listener.set_inheritable(False)  # who else held it would make a dead nursery look alive
+    if not os.read(0, 1):  # as for a child: it begins once it is known
+        return
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    environment = dict(os.environ)  # before the imports change it
+    preload(sys.argv[4:])
     gc.freeze()  # what was imported stays; children need not look at it, nor copy its pages for that
-    Nursery(commands, replies).run()
+    Nursery(listener, Path(sys.argv[2]), float(sys.argv[3]), environment).run()
     os._exit(0)  # tidying up after a framework takes half a second, and there is nothing to save
 
 

@@ -1,21 +1,26 @@
-"""``python -m elasticflow.master RUN_DIR [--resume] [--ready-fd N]``: a run's master.
+"""``python -m elasticflow.master RUN_DIR [--resume] [--ready-fd N] [--client-fd N]``: a run's master.
 
-When it listens, or cannot, it writes a line to the descriptor: empty, or what is wrong.
-Exit codes: see ``EXIT_CODES``.
+This process becomes the master's supervisor. When the first master listens, or cannot, a line is
+written to the descriptor: empty, or what is wrong. ``--client-fd`` is a pipe that closes with the client.
+Exit codes: see ``elasticflow.master.supervisor``; 0 finished, 1 failed, 3 stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import os
-import signal
 import sys
+from collections.abc import Iterator
 
+from elasticflow.backend import load_backend
 from elasticflow.errors import ElasticFlowError
-from elasticflow.master.server import serve
-from elasticflow.master.state import RunState
+from elasticflow.fingerprint import THREAD_SETTINGS
+from elasticflow.master.supervisor import Supervisor
+from elasticflow.run_dir import RunDir
 
-EXIT_CODES = {RunState.FINISHED: 0, RunState.FAILED: 1, RunState.STOPPED: 3}
+EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,24 +29,71 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run_dir")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--ready-fd", type=int, default=1)
+    parser.add_argument("--client-fd", type=int)
     arguments = parser.parse_args(argv)
-    said = False
-
-    def ready(error: str) -> None:
-        nonlocal said
-        said = True
-        os.write(arguments.ready_fd, error.replace("\n", " ").encode() + b"\n")
-        os.close(arguments.ready_fd)
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for descriptor in (arguments.ready_fd, arguments.client_fd):
+        if descriptor is not None and descriptor > 2:
+            os.set_inheritable(descriptor, False)
+    ready = _Ready(arguments.ready_fd)
+    run = RunDir(arguments.run_dir)
     try:
-        end = serve(arguments.run_dir, arguments.resume, ready)
+        run.hold()  # the master forked from here shares it
+        backend = load_backend(run.config().backend)
     except ElasticFlowError as error:
+        return ready.failed(error)
+    with _one_thread():
+        from elasticflow.master.server import serve
+
+    def master(again: bool) -> int:
+        try:
+            end = serve(
+                arguments.run_dir,
+                resume=arguments.resume,
+                again=again,
+                ready=ready,
+                client_fd=arguments.client_fd,
+            )
+        except ElasticFlowError as error:
+            return ready.failed(error)
+        return EXIT_CODES[end.state.value]
+
+    def clear() -> None:
+        backend.clear(arguments.run_dir)
+        run.address.unlink(missing_ok=True)
+
+    run.journal.unlink(missing_ok=True)  # of a run before this one
+    gc.freeze()
+    return Supervisor(master, clear).run()
+
+
+class _Ready:
+    """Tells the client once; it listens no longer when it knows."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def __call__(self, error: str) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(BrokenPipeError):  # a master before this one has told it
+                os.write(self._descriptor, error.replace("\n", " ").encode() + b"\n")
+            self._descriptor = None
+
+    def failed(self, error: ElasticFlowError) -> int:
         print(f"Error: {error}", flush=True)
-        if not said:
-            ready(str(error))
+        self(str(error))
         return 1
-    return EXIT_CODES[end.state]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Has NumPy's libraries start no threads while they are loaded: those would not survive a fork."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(THREAD_SETTINGS, "1"))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket as sockets
 import time
@@ -18,15 +19,20 @@ from elasticflow.checkpoint import (
     commits,
     discard_unfinished,
     folder_of,
+    load_manifest,
     newest_intact,
     prune,
 )
 from elasticflow.config import Config
-from elasticflow.errors import CheckpointError, ElasticFlowError, ProtocolError, RunError
+from elasticflow.errors import CheckpointError, ElasticFlowError, RunError
 from elasticflow.keys import MasterKeys, read_keys
 from elasticflow.layout import Layout
-from elasticflow.master import state as st
-from elasticflow.master.status import Journal
+from elasticflow.master import actions as ac
+from elasticflow.master import events as ev
+from elasticflow.master.journal import Journal, JournalWriter, read_journal
+from elasticflow.master.members import MemberState, RunState
+from elasticflow.master.state import MasterState
+from elasticflow.master.status import Story
 from elasticflow.messages import (
     Answer,
     Attempt,
@@ -36,6 +42,7 @@ from elasticflow.messages import (
     Excluded,
     Finish,
     FromMaster,
+    Halt,
     Heartbeat,
     Join,
     Leaving,
@@ -49,45 +56,66 @@ from elasticflow.messages import (
     StopRequest,
     ToMaster,
     Written,
-    decode_to_master,
-    encode,
 )  # fmt: skip
 from elasticflow.run_dir import Address, RunDir, publish
 from elasticflow.settings import MemberSettings
 from elasticflow.storage import DirectoryStorage
+from elasticflow.storage.background import Background
 from elasticflow.strategies import load_strategy
-from elasticflow.transport import Context, admit_only_members, control_listener, poll_ms
+from elasticflow.transport import Context, ControlListener, admit_only_members, poll_ms
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""
+OVERSLEPT_S = 0.5
+"""A master that wakes so much later than it meant to had no chance to hear anybody."""
+SESSIONS = 1_000_000
+"""More connections than a member ever makes to one master."""
 LAST_WORD_S = 1.0
 """How long to wait for the last word of a member that has ended by itself."""
 
 
 class Master:
-    """One run's master."""
+    """One run's master; after a death, the one that goes on in its place."""
 
-    def __init__(self, run: RunDir, config: Config, context: Context, keys: MasterKeys, resume: bool) -> None:
+    def __init__(
+        self, run: RunDir, config: Config, context: Context, keys: MasterKeys, resume: bool, again: bool
+    ) -> None:
         self._run, self._config = run, config
         self._storage = DirectoryStorage(run.path)
         load_strategy(config.strategy)
-        self._manifest, self._damages = self._restore() if resume else (None, [])
+        before = read_journal(run.journal) if again else None
+        self._adopts = before is not None
+        self._incarnation = before.incarnation + 1 if before else 1
+        self._manifest, self._damages = self._restore(resume, self._adopts)
         restored = None
         if self._manifest:
             excluded = tuple(Excluded(row, tick) for row, tick in self._manifest.quarantined)
             restored = (self._manifest.step, self._manifest.tick, excluded)
         self._backend = load_backend(config.backend)(config, str(run.path))
-        self._socket, port = control_listener(context, keys, self._backend.host, config.port)
-        self.endpoint = f"tcp://{self._backend.host}:{port}"
-        self._state = st.MasterState(config, restored=restored)
-        self._journal = Journal(config, str(run.path), self._manifest.step if self._manifest else 0)
+        self._listener = _listen(context, keys, self._backend.host, config.port, before)
+        self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
+        self._state = MasterState(config, restored=restored, memory=before.memory if before else None)
+        start_step = self._manifest.step if self._manifest else 0
+        self._story = Story(config, str(run.path), start_step, before.story if before else None)
+        self._background = Background(config.storage_patience_s)
+        self._journal = JournalWriter(run.journal)
         self._routes: dict[str, bytes] = {}
+        self._sessions: dict[str, int] = {}
+        """By member: a number that changes with the master, and with the member's connection."""
         self._watchers: list[tuple[bytes, int]] = []
         self._news = 0
-        self._end: st.EndAction | None = None
+        self._end: ac.EndAction | None = None
 
-    def _restore(self) -> tuple[Manifest | None, list[str]]:
-        """The newest whole checkpoint, None if there is none yet; and the damages of newer ones."""
+    def _restore(self, resume: bool, adopts: bool) -> tuple[Manifest | None, list[str]]:
+        """The newest whole checkpoint, None if there is none yet; and the damages of newer ones.
+
+        One who adopts a run that goes on only needs to know the newest.
+        """
+        if adopts:
+            steps = commits(self._storage)
+            return (load_manifest(self._storage, steps[-1]) if steps else None), []
+        if not resume:
+            return None, []
         manifest, damages = newest_intact(self._storage)
         if damages and manifest is None:
             raise CheckpointError(
@@ -100,47 +128,95 @@ class Master:
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def run(self) -> st.EndAction:
-        """Runs until the run is over."""
+    def run(self, client_fd: int | None) -> ac.EndAction:
+        """Runs until the run is over. client_fd: readable when the client is gone."""
+        self._client_fd = client_fd
+        if self._adopts:
+            self._adopt()
+        else:
+            self._begin()
+        while self._end is None:
+            at_s = self._state.next_time_s()
+            self._turn(None if at_s is None else at_s - time.monotonic())
+            self._handle(ev.TimeEvent())
+            self._answer_watchers()
+        return self._farewell(self._end)
+
+    def _begin(self) -> None:
         discard_unfinished(self._storage)
         for damage in self._damages:
             self._note("warning", f"a checkpoint is damaged: {damage}")
         if self._manifest:
             self._note("info", f"going on from step {self._manifest.step}")
+        self._journal.write_now(self._remembered())
         self._do(self._state.start(time.monotonic()))
-        while self._end is None:
-            at_s = self._state.next_time_s()
-            self._turn(None if at_s is None else at_s - time.monotonic())
-            self._handle(st.TimeEvent())
-            self._answer_watchers()
-        return self._farewell(self._end)
+
+    def _adopt(self) -> None:
+        """Goes on where the master before this one died, with those of its members that live."""
+        living = self._backend.living()
+        self._story.fault("master", "master", f"died; master {self._incarnation} goes on", time.monotonic())
+        self._note("info", f"master {self._incarnation} goes on with {len(living)} members")
+        mine = list(self._state.members)
+        self._do(self._state.adopt(living, time.monotonic()))
+        self._bury()
+        for name in mine:
+            if name not in living:
+                self._handle(ev.ExitedEvent(name, False, "ended while there was no master"))
 
     def _turn(self, timeout_s: float | None) -> None:
         """Waits for something to happen, and handles it."""
         poller = zmq.Poller()
-        for source in (self._socket, *self._backend.wait_fds()):
+        ours = (self._listener.socket, self._listener.monitor, self._background.fd, self._journal.fd)
+        for source in (*ours, *self._backend.wait_fds()):
             poller.register(source, zmq.POLLIN)
-        ready = poller.poll(poll_ms(timeout_s))
+        if self._client_fd is not None:
+            poller.register(self._client_fd, zmq.POLLIN)
+        begun_s = time.monotonic()
+        ready = {source for source, _ in poller.poll(poll_ms(timeout_s))}
+        if (
+            timeout_s is not None
+            and (late_s := time.monotonic() - begun_s - max(0.0, timeout_s)) > OVERSLEPT_S
+        ):
+            self._handle(ev.OversleptEvent(late_s))
         self._receive()
-        if any(source != self._socket for source, _ in ready):
-            for ended in self._backend.ended():
-                if ended.how is not How.KILLED:
-                    self._hear_out(ended.name)
-                self._handle(st.ExitedEvent(ended.name, ended.how is How.FAILED, ended.text))
+        self._background.turn()
+        self._journal.turn()
+        if self._client_fd in ready:
+            self._lose_client()
+        if ready.difference(ours, (self._client_fd,)):
+            self._bury()
+
+    def _bury(self) -> None:
+        for ended in self._backend.ended():
+            if ended.how is not How.KILLED:
+                self._hear_out(ended.name)
+            self._handle(ev.ExitedEvent(ended.name, ended.how is How.FAILED, ended.text))
+
+    def _lose_client(self) -> None:
+        """Whoever started the run is gone, or has let go of it."""
+        self._client_fd = None
+        if self._end:
+            return
+        if self._config.client_gone == "stop":
+            self._handle(ev.StopEvent("its client is gone"))
+        else:
+            self._note(
+                "info", f"its client is gone; 'elasticflow attach {self._run.path}' shows the run again"
+            )
 
     def _hear_out(self, name: str) -> None:
         """A member that ended by itself said why; its last word may come after the news of its end."""
         deadline = time.monotonic() + LAST_WORD_S
         while not self._end and (left_s := deadline - time.monotonic()) > 0:
             member = self._state.members.get(name)
-            if member is None or member.state is st.MemberState.DRAINING:
+            if member is None or member.state is MemberState.DRAINING or name not in self._routes:
                 return
-            if self._socket.poll(int(left_s * 1000) + 1):
+            if self._listener.socket.poll(int(left_s * 1000) + 1):
                 self._receive()
 
-    def _farewell(self, end: st.EndAction) -> st.EndAction:
+    def _farewell(self, end: ac.EndAction) -> ac.EndAction:
         """Lets the members leave, and writes the report. Those that took no part have nothing to lose."""
-        taking_part = (st.MemberState.READY, st.MemberState.DRAINING)
+        taking_part = (MemberState.READY, MemberState.DRAINING, MemberState.HALTED)
         for member in list(self._state.members.values()):
             if member.state not in taking_part:
                 self._backend.kill(member.name)
@@ -148,30 +224,31 @@ class Master:
         while self._backend.num_running and (left_s := deadline - time.monotonic()) > 0:
             self._turn(left_s)
         self._backend.close()
-        report = self._journal.report(self._state, end)
-        publish(self._run.report, report)
+        publish(self._run.report, self._story.report(self._state, end, **self._counters()))
         self._answer_watchers()
-        self._socket.close()
+        self._close()
         return end
 
+    def _close(self) -> None:
+        self._background.close()
+        self._journal.close()
+        self._listener.close(linger_ms=1000)
+
     def close(self) -> None:
-        """Ends all processes at once; for a run that failed to start."""
+        """Ends all processes at once; for a run that failed to start, or is told to end."""
         self._backend.close()
-        self._socket.close(linger=0)
+        self._close()
 
     # --- messages --------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        while True:
-            try:
-                route, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                (data,) = frames
-                self._take(route, decode_to_master(data))
-            except (ProtocolError, ValueError) as error:
-                self._note("warning", f"a message was dropped: {error}")
+        for route, message in self._listener.receive():
+            self._take(route, message)
+        closed = set(self._listener.closed())
+        for name, route in list(self._routes.items()):
+            if route in closed:
+                del self._routes[name]
+                self._handle(ev.DisconnectedEvent(name))
 
     def _take(self, route: bytes, message: ToMaster) -> None:
         if isinstance(message, StatusRequest):
@@ -180,14 +257,25 @@ class Master:
             self._send(route, Answer(error=self._scale(message.workers)))
         elif isinstance(message, StopRequest):
             self._send(route, Answer())
-            self._handle(st.StopEvent(message.reason))
+            self._handle(ev.StopEvent(message.reason))
         else:
-            self._routes[message.name] = route
+            self._meet(message.name, route)
             if isinstance(message, Heartbeat):
-                self._send(route, Beat())
+                self._send(route, Beat(incarnation=self._sessions[message.name]))
             elif isinstance(message, Join) and not self._is_welcome(message):
                 return
             self._handle(message)
+
+    def _meet(self, name: str, route: bytes) -> None:
+        """A member is heard; over another connection than before, or by another master, it is told again
+        what may have got lost, and counts as another session."""
+        if self._routes.get(name) == route:
+            return
+        self._routes[name] = route
+        again = self._adopts or name in self._sessions
+        self._sessions[name] = self._sessions.get(name, self._incarnation * SESSIONS) + 1
+        if again:
+            self._handle(ev.ReconnectedEvent(name))
 
     def _is_welcome(self, join: Join) -> bool:
         """False if the run is over, or ends now since the program is not the checkpoint's."""
@@ -213,15 +301,11 @@ class Master:
         most = self._config.num_slices
         if not 1 <= workers <= most:
             return f"workers must be from 1 to {most}, the number of slices of a batch, not {workers}."
-        self._handle(st.ScaleEvent(workers))
+        self._handle(ev.ScaleEvent(workers))
         return ""
 
     def _send(self, route: bytes, message: FromMaster) -> None:
-        try:
-            self._socket.send_multipart([route, encode(message)])
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
+        self._listener.send(route, message)
 
     def _tell(self, name: str, message: FromMaster) -> None:
         if name in self._routes:
@@ -231,30 +315,47 @@ class Master:
         """Answers those who wait for news, with one status for all of them."""
         due = [route for route, seen in self._watchers if seen < self._news or self._end]
         if due:
-            answer = Answer(status={**self._journal.status(self._state), "news": self._news})
+            status = self._story.status(self._state, **self._counters())
+            answer = Answer(status={**status, "news": self._news})
             for route in due:
                 self._send(route, answer)
             self._watchers = [(route, seen) for route, seen in self._watchers if route not in due]
 
+    def _counters(self) -> dict[str, int]:
+        listener = self._listener
+        return {"incarnation": self._incarnation, "dropped": listener.dropped, "refused": listener.refused}
+
     def _note(self, kind: str, text: str) -> None:
-        self._journal.note(st.NoteAction(kind, text))
+        self._story.note(ac.NoteAction(kind, text))
         print(f"{kind}: {text}", flush=True)
         self._news += 1
 
     # --- events and actions ----------------------------------------------------------------------
 
-    def _handle(self, event: st.Event) -> None:
+    def _handle(self, event: ev.Event) -> None:
+        before = self._state.version
         actions = self._state.handle(event, time.monotonic())
         if isinstance(event, (Heartbeat, Leaving)):
-            self._journal.keep_usage(self._state)
-        elif isinstance(event, Progress):
-            self._journal.progress(self._state, event)
+            self._story.keep_usage(self._state)
+        elif isinstance(event, Progress) and self._state.version >= before:
+            self._story.progress(self._state, event)
             self._news += 1
         elif isinstance(event, Written) and self._state.schedule:
-            self._journal.written(self._state.schedule.steps_before(event.tick), event)
+            self._story.written(self._state.schedule.steps_before(event.tick), event)
         self._do(actions)
+        evaluated = isinstance(event, Progress) and event.evaluations
+        if actions or evaluated or not isinstance(event, (Heartbeat, Progress, ev.TimeEvent)):
+            self._journal.write(self._remembered())
 
-    def _do(self, actions: list[st.Action]) -> None:
+    def _remembered(self) -> Journal:
+        return Journal(
+            incarnation=self._incarnation,
+            port=self._listener.port,
+            memory=self._state.memory(),
+            story=self._story.remembered(),
+        )
+
+    def _do(self, actions: list[ac.Action]) -> None:
         for action in actions:
             try:
                 _DO[type(action)](self, action)
@@ -266,10 +367,10 @@ class Master:
         """Ends the run for a reason that the state does not know of."""
         for name in self._routes:
             self._tell(name, Quit(reason=text))
-        self._state.state = st.RunState.FAILED
-        self._finish(st.EndAction(st.RunState.FAILED, text))
+        self._state.state = RunState.FAILED
+        self._finish(ac.EndAction(RunState.FAILED, text))
 
-    def _start(self, action: st.StartAction) -> None:
+    def _start(self, action: ac.StartAction) -> None:
         config = self._config
         self._backend.start(
             MemberSettings(
@@ -288,59 +389,94 @@ class Master:
                 num_slices=config.num_slices,
                 heartbeat_s=config.heartbeat_s,
                 lost_s=config.lost_s,
+                storage_patience_s=config.storage_patience_s,
                 encrypt_data=config.encrypt_data,
                 timeline=config.timeline,
                 started_s=time.time(),
             )
         )
 
-    def _kill(self, action: st.KillAction) -> None:
+    def _kill(self, action: ac.KillAction) -> None:
         self._backend.kill(action.name)
 
-    def _assign(self, action: st.AssignAction) -> None:
+    def _assign(self, action: ac.AssignAction) -> None:
         self._tell(action.name, action.assignment)
 
-    def _plan(self, action: st.PlanAction) -> None:
+    def _plan(self, action: ac.PlanAction) -> None:
         for name in action.servers:
             self._tell(name, Plan(number=action.number, shares=action.shares))
 
-    def _commit(self, action: st.CommitAction) -> None:
+    def _commit(self, action: ac.CommitAction) -> None:
+        manifest = self._manifest_of(action)
+        self._background.submit(
+            lambda: commit(self._storage, manifest),
+            lambda _, error: self._handle(ev.CommittedEvent(action.tick, error)),
+            self._tell_trouble,
+        )
+        self._background.submit(self._prune, lambda _, error: self._not_pruned(error), lambda text: None)
+
+    def _prune(self) -> None:
+        prune(self._storage, self._config.keep_checkpoints)
+
+    def _not_pruned(self, error: str) -> None:
+        if error:
+            self._note("warning", f"old checkpoints cannot be removed: {error}")
+
+    def _tell_trouble(self, text: str) -> None:
+        """The storage refuses a commit, and is asked again; an empty text: it took it."""
+        if text:
+            self._state.troubles["master"] = text
+            self._note("fault", f"the master cannot commit a checkpoint, and tries again: {text}")
+        elif self._state.troubles.pop("master", ""):
+            self._note("info", "the master can commit again")
+
+    def _manifest_of(self, action: ac.CommitAction) -> Manifest:
         assert self._state.schedule is not None and self._state.spec is not None
         schedule, spec = self._state.schedule, self._state.spec
         step = schedule.steps_before(action.tick)
-        error = ""
-        try:
-            commit(
-                self._storage,
-                Manifest(
-                    program=os.path.basename(self._config.program),
-                    tick=action.tick,
-                    step=step,
-                    epoch=step // schedule.steps_per_epoch,
-                    optimizer=spec.optimizer.settings(),
-                    work={**_work(self._config), "num_records": spec.num_records, "num_test": spec.num_test,
-                          "data_signature": spec.data_signature},
-                    fingerprint=dict(self._state.fingerprint),
-                    quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
-                    signature=Layout(spec.entries).signature,
-                    entries=spec.entries,
-                    parts=action.parts,
-                ),
-            )  # fmt: skip
-            prune(self._storage, self._config.keep_checkpoints)
-        except ElasticFlowError as problem:
-            error = str(problem)
-        self._handle(st.CommittedEvent(action.tick, action.last, error))
+        data = {name: getattr(spec, name) for name in ("num_records", "num_test", "data_signature")}
+        return Manifest(
+            program=os.path.basename(self._config.program),
+            tick=action.tick,
+            step=step,
+            epoch=step // schedule.steps_per_epoch,
+            optimizer=spec.optimizer.settings(),
+            work={**_work(self._config), **data},
+            fingerprint=dict(self._state.fingerprint),
+            quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
+            signature=Layout(spec.entries).signature,
+            entries=spec.entries,
+            parts=action.parts,
+        )
 
-    def _quarantine(self, action: st.QuarantineAction) -> None:
+    def _settle(self, action: ac.SettledAction) -> None:
+        for name in action.names:
+            self._tell(name, Settled(tick=action.tick))
+
+    def _tell_fault(self, action: ac.FaultAction) -> None:
+        self._story.fault(action.name, action.role, action.text, time.monotonic())
+        self._note("fault", f"{action.name} {action.text}")
+
+    def _tell_regrouped(self, action: ac.RegroupedAction) -> None:
+        self._story.regrouped(action.reached, action.start, action.source, time.monotonic())
+        assert self._state.schedule
+        back, step = (self._state.schedule.steps_before(v) for v in (action.reached, action.start))
+        text = f"the servers go on from step {step}, {_SOURCES[action.source]}"
+        self._note("info", f"{text}: {back - step} steps back" if back > step else f"{text}: no step is lost")
+
+    def _tell_resized(self, action: ac.ResizedAction) -> None:
+        self._story.resized(action.old, action.new, action.reason)
+        self._note("info", f"from {action.old} to {action.new} workers, {action.reason}")
+
+    def _quarantine(self, action: ac.QuarantineAction) -> None:
         for name in action.names:
             self._tell(name, Quarantine(excluded=action.excluded))
 
-    def _attempt(self, action: st.AttemptAction) -> None:
+    def _attempt(self, action: ac.AttemptAction) -> None:
         for name in action.names:
             self._tell(name, Attempt(tick=action.tick, slice=action.slice))
 
-    def _finish(self, action: st.EndAction) -> None:
+    def _finish(self, action: ac.EndAction) -> None:
         self._note("end", action.text)
         if action.detail:
             print(action.detail, flush=True)
@@ -348,19 +484,23 @@ class Master:
 
 
 _DO: dict[type, Callable[[Master, Any], None]] = {
-    st.StartAction: Master._start,
-    st.KillAction: Master._kill,
-    st.AssignAction: Master._assign,
-    st.PlanAction: Master._plan,
-    st.DrainAction: lambda master, action: master._tell(action.name, Drain()),
-    st.CutAction: lambda master, action: master._tell(action.name, Finish() if action.finish else Cut()),
-    st.SettledAction: lambda master, action: master._tell(action.name, Settled(tick=action.tick)),
-    st.CommitAction: Master._commit,
-    st.QuarantineAction: Master._quarantine,
-    st.AttemptAction: Master._attempt,
-    st.QuitAction: lambda master, action: master._tell(action.name, Quit(reason=action.reason)),
-    st.NoteAction: lambda master, action: master._note(action.kind, action.text),
-    st.EndAction: Master._finish,
+    ac.StartAction: Master._start,
+    ac.KillAction: Master._kill,
+    ac.AssignAction: Master._assign,
+    ac.HaltAction: lambda master, action: master._tell(action.name, Halt(generation=action.generation)),
+    ac.PlanAction: Master._plan,
+    ac.DrainAction: lambda master, action: master._tell(action.name, Drain()),
+    ac.CutAction: lambda master, action: master._tell(action.name, Finish() if action.finish else Cut()),
+    ac.SettledAction: Master._settle,
+    ac.CommitAction: Master._commit,
+    ac.QuarantineAction: Master._quarantine,
+    ac.AttemptAction: Master._attempt,
+    ac.QuitAction: lambda master, action: master._tell(action.name, Quit(reason=action.reason)),
+    ac.NoteAction: lambda master, action: master._note(action.kind, action.text),
+    ac.FaultAction: Master._tell_fault,
+    ac.RegroupedAction: Master._tell_regrouped,
+    ac.ResizedAction: Master._tell_resized,
+    ac.EndAction: Master._finish,
 }
 
 
@@ -397,32 +537,53 @@ def _check_same_data(manifest: Manifest, spec: Any) -> None:
             )
 
 
-def serve(run_dir: str, resume: bool, ready: Callable[[str], None]) -> st.EndAction:
-    """A master's whole life. ``ready`` is told once it listens, or with an error's text if it cannot."""
+def _listen(
+    context: Context, keys: MasterKeys, host: str, port: int, before: Journal | None
+) -> ControlListener:
+    """At the port of the master before this one, where there was one: its members look for it there."""
+    if before and before.port != port:
+        with contextlib.suppress(zmq.ZMQError):
+            return ControlListener(context, keys, host, before.port)
+    return ControlListener(context, keys, host, port)
+
+
+_SOURCES = {
+    "memory": "which they had in memory",
+    "storage": "which is committed",
+    "beginning": "as nothing is committed yet",
+}
+
+
+def serve(
+    run_dir: str, *, resume: bool, again: bool, ready: Callable[[str], None], client_fd: int | None
+) -> ac.EndAction:
+    """A master's whole life. The run's lock is held by whoever calls this.
+
+    again: in place of a master that died. ready: told once this one listens.
+    """
     run = RunDir(run_dir)
-    lock = run.hold()
     config = run.config()
     keys = read_keys(run.master_keys, MasterKeys)
     context: Context = zmq.Context()
     authenticator = admit_only_members(context, keys.member)
     try:
         try:
-            master = Master(run, config, context, keys, resume)
+            master = Master(run, config, context, keys, resume, again)
         except zmq.ZMQError as error:
             where = f"port {config.port}" if config.port else "a port"
             raise RunError(
                 f"{where} cannot be listened on: {error.strerror}; choose another --port."
             ) from error
-        run.report.unlink(missing_ok=True)
-        address = Address(master.endpoint, sockets.gethostname(), os.getpid())
-        publish(run.address, address)
+        if not again:
+            run.report.unlink(missing_ok=True)
+        publish(run.address, Address(master.endpoint, sockets.gethostname(), os.getpid()))
         ready("")
         try:
-            return master.run()
-        except BaseException:
+            end = master.run(client_fd)
+        except (SystemExit, ElasticFlowError):  # otherwise another master will go on with the members
             master.close()
             raise
+        run.address.unlink(missing_ok=True)
+        return end
     finally:
         authenticator.stop()
-        run.address.unlink(missing_ok=True)
-        os.close(lock)

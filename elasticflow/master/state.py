@@ -1,21 +1,56 @@
 """All decisions of the master: events and the time in, actions out. No sockets, processes or clocks.
 
-The master owns who is a member, the plan, the checkpoints' commits, the quarantine and the target
-size. It is not on the path of a step: what it says late costs time, never correctness.
+The master owns who is a member, the plan, the row of servers, the checkpoints' commits, the quarantine
+and the target size. It is not on the path of a step: what it says late costs time, never correctness.
+Should it die, the next one begins with ``Memory``, and with what the members say of themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from elasticflow.checkpoint import Part
+import msgspec
+
 from elasticflow.config import Config
 from elasticflow.fingerprint import differences
 from elasticflow.layout import Layout, spread
+from elasticflow.master.actions import (
+    Action,
+    AssignAction,
+    AttemptAction,
+    CommitAction,
+    CutAction,
+    DrainAction,
+    EndAction,
+    FaultAction,
+    HaltAction,
+    KillAction,
+    NoteAction,
+    PlanAction,
+    QuarantineAction,
+    QuitAction,
+    RegroupedAction,
+    ResizedAction,
+    SettledAction,
+    StartAction,
+)
+from elasticflow.master.commits import Commits
+from elasticflow.master.events import (
+    CommittedEvent,
+    DisconnectedEvent,
+    Event,
+    ExitedEvent,
+    OversleptEvent,
+    ReconnectedEvent,
+    ScaleEvent,
+    StopEvent,
+    TimeEvent,
+)
+from elasticflow.master.members import Member, MemberState, RunState, number_of
 from elasticflow.master.plan import Speed, make_plan
+from elasticflow.master.quarantine import Quarantine
+from elasticflow.master.row import Phase, Row, Start
 from elasticflow.messages import (
     Assignment,
     Excluded,
@@ -25,274 +60,86 @@ from elasticflow.messages import (
     Join,
     Leaving,
     Lost,
+    Offer,
     Progress,
     Ready,
     ServerInfo,
     Share,
     Spec,
-    Usage,
+    Troubled,
     Written,
-)  # fmt: skip
+)
 from elasticflow.schedule import Schedule
 
 USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
 MOST_EARLY_DEATHS = 10
 """So many processes in a row that die before they are ready, and none that lives, end the run."""
+DOUBT_S = 0.25
+"""A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 
 
-class RunState(str, Enum):
-    """Where a run is."""
-
-    STARTING = "starting"
-    """No worker is ready yet."""
-    RUNNING = "running"
-    """Steps are made."""
-    FINISHING = "finishing"
-    """The last version is being made or committed."""
-    FINISHED = "finished"
-    """Every record is covered and the final checkpoint is committed."""
-    STOPPED = "stopped"
-    """Ended before its end, as asked; the last checkpoint holds all that was done."""
-    FAILED = "failed"
-    """Ended by an error."""
-
-
-class MemberState(str, Enum):
-    """Where a worker or server is."""
-
-    STARTING = "starting"
-    """Asked for; has not said a word."""
-    LOADING = "loading"
-    """Has joined, and is catching up."""
-    READY = "ready"
-    """Takes part."""
-    SUSPECT = "suspect"
-    """Silent for ``suspect_s``; has no slices, and gets some again when it speaks."""
-    DRAINING = "draining"
-    """Ends its step and leaves."""
-    LOST = "lost"
-    """Its connection closed; soon the backend will say why, or it is ended."""
-
-
-@dataclass
-class Member:
-    """A worker or server that is there, or has been asked for."""
-
-    name: str
-    role: str
-    state: MemberState
-    since_s: float
-    host: str = ""
-    pid: int = 0
-    endpoint: str = ""
-    heard_s: float = 0.0
-    tick: int = -1
-    slice_s: float = 0.0
-    dropped: int = 0
-    usage: Usage = field(default_factory=Usage)
-    was_ready: bool = False
-
-
-# --- events that are no messages -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ExitedEvent:
-    """The backend says that a process has ended. failed: by an error of its own; else it was killed,
-    taken away, or done."""
-
-    name: str
-    failed: bool
-    text: str
-
-
-@dataclass(frozen=True)
-class CommittedEvent:
-    """A checkpoint is committed, or could not be. last: it is of the version with which the run ends."""
-
-    tick: int
-    last: bool
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class ScaleEvent:
-    """Somebody asks for so many workers."""
-
-    workers: int
-
-
-@dataclass(frozen=True)
-class StopEvent:
-    """Somebody asks the run to end with a checkpoint."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class TimeEvent:
-    """Time has passed."""
-
-
-Event: TypeAlias = (
-    Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written
-    | ExitedEvent | CommittedEvent | ScaleEvent | StopEvent | TimeEvent
-)  # fmt: skip
-
-# --- actions -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StartAction:
-    """Start a process."""
-
-    name: str
-    role: str
-
-
-@dataclass(frozen=True)
-class KillAction:
-    """End a process at once; it may be hung."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class AssignAction:
-    """Tell a member all it has to know."""
-
-    name: str
-    assignment: Assignment
-
-
-@dataclass(frozen=True)
-class PlanAction:
-    """Tell the servers who computes what."""
-
-    number: int
-    shares: tuple[Share, ...]
-    servers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DrainAction:
-    """Tell a worker to leave once it has no slices."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class CutAction:
-    """Tell the leading server to have a checkpoint cut. finish: and to let the run end with it."""
-
-    name: str
-    finish: bool
-
-
-@dataclass(frozen=True)
-class SettledAction:
-    """Tell the leading server that the checkpoint it ordered is committed or given up."""
-
-    name: str
-    tick: int
-
-
-@dataclass(frozen=True)
-class CommitAction:
-    """All parts of a checkpoint are written: make it visible."""
-
-    tick: int
-    last: bool
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True)
-class QuarantineAction:
-    """Tell the workers which records to leave out."""
-
-    names: tuple[str, ...]
-    excluded: tuple[Excluded, ...]
-
-
-@dataclass(frozen=True)
-class AttemptAction:
-    """Tell workers to try a slice that raised for another one."""
-
-    names: tuple[str, ...]
-    tick: int
-    slice: int
-
-
-@dataclass(frozen=True)
-class QuitAction:
-    """Tell a member to leave now."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class NoteAction:
-    """Something that people should read. kind: ``info``, ``warning`` or ``fault``."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
-class EndAction:
-    """The run is over."""
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next master has to know, should this one die."""
 
     state: RunState
-    text: str
-    detail: str = ""
-
-
-Action: TypeAlias = (
-    StartAction | KillAction | AssignAction | PlanAction | DrainAction | CutAction | SettledAction
-    | CommitAction | QuarantineAction | AttemptAction | QuitAction | NoteAction | EndAction
-)  # fmt: skip
-
-
-@dataclass
-class _Fault:
-    """A slice on which the program raises, and what each worker that tried it found."""
-
-    reports: dict[str, Faulty] = field(default_factory=dict)
+    members: tuple[Member, ...]
+    row: Row
+    target: int
+    reason: str
+    spec: Spec | None
+    fingerprint: dict[str, str]
+    excluded: tuple[Excluded, ...]
+    committed_tick: int | None
+    version: int
+    stop_reason: str
+    end_text: str
+    next_worker: int
+    next_server: int
+    failures: int
+    early_deaths: int
+    plan_number: int
 
 
 class MasterState:
     """See the module's docstring.
 
     restored: (training step, tick, quarantine) of the checkpoint to go on from, or None.
+    memory: of the master before this one, to ``adopt`` its members.
     """
 
     def __init__(
-        self, config: Config, *, restored: tuple[int, int, tuple[Excluded, ...]] | None = None
+        self,
+        config: Config,
+        *,
+        restored: tuple[int, int, tuple[Excluded, ...]] | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.config = config
         self.state = RunState.STARTING
         self.members: dict[str, Member] = {}
         self.target, self.reason = config.worker_range[1], "the most that the settings allow"
-        self.restored = restored
+        standby = 1 if config.servers == 1 and config.snapshot_s > 0 else 0
+        self.row = Row([f"server-{number}" for number in range(config.servers + standby)])
         self.version = restored[1] if restored else 0
-        self.excluded: tuple[Excluded, ...] = restored[2] if restored else ()
+        self.quarantine = Quarantine(restored[2] if restored else ())
         self.spec: Spec | None = None
         self.schedule: Schedule | None = None
         self.plan: tuple[Share, ...] = ()
-        self.committed_tick: int | None = restored[1] if restored else None
+        self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
         self.fingerprint: dict[str, str] = {}
+        self.troubles: dict[str, str] = {}
+        """By server: why it cannot write its part just now."""
         self._assignment: Assignment | None = None
+        self._end_text = ""
         self._plan_number = 0
-        self._next_worker = 1
+        self._next_worker, self._next_server = 1, len(self.row.names)
         self._failures = self._early_deaths = 0
-        self._parts: dict[int, dict[str, Part]] = {}
-        self._broken_cuts: set[int] = set()
-        self._faults: dict[tuple[int, int], _Fault] = {}
         self._cut_s: float | None = None
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
+        if memory:
+            self._remember(memory)
         self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
             Join: self._on_join,
             Ready: self._on_ready,
@@ -303,10 +150,15 @@ class MasterState:
             Progress: self._on_progress,
             Lost: self._on_lost,
             Written: self._on_written,
+            Troubled: self._on_troubled,
+            Offer: self._on_offer,
             ExitedEvent: self._on_exited,
+            DisconnectedEvent: self._on_disconnected,
+            ReconnectedEvent: self._on_reconnected,
             CommittedEvent: self._on_committed,
             ScaleEvent: self._on_scale,
             StopEvent: self._on_stop,
+            OversleptEvent: self._on_overslept,
             TimeEvent: self._on_time,
         }
 
@@ -318,11 +170,28 @@ class MasterState:
     def total_ticks(self) -> int | None:
         return self.schedule.total_ticks if self.schedule else None
 
+    @property
+    def generation(self) -> int:
+        return self.row.generation
+
+    @property
+    def regrouping(self) -> bool:
+        """Whether a server was lost, and the others wait to go on."""
+        return self.row.generation > 0 and self.row.phase is not Phase.SERVING
+
+    @property
+    def committed_tick(self) -> int | None:
+        return self.commits.committed_tick
+
+    @property
+    def excluded(self) -> tuple[Excluded, ...]:
+        return self.quarantine.excluded
+
     def start(self, now_s: float) -> list[Action]:
         """The first actions of a run."""
         actions: list[Action] = []
-        for number in range(self.config.servers):
-            actions += self._start(f"server-{number}", "server", now_s)
+        for name in self.row.names:
+            actions += self._start(name, "server", now_s)
         return actions + self._size(now_s)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
@@ -331,12 +200,84 @@ class MasterState:
             return self._on_leaving(event, now_s) if isinstance(event, Leaving) else []
         return self._handlers[type(event)](event, now_s)
 
+    # --- from one master to the next -------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """What the next master needs, should this one die. Holds what goes on changing: encode it now."""
+        return Memory(
+            state=self.state,
+            members=tuple(self.members.values()),
+            row=self.row,
+            target=self.target,
+            reason=self.reason,
+            spec=self.spec,
+            fingerprint=self.fingerprint,
+            excluded=self.excluded,
+            committed_tick=self.committed_tick,
+            version=self.version,
+            stop_reason=self.stop_reason,
+            end_text=self._end_text,
+            next_worker=self._next_worker,
+            next_server=self._next_server,
+            failures=self._failures,
+            early_deaths=self._early_deaths,
+            plan_number=self._plan_number,
+        )
+
+    def _remember(self, memory: Memory) -> None:
+        self.state = memory.state
+        self.members = {member.name: member for member in memory.members}
+        self.row = memory.row
+        self.target, self.reason = memory.target, memory.reason
+        self.fingerprint = memory.fingerprint
+        self.quarantine = Quarantine(memory.excluded)
+        known = (memory.committed_tick, self.committed_tick)
+        self.commits = Commits(max((tick for tick in known if tick is not None), default=None))
+        self.version = memory.version
+        self.stop_reason, self._end_text = memory.stop_reason, memory.end_text
+        self._next_worker, self._next_server = memory.next_worker, memory.next_server
+        self._failures, self._early_deaths = memory.failures, memory.early_deaths
+        self._plan_number = memory.plan_number
+        if memory.spec:
+            self._learn(memory.spec)
+        ready = self.of("worker", MemberState.READY)
+        self.plan = make_plan([Speed(m.name, m.slice_s) for m in ready], self.config.num_slices)
+
+    def adopt(self, living: Mapping[str, int], now_s: float) -> list[Action]:
+        """Goes on in place of a master that died. living: process numbers of members that live, by name.
+
+        Who was started, but not written down, is ended. That those who are gone have gone is told after
+        this, by ExitedEvent.
+        """
+        if self.ended:
+            return [EndAction(self.state, self._end_text)]
+        if self.schedule and self.committed_tick == self.schedule.total_ticks:
+            return self._committed(self.schedule.total_ticks)
+        self._next_worker = max([self._next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
+        self._next_server = max([self._next_server, *(number_of(n) + 1 for n in living if "server" in n)])
+        actions: list[Action] = [KillAction(name) for name in living if name not in self.members]
+        for member in self.members.values():
+            member.heard_s = member.since_s = now_s
+            member.doubted_s = None
+            member.doubted_by.clear()
+            if member.role == "worker":
+                member.generation = 0  # what it was told may have been lost with the one who told it
+        if self.state is not RunState.STARTING:
+            self._cut_s = now_s
+        if self.row.generation and self.row.phase is Phase.SERVING:
+            going_on = Start(self.version, "memory", ("",) * len(self.row.names))
+            self._assignment = self._assignment_from(going_on)
+            actions += self._lead_on()
+        elif self.row.generation:
+            actions += self._halt_all(now_s)
+        return actions + self._size(now_s)
+
     # --- members ---------------------------------------------------------------------------------
 
     def of(self, role: str, *states: MemberState) -> list[Member]:
         """Members of a role, in order of their names' numbers; of any state if none is given."""
         chosen = [m for m in self.members.values() if m.role == role and (not states or m.state in states)]
-        return sorted(chosen, key=lambda member: int(member.name.rpartition("-")[2]))
+        return sorted(chosen, key=lambda member: number_of(member.name))
 
     def _start(self, name: str, role: str, now_s: float) -> list[Action]:
         self.members[name] = Member(name, role, MemberState.STARTING, now_s, heard_s=now_s)
@@ -369,19 +310,19 @@ class MasterState:
 
     def _on_join(self, event: Join, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
-        if member is None:
+        if member is None or member.role != event.role:
             return [QuitAction(event.name, "not a member of this run (any more)")]
         member.host, member.pid, member.endpoint = event.host, event.pid, event.endpoint
         member.heard_s = now_s
         if member.state is MemberState.STARTING:
             member.state = MemberState.LOADING
-        return self._admit_worker(member, event, now_s) if member.role == "worker" else self._assign_servers()
+        return self._admit_worker(member, event, now_s) if member.role == "worker" else self._form(now_s)
 
     def _admit_worker(self, member: Member, event: Join, now_s: float) -> list[Action]:
         if event.spec is None:
             return [QuitAction(member.name, "said nothing of the program")]
         if self.spec is None:
-            return self._learn(event) + self._assign_servers()
+            return self._meet_program(event, now_s)
         if differs := _spec_difference(self.spec, event.spec):
             text = f"{member.name} finds another program than the first worker: {differs}"
             return self._end(RunState.FAILED, text + ". Is model() or data() random beyond the seed?")
@@ -392,104 +333,217 @@ class MasterState:
                 quit_ = QuitAction(member.name, text)
                 return [quit_, *self._fail(member, f"{text}. Allow it with fingerprint: warn.", now_s)]
             actions.append(NoteAction("warning", f"{text}: the same answer is no longer promised"))
-        if self._assignment and all(m.state is MemberState.READY for m in self.of("server")):
-            actions.append(AssignAction(member.name, self._assigned(self._assignment)))
-        return actions
+        return actions + self._assign_worker(member)
 
-    def _learn(self, event: Join) -> list[Action]:
+    def _meet_program(self, event: Join, now_s: float) -> list[Action]:
         """The first worker says what the program is; from that follows all that is to be done."""
         assert event.spec is not None
-        self.spec, self.fingerprint = event.spec, event.fingerprint
+        self.fingerprint = event.fingerprint
+        schedule = self._learn(event.spec)
+        actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
+        if self.version >= schedule.total_ticks:
+            return actions + self._end(
+                RunState.FINISHED, f"there is nothing left to do: {schedule.total_steps} steps are done"
+            )
+        servers = zip(self.row.names[: self.config.servers], self.row.chunks, strict=False)
+        if idle := [name for name, chunks in servers if not chunks]:
+            text = f"the model is too small for {self.config.servers} servers: {', '.join(idle)} hold nothing"
+            actions.append(NoteAction("warning", text))
+        return actions + self._form(now_s)
+
+    def _learn(self, spec: Spec) -> Schedule:
+        self.spec = spec
         self.schedule = Schedule(
-            num_records=self.spec.num_records,
-            num_test=self.spec.num_test,
+            num_records=spec.num_records,
+            num_test=spec.num_test,
             batch_size=self.config.batch_size,
             num_slices=self.config.num_slices,
             epochs=self.config.epochs,
         )
-        notes: list[Action] = [NoteAction("warning", text) for text in self.spec.warnings]
-        if self.version >= self.schedule.total_ticks:
-            return notes + self._end(
-                RunState.FINISHED, f"there is nothing left to do: {self.schedule.total_steps} steps are done"
-            )
-        return notes
-
-    def _assigned(self, assignment: Assignment) -> Assignment:
-        return Assignment(**{**_fields(assignment), "excluded": self.excluded})
-
-    def _assign_servers(self) -> list[Action]:
-        """Once the program is known and all servers have joined, they can be given their chunks."""
-        servers = self.of("server")
-        if self._assignment or not self.spec or not self.schedule or self.ended:
-            return []
-        if any(server.state is MemberState.STARTING for server in servers):
-            return []
-        layout = Layout(self.spec.entries)
-        shares = spread(layout, len(servers))
-        every_steps, _ = self.config.checkpoint_interval
-        self._assignment = Assignment(
-            schedule=self.schedule,
-            spec=self.spec,
-            seed=self.config.seed,
-            servers=tuple(
-                ServerInfo(name=server.name, endpoint=server.endpoint, chunks=tuple(chunks))
-                for server, chunks in zip(servers, shares, strict=True)
-            ),
-            excluded=self.excluded,
-            start_tick=self.version,
-            restore_step=self.restored[0] if self.restored else None,
-            cut_every_steps=every_steps or 0,
-        )
-        actions: list[Action] = [AssignAction(server.name, self._assignment) for server in servers]
-        idle = [server.name for server, chunks in zip(servers, shares, strict=True) if not chunks]
-        if idle:
-            text = f"the model is too small for {len(servers)} servers: {', '.join(idle)} hold nothing"
-            actions.append(NoteAction("warning", text))
-        return actions
+        shares = spread(Layout(spec.entries), self.config.servers)
+        standbys = len(self.row.names) - self.config.servers
+        self.row.chunks = (*(tuple(share) for share in shares), *((),) * standbys)
+        return self.schedule
 
     def _on_ready(self, event: Ready, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
-        if member is None or member.state is not MemberState.LOADING:
+        if member is None or event.generation != self.row.generation:
             return []
-        member.state, member.since_s, member.heard_s = MemberState.READY, now_s, now_s
-        member.was_ready = True
-        if member.role == "server":
-            return self._assign_workers()
+        member.heard_s = now_s
+        if member.state is not MemberState.LOADING:
+            return []
+        member.state, member.since_s = MemberState.READY, now_s
         self._early_deaths = 0
+        if member.role == "server":
+            member.was_ready = True
+            return self._serve(now_s)
         if self.state is RunState.STARTING:
             self.state = RunState.RUNNING
             self._cut_s = now_s
-        note = NoteAction("info", f"{event.name} has joined, {event.started_s:.2f} s after it was asked for")
-        return [note, *self._replan(), *self._attempts(event.name)]
-
-    def _assign_workers(self) -> list[Action]:
-        if self._assignment is None or any(m.state is not MemberState.READY for m in self.of("server")):
-            return []
-        assignment = self._assigned(self._assignment)
-        return [AssignAction(m.name, assignment) for m in self.of("worker", MemberState.LOADING)]
+        first, member.was_ready = not member.was_ready, True
+        text = f"{event.name} has joined, {event.started_s:.2f} s after it was asked for"
+        notes: list[Action] = [NoteAction("info", text)] if first else []
+        return [*notes, *self._replan(), *self._attempts(event.name)]
 
     def _replan(self) -> list[Action]:
         """A new plan, if the workers that are ready are not those of the present one."""
         ready = self.of("worker", MemberState.READY)
         shares = make_plan([Speed(m.name, m.slice_s) for m in ready], self.config.num_slices)
-        if shares == self.plan or not self._assignment:
+        return [] if shares == self.plan else self._tell_plan(shares)
+
+    def _tell_plan(self, shares: tuple[Share, ...]) -> list[Action]:
+        self.plan = shares
+        if self.row.phase is not Phase.SERVING:
             return []
         self._plan_number += 1
-        self.plan = shares
-        return [PlanAction(self._plan_number, shares, tuple(m.name for m in self.of("server")))]
+        return [PlanAction(self._plan_number, shares, tuple(self.row.holders))]
 
     def _on_heartbeat(self, event: Heartbeat, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
         if member is None:
             return [QuitAction(event.name, "not a member of this run (any more)")]
         member.heard_s, member.tick, member.dropped = now_s, event.tick, event.dropped
-        member.slice_s = event.slice_s
+        member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
         member.usage = event.usage or member.usage
+        actions = self._settle_doubts(member)
+        if event.generation > self.row.generation:
+            # A master before this one died before it wrote that down.
+            self.row.generation = member.generation = event.generation
+            return actions + self._halt_all(now_s)
+        member.generation = max(member.generation, event.generation)
+        if member.role == "worker" and event.generation < self.row.generation:
+            actions += self._assign_worker(member)
         if member.state is MemberState.SUSPECT:
             member.state = MemberState.READY
             note = NoteAction("info", f"{event.name} is heard again")
-            return [note, *self._replan(), *self._attempts(event.name), *self._judge_all()]
-        return []
+            actions += [note, *self._replan(), *self._attempts(event.name), *self._judge(now_s)]
+        return actions
+
+    # --- the row of servers ----------------------------------------------------------------------
+
+    def _form(self, now_s: float) -> list[Action]:
+        """Once the program is known, and every server has joined or offered, they are given their chunks."""
+        if not self.spec or self.row.phase is not Phase.GATHERING or self.ended:
+            return []
+        servers = [self.members[name] for name in self.row.names]
+        if any(server.state is MemberState.STARTING for server in servers):
+            return []
+        if any(s.state is MemberState.HALTED and s.name not in self.row.offers for s in servers):
+            return []
+        start = self.row.start(self.committed_tick)
+        actions = self._go_back_to(start, now_s) if self.row.generation else []
+        self.row.generation += 1
+        self.row.phase = Phase.RESTORING
+        self.row.offers.clear()
+        self._assignment = self._assignment_from(start)
+        for server in servers:
+            server.state, server.generation = MemberState.LOADING, self.row.generation
+        return actions + [AssignAction(server.name, self._assignment) for server in servers]
+
+    def _assignment_from(self, start: Start) -> Assignment:
+        assert self.spec and self.schedule
+        every_steps, _ = self.config.checkpoint_interval
+        infos = [
+            ServerInfo(
+                name=name,
+                endpoint=self.members[name].endpoint,
+                chunks=chunks,
+                holder="" if holder == name else holder,
+            )
+            for name, chunks, holder in zip(self.row.names, self.row.chunks, start.holders, strict=True)
+        ]
+        return Assignment(
+            generation=self.row.generation,
+            schedule=self.schedule,
+            spec=self.spec,
+            seed=self.config.seed,
+            servers=tuple(infos),
+            excluded=self.excluded,
+            start_tick=start.tick,
+            in_memory=start.source == "memory",
+            restore_step=self.schedule.steps_before(start.tick) if start.source == "storage" else None,
+            cut_every_steps=every_steps or 0,
+            snapshot_s=self.config.snapshot_s,
+        )
+
+    def _go_back_to(self, start: Start, now_s: float) -> list[Action]:
+        """Everything after this version has not happened."""
+        reached, self.version = self.version, start.tick
+        self._last_made = self._all_made = False
+        if self.state is RunState.FINISHING and not self.stop_reason:
+            self.state = RunState.RUNNING
+        self.commits.forget()
+        self.quarantine.clear()
+        self.troubles.clear()
+        return [RegroupedAction(reached, start.tick, start.source), *self._size(now_s)]
+
+    def _serve(self, now_s: float) -> list[Action]:
+        """Once all servers have their chunks, the workers are told of them."""
+        servers = [self.members[name] for name in self.row.names]
+        if self.row.phase is not Phase.RESTORING or any(s.state is not MemberState.READY for s in servers):
+            return []
+        self.row.phase = Phase.SERVING
+        actions = self._lead_on()
+        for worker in self.of("worker"):
+            actions += self._assign_worker(worker)
+        return actions
+
+    def _lead_on(self) -> list[Action]:
+        """What a leading server that is new to its task, or to this master, has to know."""
+        actions = self._tell_plan(self.plan) if self.plan else []
+        return [*actions, CutAction(self.row.leader, finish=True)] if self.stop_reason else actions
+
+    def _assign_worker(self, worker: Member) -> list[Action]:
+        """Tells a worker of the servers, once for each generation."""
+        here = worker.state not in (MemberState.STARTING, MemberState.LOST)
+        if not here or self.row.phase is not Phase.SERVING or worker.generation == self.row.generation:
+            return []
+        assert self._assignment
+        worker.generation = self.row.generation
+        return [AssignAction(worker.name, msgspec.structs.replace(self._assignment, excluded=self.excluded))]
+
+    def _halt_all(self, now_s: float) -> list[Action]:
+        """Stops the servers that are left, to find out from where all of them can go on."""
+        self.row.phase = Phase.GATHERING
+        self.row.offers.clear()
+        actions: list[Action] = []
+        for server in self.of("server"):
+            if server.generation:
+                server.state, server.since_s = MemberState.HALTED, now_s
+                actions.append(HaltAction(server.name, self.row.generation + 1))
+        for worker in self.of("worker", MemberState.LOST):
+            worker.state = MemberState.SUSPECT  # its connection may have closed because of the server
+        return actions + self._form(now_s)
+
+    def _on_offer(self, event: Offer, now_s: float) -> list[Action]:
+        server, total = self.members.get(event.name), self.total_ticks
+        due = server and server.state is MemberState.HALTED and event.generation == self.row.generation + 1
+        if not server or not due or total is None:
+            return []
+        server.heard_s = now_s
+        possible = ((place, version) for place, version in event.held if 0 <= version <= total)
+        self.row.offers[event.name] = tuple(possible)
+        return self._form(now_s)
+
+    def _lose_server(self, server: Member, why: str, now_s: float) -> list[Action]:
+        """Another one takes its place, and all go on from what they have in common."""
+        gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why)]
+        self.troubles.pop(server.name, None)
+        if self.commits.final_under_way:  # all there is to know is written
+            server.state, server.since_s = MemberState.LOST, now_s
+            return gone
+        del self.members[server.name]
+        if not server.was_ready:
+            self._early_deaths += 1
+            if self._early_deaths > MOST_EARLY_DEATHS:
+                text = f"{self._early_deaths} processes in a row died before they were ready"
+                return gone + self._end(RunState.FAILED, f"{text}; the last, {server.name}, {why}")
+        name = f"server-{self._next_server}"
+        self._next_server += 1
+        self.row.replace(server.name, name)
+        gone += self._start(name, "server", now_s)
+        halted = self.row.generation == 0 or self.row.phase is Phase.GATHERING
+        return gone + (self._form(now_s) if halted else self._halt_all(now_s))
 
     # --- those who go ----------------------------------------------------------------------------
 
@@ -504,28 +558,68 @@ class MasterState:
         return []
 
     def _on_lost(self, event: Lost, now_s: float) -> list[Action]:
-        """Its connection to the leading server closed: it is dead, or as good as."""
-        member = self.members.get(event.worker)
+        """A connection in the data plane closed. A worker is dead then, or as good as; a server is asked."""
+        member = self.members.get(event.member)
+        if member is None or event.name not in self.members:
+            return []
+        if member.role == "server":
+            member.doubted_by.add(event.name)
+            return self._doubt(member, now_s)
         here = (MemberState.READY, MemberState.SUSPECT, MemberState.LOADING)
-        if member is None or member.role != "worker" or member.state not in here:
+        if member.state not in here or self.members[event.name].role != "server" or self.regrouping:
             return []
         member.state, member.since_s = MemberState.LOST, now_s
         anew = [] if self._last_made else self._size(now_s)  # at the end it may just have left
-        return [*self._replan(), *anew, *self._judge_all()]
+        return [*self._replan(), *anew, *self._judge(now_s)]
+
+    def _on_disconnected(self, event: DisconnectedEvent, now_s: float) -> list[Action]:
+        member = self.members.get(event.name)
+        return self._doubt(member, now_s) if member and member.role == "server" else []
+
+    def _on_reconnected(self, event: ReconnectedEvent, now_s: float) -> list[Action]:
+        """Says again what may have got lost; the member does the same."""
+        member = self.members.get(event.name)
+        if member is None:
+            return []
+        if member.role == "worker":
+            member.generation = 0  # it is told of the servers again, unless it says that it knows
+            return [DrainAction(member.name)] if member.state is MemberState.DRAINING else []
+        if member.state is MemberState.HALTED:
+            return [HaltAction(member.name, self.row.generation + 1)]
+        if member.state is MemberState.LOADING and self.row.phase is Phase.RESTORING and self._assignment:
+            return [AssignAction(member.name, self._assignment)]
+        return self._lead_on() if self.row.phase is Phase.SERVING else []
+
+    def _doubt(self, server: Member, now_s: float) -> list[Action]:
+        """It has a heartbeat's time to show that it lives."""
+        if server.doubted_s is None:
+            server.doubted_s = now_s
+        return []
+
+    def _settle_doubts(self, member: Member) -> list[Action]:
+        """It lives: who cannot reach it may try again."""
+        actions: list[Action] = []
+        for name in sorted(member.doubted_by) if self.row.phase is Phase.SERVING else ():
+            worker = self.members.get(name)
+            if worker and worker.role == "worker" and worker.generation == self.row.generation:
+                worker.generation = 0
+                actions += self._assign_worker(worker)
+        member.doubted_by.clear()
+        member.doubted_s = None
+        return actions
 
     def _on_exited(self, event: ExitedEvent, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
         if member is None:
             return []
-        if member.role == "server":
-            step = self._resume_point()
-            return self._end(RunState.FAILED, f"{event.name} {event.text}; go on with --resume, from {step}")
         if member.state is MemberState.DRAINING:
             del self.members[event.name]
             note = NoteAction("info", f"{event.name} has left")
-            return [note, *self._replan(), *self._size(now_s), *self._judge_all()]
+            return [note, *self._replan(), *self._size(now_s), *self._judge(now_s)]
         if event.failed:
             return self._fail(member, event.text, now_s)
+        if member.role == "server":
+            return self._lose_server(member, event.text, now_s)
         if not member.was_ready:
             self._early_deaths += 1
             if self._early_deaths > MOST_EARLY_DEATHS:
@@ -541,24 +635,23 @@ class MasterState:
     def _remove(self, member: Member, why: str, now_s: float) -> list[Action]:
         """Goes on without a worker, and starts another in its place."""
         self.members.pop(member.name, None)
-        note = NoteAction("fault", f"{member.name} {why}")
-        return [note, *self._replan(), *self._size(now_s), *self._judge_all()]
+        fault = FaultAction(member.name, "worker", why)
+        return [fault, *self._replan(), *self._size(now_s), *self._judge(now_s)]
 
     def _on_failed(self, event: Failed, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
         if member is None:
             return []
-        if member.role == "server":
-            return self._end(RunState.FAILED, f"{event.name}: {event.text}", event.traceback)
         if event.kind in USERS_FAULTS and self.state is RunState.STARTING:
             return self._end(RunState.FAILED, event.text)
         return self._fail(member, f"failed: {event.text}", now_s, event.traceback)
 
     def _fail(self, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
-        """A failure of the worker's own: ends the run once there are too many."""
+        """A failure of the member's own: ends the run once there are too many."""
         self._failures += 1
         if self._failures <= self.config.max_failures:
-            return self._remove(member, why, now_s)
+            lose = self._lose_server if member.role == "server" else self._remove
+            return lose(member, why, now_s)
         many = f"failure {self._failures}, max_failures is {self.config.max_failures}"
         return self._end(RunState.FAILED, f"{member.name} {why} ({many})", detail)
 
@@ -567,143 +660,159 @@ class MasterState:
     def _on_faulty(self, event: Faulty, now_s: float) -> list[Action]:
         if event.tick < self.version or event.name not in self.members:
             return []
-        if event.rows and {each.row for each in self.excluded}.issuperset(event.rows):
-            return []  # it has not heard of the quarantine yet
-        fault = self._faults.setdefault((event.tick, event.slice), _Fault())
-        first = not fault.reports
-        fault.reports[event.name] = event
+        if event.rows and self.quarantine.rows.issuperset(event.rows):
+            return [QuarantineAction((event.name,), self.excluded)]  # it has not heard of it (yet)
+        first = self.quarantine.report(event)
         others = tuple(m.name for m in self.of("worker", MemberState.READY) if m.name != event.name)
         attempt: list[Action] = [AttemptAction(others, event.tick, event.slice)] if first and others else []
-        return attempt + self._judge(event.tick, event.slice)
+        return attempt + self._judge(now_s)
 
     def _attempts(self, name: str) -> list[Action]:
         """Has a worker that is here (again) try the slices that wait for its word as well."""
-        waiting = [key for key, fault in self._faults.items() if name not in fault.reports]
-        return [AttemptAction((name,), tick, number) for tick, number in waiting]
+        return [AttemptAction((name,), tick, number) for tick, number in self.quarantine.untried(name)]
 
-    def _judge_all(self) -> list[Action]:
-        return [action for tick, number in list(self._faults) for action in self._judge(tick, number)]
-
-    def _judge(self, tick: int, number: int) -> list[Action]:
-        """Quarantines what the program raises on for every worker that is there, never for one alone.
-
-        While some worker can still compute the slice whole, it may do so, and the step goes on.
-        """
-        fault = self._faults[tick, number]
+    def _judge(self, now_s: float) -> list[Action]:
+        """Leaves out what the program raises on for every worker that is there, never for one alone."""
         ready = {m.name for m in self.of("worker", MemberState.READY, MemberState.DRAINING)}
-        if not ready or not ready <= set(fault.reports):
-            return []
-        del self._faults[tick, number]
-        report = next(fault.reports[name] for name in sorted(ready))
-        known = {each.row for each in self.excluded}
-        rows = [row for row in report.rows if row not in known]
+        actions: list[Action] = []
+        for report in self.quarantine.verdicts(ready):
+            actions += self._condemn(report)
+        return actions
+
+    def _condemn(self, report: Faulty) -> list[Action]:
+        rows = [row for row in report.rows if row not in self.quarantine.rows]
         if not rows:
-            text = f"the program raises on a slice of tick {tick}, though on none of its records alone"
+            text = f"the program raises on a slice of tick {report.tick}, though on none of its records alone"
             return self._end(RunState.FAILED, f"{text}: {report.text}", report.traceback)
-        if len(known) + len(rows) > self.config.max_quarantined:
+        if len(self.excluded) + len(rows) > self.config.max_quarantined:
             named = ", ".join(map(str, rows))
             text = f"the program raises on row {named} of the training data: {report.text}"
             most = f"max_quarantined is {self.config.max_quarantined}"
             return self._end(RunState.FAILED, f"{text} ({most})", report.traceback)
-        added = tuple(Excluded(row, tick) for row in rows)
-        self.excluded += added
+        self.quarantine.exclude(rows, report.tick)
         names = tuple(m.name for m in self.of("worker"))
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]
         return [*notes, QuarantineAction(names, self.excluded)]
 
     # --- progress and checkpoints ------------------------------------------------------------------
 
-    @property
-    def _leader(self) -> str:
-        return "server-0"
-
     def _on_progress(self, event: Progress, now_s: float) -> list[Action]:
+        right = event.generation == self.row.generation and event.name == self.row.leader
+        if not right or self.total_ticks is None or not 0 <= event.version <= self.total_ticks:
+            return []
         self.version = max(self.version, event.version)
-        self._faults = {key: fault for key, fault in self._faults.items() if key[0] >= self.version}
+        self.quarantine.forget(self.version)
         if event.last:
             self.state, self._last_made = RunState.FINISHING, True
         return []
 
     def _on_written(self, event: Written, now_s: float) -> list[Action]:
+        right = event.generation == self.row.generation and event.name in self.row.holders
+        if not right or self.total_ticks is None or not 0 <= event.tick <= self.total_ticks:
+            return []
         if event.error or event.part is None:
             return self._cut_failed(
                 event.tick, event.last, f"{event.name} could not write its part: {event.error}"
             )
-        if event.tick in self._broken_cuts:
+        parts = self.commits.written(event, self.row.holders)
+        if parts and self.commits.is_committed(event.tick):  # before the servers went back
+            return self._committed(event.tick)
+        return [CommitAction(event.tick, parts)] if parts else []
+
+    def _on_troubled(self, event: Troubled, now_s: float) -> list[Action]:
+        if event.name not in self.members:
             return []
-        parts = self._parts.setdefault(event.tick, {})
-        parts[event.name] = event.part
-        if len(parts) < len(self.of("server")):
-            return []
-        del self._parts[event.tick]
-        return [CommitAction(event.tick, event.last, tuple(parts[name] for name in sorted(parts)))]
+        before = self.troubles.pop(event.name, "")
+        if not event.text:
+            return [NoteAction("info", f"{event.name} can write its checkpoint again")] if before else []
+        self.troubles[event.name] = event.text
+        text = f"{event.name} cannot write its checkpoint, and tries again: {event.text}"
+        return [NoteAction("fault", text)]
 
     def _cut_failed(self, tick: int, last: bool, text: str) -> list[Action]:
-        self._parts.pop(tick, None)
-        if tick in self._broken_cuts:
+        news, last = self.commits.give_up(tick, last)
+        if not news:
             return []
-        self._broken_cuts.add(tick)
         if last:
             return self._end(RunState.FAILED, f"the final checkpoint is missing: {text}")
-        return [NoteAction("fault", f"a checkpoint failed: {text}"), SettledAction(self._leader, tick)]
+        return [NoteAction("fault", f"a checkpoint failed: {text}"), *self._settled(tick)]
+
+    def _settled(self, tick: int) -> list[Action]:
+        return [SettledAction(tuple(self.row.holders), tick)]  # who wrote a part need not tell of it again
 
     def _on_committed(self, event: CommittedEvent, now_s: float) -> list[Action]:
         if event.error:
-            return self._cut_failed(event.tick, event.last, event.error)
-        self.committed_tick = event.tick
+            return self._cut_failed(event.tick, False, event.error)
+        return self._committed(event.tick)
+
+    def _committed(self, tick: int) -> list[Action]:
+        last = self.commits.committed(tick)
         assert self.schedule is not None
-        total, done = self.schedule.total_steps, self.schedule.steps_before(event.tick)
-        if event.tick == self.total_ticks:
+        total, done = self.schedule.total_steps, self.schedule.steps_before(tick)
+        if tick == self.total_ticks:
             return self._end(RunState.FINISHED, f"all {total} steps are done")
-        if event.last:
+        if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
             return self._end(RunState.STOPPED, text)
-        return [SettledAction(self._leader, event.tick)]
+        return self._settled(tick)
+
+    # --- time --------------------------------------------------------------------------------------
 
     def _on_time(self, event: TimeEvent, now_s: float) -> list[Action]:
-        for server in self.of("server", MemberState.LOADING, MemberState.READY):
-            if now_s >= server.heard_s + self.config.lost_s:
-                text = f"{server.name} was silent for {now_s - server.heard_s:.0f} s, and is given up"
-                return self._end(RunState.FAILED, f"{text}; go on with --resume, from {self._resume_point()}")
         actions: list[Action] = []
-        for member in self.of("worker"):
-            actions += self._check_alive(member, now_s)
+        for member in [*self.of("server"), *self.of("worker")]:
+            if member.name in self.members and not self.ended:
+                actions += self._check_alive(member, now_s)
         _, every_s = self.config.checkpoint_interval
         if every_s and self._cut_s is not None and now_s >= self._cut_s + every_s and not self.stop_reason:
             self._cut_s = now_s
-            actions.append(CutAction(self._leader, finish=False))
+            if self.row.phase is Phase.SERVING:
+                actions.append(CutAction(self.row.leader, finish=False))
         return actions
 
     def next_time_s(self) -> float | None:
         """When to send a TimeEvent at the latest."""
-        times = [at_s for m in self.of("worker") if (at_s := self._patience_ends_s(m)) is not None]
-        servers = self.of("server", MemberState.LOADING, MemberState.READY)
-        times += [server.heard_s + self.config.lost_s for server in servers]
+        times = [at_s for m in self.members.values() if (at_s := self._patience_ends_s(m)) is not None]
         _, every_s = self.config.checkpoint_interval
         if every_s and self._cut_s is not None and not self.stop_reason:
             times.append(self._cut_s + every_s)
         return min(times, default=None)
 
     def _patience_ends_s(self, member: Member) -> float | None:
-        """When a worker that stays silent is no longer waited for; None if it may take its time."""
+        """When a member that stays silent is no longer waited for; None if it may take its time."""
         if member.state is MemberState.STARTING:
             return None
-        if member.state is MemberState.LOST:  # it may still send heartbeats, while all else of it hangs
-            return member.since_s + self.config.suspect_s
-        ready = member.state is MemberState.READY
-        return member.heard_s + (self.config.suspect_s if ready else self.config.lost_s)
+        if member.state is MemberState.LOST:
+            return member.since_s + self.config.suspect_s if member.role == "worker" else None
+        silent_s = member.heard_s + self.config.suspect_s
+        if member.role == "server":
+            doubt_s = self.config.heartbeat_s + DOUBT_S
+            return silent_s if member.doubted_s is None else min(silent_s, member.doubted_s + doubt_s)
+        return silent_s if member.state is MemberState.READY else member.heard_s + self.config.lost_s
 
     def _check_alive(self, member: Member, now_s: float) -> list[Action]:
         ends_s = self._patience_ends_s(member)
         if ends_s is None or now_s < ends_s:
             return []
+        silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
+        if member.role == "server":
+            doubted = member.doubted_s is not None and now_s < member.heard_s + self.config.suspect_s
+            return self._lose_server(member, "lost its connections" if doubted else silent, now_s)
         if member.state is MemberState.READY:
             member.state = MemberState.SUSPECT
             note = NoteAction("fault", f"{member.name} is silent; the others do its slices")
-            return [note, *self._replan(), *self._judge_all()]
-        silent = f"was silent for {now_s - member.heard_s:.0f} s, and is given up"
+            return [note, *self._replan(), *self._judge(now_s)]
         text = "lost its connection" if member.state is MemberState.LOST else silent
         return [KillAction(member.name), *self._remove(member, text, now_s)]
+
+    def _on_overslept(self, event: OversleptEvent, now_s: float) -> list[Action]:
+        for member in self.members.values():
+            member.heard_s += event.seconds
+            if member.doubted_s is not None:
+                member.doubted_s += event.seconds
+            if member.state is MemberState.LOST:
+                member.since_s += event.seconds
+        return []
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -711,7 +820,7 @@ class MasterState:
         if event.workers == self.target:
             return []
         old, self.target, self.reason = self.target, event.workers, "asked for by scale"
-        return [NoteAction("info", f"from {old} to {event.workers} workers, as asked"), *self._size(now_s)]
+        return [ResizedAction(old, event.workers, self.reason), *self._size(now_s)]
 
     def _on_stop(self, event: StopEvent, now_s: float) -> list[Action]:
         if self.stop_reason:
@@ -719,16 +828,14 @@ class MasterState:
         self.stop_reason = event.reason
         if self.state is RunState.STARTING:
             return self._end(RunState.STOPPED, f"{event.reason}, before the first step")
-        if self.state is not RunState.FINISHING:
-            self.state = RunState.FINISHING
-            return [
-                NoteAction("info", f"{event.reason}: one last checkpoint"),
-                CutAction(self._leader, finish=True),
-            ]
-        return []
+        if self.state is RunState.FINISHING:
+            return []
+        self.state = RunState.FINISHING
+        note = NoteAction("info", f"{event.reason}: one last checkpoint")
+        return [note, CutAction(self.row.leader, finish=True)] if not self.regrouping else [note]
 
     def _end(self, state: RunState, text: str, detail: str = "") -> list[Action]:
-        self.state = state
+        self.state, self._end_text = state, text
         quits: Sequence[Action] = [
             QuitAction(member.name, text) for role in ("worker", "server") for member in self.of(role)
         ]
@@ -739,10 +846,6 @@ def _use(member: Member) -> tuple[int, float]:
     """Who is of least use comes first: who is not ready yet, then the newest."""
     order = (MemberState.STARTING, MemberState.LOADING, MemberState.SUSPECT, MemberState.READY)
     return order.index(member.state), -member.since_s
-
-
-def _fields(assignment: Assignment) -> dict[str, Any]:
-    return {name: getattr(assignment, name) for name in assignment.__struct_fields__}
 
 
 def _spec_difference(first: Spec, other: Spec) -> str:

@@ -1,4 +1,8 @@
-"""What people are shown of a run: its status while it runs, its report when it is over."""
+"""What people are shown of a run: its status while it runs, its report when it is over; both tell its story.
+
+What is in ``StoryMemory`` outlives a master: it is plain data, bounded, and kept in the master's journal.
+Its times are seconds since the run's start.
+"""
 
 from __future__ import annotations
 
@@ -6,130 +10,352 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from elasticflow.config import Config
-from elasticflow.master.state import EndAction, MasterState, Member, NoteAction
+from elasticflow.master.actions import EndAction, NoteAction
+from elasticflow.master.costs import KEPT, Fault, Faults
+from elasticflow.master.members import Member
+from elasticflow.master.state import MasterState
 from elasticflow.messages import Progress, Usage, Written
+from elasticflow.schedule import Schedule
 
 RATE_WINDOW_S = 5.0
-EVENTS_SHOWN = 50
+SHOWN = 50
+"""So many events, evaluations, faults, ... are in a status; ``KEPT`` of each are in the report."""
+MOST_USAGES = 200
+"""So many workers' seconds are kept apart; those of workers that went before are one sum."""
 
 
-class Journal:
-    """Keeps what status and report need to know of the past. Times are seconds since the start."""
+class Event(msgspec.Struct):
+    """Something that people should read. kind: info, warning, fault or end."""
 
-    def __init__(self, config: Config, run_dir: str, start_step: int) -> None:
-        self._config, self._run_dir = config, run_dir
-        self._start_s = time.monotonic()
-        self._started_at = time.time()
-        self._start_step = start_step
-        self.events: list[dict[str, Any]] = []
-        self.evaluations: list[dict[str, Any]] = []
-        self.checkpoints: list[dict[str, Any]] = []
-        self.loss: float | None = None
-        self._first_step_s: float | None = None
+    time_s: float
+    kind: str
+    text: str
+
+
+class PartStory(msgspec.Struct):
+    """A server's part of a checkpoint. copy_s: no step could be made. write_s: in the background."""
+
+    step: int
+    server: str
+    copy_s: float
+    write_s: float
+    error: str = ""
+
+
+class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
+    """The number of workers to have has changed."""
+
+    time_s: float
+    old: int
+    new: int
+    reason: str
+
+
+class StoryMemory(msgspec.Struct, kw_only=True):
+    """All of the past that a new master has to know. started_at: since 1970. time_s: when it was remembered.
+
+    evaluations: by tick. usage: workers' seconds by name; gone: of those longest gone, together.
+    """
+
+    started_at: float
+    start_step: int
+    faults: Faults
+    time_s: float = 0.0
+    schedule: Schedule | None = None
+    version: int = 0
+    loss: float | None = None
+    first_step_s: float | None = None
+    committed_step: int | None = None
+    quarantined: tuple[int, ...] = ()
+    num_events: int = 0
+    events: list[Event] = []
+    evaluations: dict[int, dict[str, Any]] = {}
+    parts: list[PartStory] = []
+    parts_failed: int = 0
+    resizes: list[Resize] = []
+    usage: dict[str, Usage] = {}
+    gone: Usage = Usage()
+    num_ready: int = 0
+    blocked_s: float = 0.0
+    """Seconds of workers for which checkpoints kept them."""
+
+
+def _sum(usages: list[Usage]) -> Usage:
+    return Usage(**{name: sum(getattr(each, name) for each in usages) for name in Usage.__struct_fields__})
+
+
+def _lived_s(usage: Usage) -> float:
+    return usage.computing_s + usage.waiting_s + usage.starting_s + usage.recovering_s
+
+
+class Story:
+    """See the module's docstring. ``now_s`` is always a time of ``clock``, as the master's decisions have it.
+
+    remembered: what the master before this one remembered, if there was one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: str,
+        start_step: int,
+        remembered: StoryMemory | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._run_dir, self._clock = config, run_dir, clock
+        window_s = config.suspect_s + config.heartbeat_s
+        self._memory = remembered or StoryMemory(
+            started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s)
+        )
+        # Wall clocks may be set back; time does not run backwards for all that.
+        passed_s = max(self._memory.time_s, wall() - self._memory.started_at)
+        self._origin_s = clock() - passed_s
         self._steps: deque[tuple[float, int]] = deque()
-        self._usage: dict[str, Usage] = {}
 
-    def _elapsed_s(self) -> float:
-        return round(time.monotonic() - self._start_s, 3)
+    def remembered(self) -> StoryMemory:
+        """A copy of what the next master has to know."""
+        self._memory.time_s = self._time_s()
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self._memory), type=StoryMemory)
+
+    def _time_s(self, now_s: float | None = None) -> float:
+        return round((self._clock() if now_s is None else now_s) - self._origin_s, 3)
+
+    # --- what happens -------------------------------------------------------------------------------
 
     def note(self, note: NoteAction) -> None:
         """An event for people to read."""
-        self.events.append({"time_s": self._elapsed_s(), "kind": note.kind, "text": note.text})
+        self._memory.num_events += 1
+        self._memory.events.append(Event(self._time_s(), note.kind, note.text))
+        del self._memory.events[:-KEPT]
+
+    def fault(self, member: str, role: str, text: str, now_s: float) -> None:
+        """A worker, server or master is lost. That it is over is found out, or told by ``regrouped``.
+
+        More of the same member while it lasts only adds to it: it was silent, and then is given up.
+        """
+        self._memory.faults.add(member, role, text, self._time_s(now_s))
+
+    def regrouped(self, lost_version: int, start_version: int, source: str, now_s: float) -> None:
+        """The servers go on from another version than they had; source: memory, storage or beginning."""
+        steps = self._steps_before(lost_version) - self._steps_before(start_version)
+        self._memory.faults.regrouped(lost_version, start_version, steps, source, self._time_s(now_s))
+        self._steps.clear()
+
+    def resized(self, old: int, new: int, reason: str) -> None:
+        """The number of workers to have has changed."""
+        self._memory.resizes.append(Resize(self._time_s(), old, new, reason))
+        del self._memory.resizes[:-KEPT]
 
     def progress(self, state: MasterState, progress: Progress) -> None:
-        """News from the leading server."""
+        """News from the leading server; that of a past generation is none."""
+        if progress.generation != state.generation:
+            return
         assert state.schedule is not None and state.spec is not None
-        now_s = time.monotonic()
-        steps = state.schedule.steps_before(progress.version)
-        if steps > self._start_step and self._first_step_s is None:
-            self._first_step_s = now_s - self._start_s
-        self.loss = progress.loss if progress.loss is not None else self.loss
+        self._see(state)
+        memory, now_s, time_s = self._memory, self._clock(), self._time_s()
+        for _, seconds in getattr(progress, "stalls", ()):
+            memory.faults.stalled(seconds, time_s)
+        self._taken_over(progress.version, time_s)
+        memory.version = progress.version
+        memory.faults.version(progress.version, time_s)
+        steps = self._steps_before(progress.version)
+        if steps > memory.start_step and memory.first_step_s is None:
+            memory.first_step_s = time_s
+        memory.loss = progress.loss if progress.loss is not None else memory.loss
         self._steps.append((now_s, steps))
         while self._steps[0][0] < now_s - RATE_WINDOW_S and len(self._steps) > 2:
             self._steps.popleft()
+        names = ("cost", *state.spec.metrics)
         for tick, values in progress.evaluations:
             work = state.schedule.at(tick)
-            names = ("cost", *state.spec.metrics)
             measured = dict(zip(names, values, strict=False))
-            self.evaluations.append({"epoch": work.epoch + 1, "step": work.step, **measured})
+            memory.evaluations[tick] = {"epoch": work.epoch + 1, "step": work.step, **measured}
+        memory.evaluations = dict(sorted(memory.evaluations.items())[-KEPT:])
+
+    def _taken_over(self, version: int, time_s: float) -> None:
+        """If this master is a new one, it has found out now how far the others have got without it."""
+        steps = self._steps_before(version) - self._steps_before(self._memory.version)
+        done = "another took over" + (f", and found {steps} more steps done" if steps > 0 else "")
+        self._memory.faults.over("master", "master", done, time_s)
 
     def written(self, step: int, written: Written) -> None:
-        """A server's part of a checkpoint."""
-        self.checkpoints.append(
-            {"step": step, "server": written.name, "copy_s": written.copy_s, "write_s": written.write_s}
-        )
+        """A server's part of a checkpoint is written, or given up; one that is told again is the same."""
+        memory = self._memory
+        part = PartStory(step, written.name, written.copy_s, written.write_s, written.error)
+        parts = [each for each in memory.parts if (each.step, each.server) != (step, written.name)]
+        if len(parts) == len(memory.parts):
+            before_s = max((each.copy_s for each in parts if each.step == step), default=0.0)
+            memory.blocked_s += max(0.0, part.copy_s - before_s) * memory.num_ready
+            memory.parts_failed += bool(part.error)
+        memory.parts = [*parts, part][-KEPT:]
 
     def keep_usage(self, state: MasterState) -> None:
         """Remembers the workers' seconds, also of those that go."""
-        self._usage.update({member.name: member.usage for member in state.of("worker")})
+        self._see(state)
+        memory, workers = self._memory, state.of("worker")
+        for worker in workers:
+            before = memory.usage.get(worker.name, Usage())
+            if _lived_s(worker.usage) >= _lived_s(before):  # a new master may not have heard of it yet
+                memory.usage[worker.name] = worker.usage
+        here = {worker.name for worker in workers}
+        for name in [name for name in memory.usage if name not in here][: len(memory.usage) - MOST_USAGES]:
+            memory.gone = _sum([memory.gone, memory.usage.pop(name)])
+        memory.num_ready = sum(worker.state.value == "ready" for worker in workers)
+        if memory.num_ready >= state.target:
+            memory.faults.manned(self._time_s())
 
-    def _records_per_s(self, state: MasterState) -> float | None:
-        if len(self._steps) < 2 or state.schedule is None:
-            return None
-        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
-        if last_s <= first_s or last <= first:
-            return None
-        per_step = state.schedule.num_records / state.schedule.steps_per_epoch
-        return (last - first) * per_step / (last_s - first_s)
+    def _see(self, state: MasterState) -> None:
+        """What is to be remembered of the state."""
+        memory = self._memory
+        memory.schedule = state.schedule or memory.schedule
+        memory.quarantined = tuple(each.row for each in state.excluded)
+        faults, time_s = memory.faults, self._time_s()
+        known = {fault.member: fault for fault in faults.open("storage")}
+        for name in known.keys() - state.troubles.keys():
+            faults.over(name, "storage", "it was tried again until it was over", time_s)
+        for name, text in state.troubles.items():
+            if name not in known or known[name].text != text:
+                faults.add(name, "storage", text, time_s)
+        if state.committed_tick is not None and state.schedule is not None:
+            memory.committed_step = state.schedule.steps_before(state.committed_tick)
 
-    def status(self, state: MasterState) -> dict[str, Any]:
-        """The state of the run as plain values, for JSON."""
-        schedule = state.schedule
-        step = schedule.steps_before(state.version) if schedule else self._start_step
-        total = schedule.total_steps if schedule else None
-        rate = self._records_per_s(state)
-        eta_s = None
-        if schedule and total is not None and rate:
-            eta_s = (total - step) * schedule.num_records / schedule.steps_per_epoch / rate
-        host = socket.gethostname()
+    def _steps_before(self, version: int) -> int:
+        return self._memory.schedule.steps_before(version) if self._memory.schedule else 0
+
+    # --- what people are shown ----------------------------------------------------------------------
+
+    def so_far(self, most: int = KEPT) -> dict[str, Any]:
+        """The past as plain values; of events, faults and so on the last ones, at most so many each."""
+        memory, schedule, time_s = self._memory, self._memory.schedule, self._time_s()
+        step = max(memory.start_step, self._steps_before(memory.version))
+        evaluations = list(memory.evaluations.values())
+        faults = memory.faults
+        seconds = self._seconds()
+        lived_s = sum(seconds.values())
+        usage = _sum([memory.gone, *memory.usage.values()])
         return {
             "run": self._run_dir,
             "program": self._config.program,
             "backend": self._config.backend,
-            "state": state.state.value,
+            "snapshot_s": self._config.snapshot_s,
+            "started_at": memory.started_at,
+            "elapsed_s": time_s,
+            "first_step_s": memory.first_step_s,
             "epoch": min(step // schedule.steps_per_epoch + 1, schedule.epochs) if schedule else 1,
             "epochs": schedule.epochs if schedule else self._config.epochs,
+            "start_step": memory.start_step,
             "step": step,
-            "steps_total": total,
-            "loss": self.loss,
-            "records_per_s": rate,
-            "eta_s": eta_s,
-            "elapsed_s": self._elapsed_s(),
-            "target_workers": state.target,
-            "target_reason": state.reason,
-            "evaluation": self.evaluations[-1] if self.evaluations else None,
-            "num_evaluations": len(self.evaluations),
-            "evaluations": self.evaluations[-EVENTS_SHOWN:],
-            "checkpoint_step": self._committed_step(state),
-            "quarantined": [each.row for each in state.excluded],
-            "master": {"name": "master", "host": host, "pid": os.getpid(), "state": "running", "step": step},
-            "servers": [_member(server, state) for server in state.of("server")],
-            "workers": [_member(worker, state) for worker in state.of("worker")],
-            "num_events": len(self.events),
-            "events": self.events[-EVENTS_SHOWN:],
+            "steps_total": schedule.total_steps if schedule else None,
+            "records_covered": _covered(schedule, step) if schedule else 0,
+            "records_total": schedule.num_records * schedule.epochs if schedule else None,
+            "quarantined": list(memory.quarantined),
+            "loss": memory.loss,
+            "evaluation": evaluations[-1] if evaluations else None,
+            "num_evaluations": len(evaluations),
+            "evaluations": evaluations[-most:],
+            "checkpoint_step": memory.committed_step,
+            "checkpoints": msgspec.to_builtins(memory.parts[-most:]),
+            "checkpoints_failed": memory.parts_failed,
+            "workers_seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "goodput": round(seconds["productive"] / lived_s, 4) if lived_s else None,
+            "slices_computed": usage.num_slices,
+            "slices_computed_as_backup": usage.num_backup,
+            "num_faults": faults.num,
+            "faults": [_fault(fault) for fault in faults.kept[-most:]],
+            "standstill_s": round(faults.standing_still_s(time_s), 3),
+            "stalled_s": round(faults.stalled_s, 3),
+            "steps_redone": faults.steps_lost,
+            "storage_trouble": "; ".join(f"{f.member}: {f.text}" for f in faults.open("storage")),
+            "resizes": msgspec.to_builtins(memory.resizes[-most:]),
+            "num_events": memory.num_events,
+            "events": msgspec.to_builtins(memory.events[-most:]),
         }
 
-    def _committed_step(self, state: MasterState) -> int | None:
-        if state.committed_tick is None or state.schedule is None:
-            return None
-        return state.schedule.steps_before(state.committed_tick)
+    def _seconds(self) -> dict[str, float]:
+        """What the workers' seconds went into; each second into one thing.
 
-    def report(self, state: MasterState, end: EndAction) -> dict[str, Any]:
+        duplicated: on slices that somebody else had computed as well. checkpointing: waiting while servers
+        copied what is to be written.
+        """
+        memory = self._memory
+        usage = _sum([memory.gone, *memory.usage.values()])
+        redone_s = min(usage.redone_s, usage.computing_s)
+        blocked_s = min(memory.blocked_s, usage.waiting_s)
+        duplicated_s = 0.0
+        if memory.schedule and usage.num_slices:
+            ticks = max(0, memory.version - _tick_of(memory.schedule, memory.start_step))
+            needed = (ticks + memory.faults.ticks_lost) * memory.schedule.num_slices
+            extra = min(max(0, usage.num_slices - needed), usage.num_backup)
+            duplicated_s = min(extra * usage.computing_s / usage.num_slices, usage.computing_s - redone_s)
+        return {
+            "productive": usage.computing_s - redone_s - duplicated_s,
+            "redone": redone_s,
+            "duplicated": duplicated_s,
+            "starting": usage.starting_s,
+            "waiting": usage.waiting_s - blocked_s,
+            "recovering": usage.recovering_s,
+            "checkpointing": blocked_s,
+        }
+
+    def _records_per_s(self) -> float | None:
+        schedule = self._memory.schedule
+        if len(self._steps) < 2 or schedule is None:
+            return None
+        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
+        if last_s <= first_s or last <= first:
+            return None
+        return (last - first) * schedule.num_records / schedule.steps_per_epoch / (last_s - first_s)
+
+    def status(
+        self, state: MasterState, *, incarnation: int = 1, dropped: int = 0, refused: int = 0
+    ) -> dict[str, Any]:
+        """The run as plain values, for JSON. dropped, refused: messages and connections, by the master."""
+        return self._status(state, SHOWN, incarnation, dropped, refused)
+
+    def _status(
+        self, state: MasterState, most: int, incarnation: int, dropped: int, refused: int
+    ) -> dict[str, Any]:
+        self._see(state)
+        shown = self.so_far(most)
+        rate, eta_s = self._records_per_s(), None
+        if rate and shown["records_total"] is not None:
+            eta_s = max(0, shown["records_total"] - shown["records_covered"]) / rate
+        return {
+            **shown,
+            "state": state.state.value,
+            "generation": state.generation,
+            "regrouping": state.regrouping,
+            "records_per_s": rate,
+            "eta_s": eta_s,
+            "target_workers": state.target,
+            "target_reason": state.reason,
+            "master": {
+                "name": "master",
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "state": "running",
+                "step": shown["step"],
+                "incarnation": incarnation,
+                "dropped_messages": dropped,
+                "refused_connections": refused,
+            },
+            "servers": [_server(server, state) for server in state.of("server")],
+            "workers": [_member(worker, state) for worker in state.of("worker")],
+        }
+
+    def report(
+        self, state: MasterState, end: EndAction, *, incarnation: int = 1, dropped: int = 0, refused: int = 0
+    ) -> dict[str, Any]:
         """How the run went, for report.json: its last status, and more."""
-        schedule = state.schedule
-        status = self.status(state)
-        epochs, steps = divmod(status["step"], schedule.steps_per_epoch) if schedule else (0, 0)
-        usages = list(self._usage.values())
-        computing_s = sum(usage.computing_s for usage in usages)
-        waiting_s = sum(usage.waiting_s for usage in usages)
-        starting_s = sum(usage.starting_s for usage in usages)
-        lived_s = computing_s + waiting_s + starting_s
-        covered = 0
-        if schedule:
-            covered = epochs * schedule.num_records + min(steps * schedule.batch_size, schedule.num_records)
+        status = self._status(state, KEPT, incarnation, dropped, refused)
         over = {"state": "ended"}
         return {
             **status,
@@ -140,22 +366,29 @@ class Journal:
             "master": {**status["master"], **over},
             "servers": [{**server, **over} for server in status["servers"]],
             "workers": [{**worker, **over} for worker in status["workers"]],
-            "started_at": self._started_at,
-            "first_step_s": self._first_step_s,
-            "records_covered": covered,
-            "records_total": schedule.num_records * schedule.epochs if schedule else None,
-            "evaluations": self.evaluations,
-            "workers_seconds": {
-                "computing": round(computing_s, 3),
-                "waiting": round(waiting_s, 3),
-                "starting": round(starting_s, 3),
-            },
-            "goodput": round(computing_s / lived_s, 4) if lived_s else None,
-            "slices_computed": sum(usage.num_slices for usage in usages),
-            "slices_computed_as_backup": sum(usage.num_backup for usage in usages),
-            "checkpoints": self.checkpoints,
-            "events": self.events,
         }
+
+
+def _covered(schedule: Schedule, step: int) -> int:
+    """Records of all epochs that are in the first ``step`` steps."""
+    epochs, steps = divmod(step, schedule.steps_per_epoch)
+    return epochs * schedule.num_records + min(steps * schedule.batch_size, schedule.num_records)
+
+
+def _tick_of(schedule: Schedule, step: int) -> int:
+    """The tick at which a run that has made ``step`` steps goes on; an evaluation may be left to do."""
+    epochs, steps = divmod(step, schedule.steps_per_epoch)
+    return epochs * schedule.ticks_per_epoch + steps
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    shown = ("number", "time_s", "role", "member", "text", "seconds", "steps", "lasted_s", "done", "told")
+    return {name: getattr(fault, name) for name in shown}
+
+
+def _server(server: Member, state: MasterState) -> dict[str, Any]:
+    standby = bool(state.row.chunks) and server.name not in state.row.holders
+    return {**_member(server, state), "standby": standby}
 
 
 def _member(member: Member, state: MasterState) -> dict[str, Any]:

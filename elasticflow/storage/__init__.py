@@ -18,14 +18,16 @@ class Storage(Protocol):
 
     Names are relative POSIX paths, such as ``checkpoints/step-0000001200/manifest.json``; folders
     come into being with their first file. A name that is absolute, has a ``..`` or is not in its
-    shortest form raises ConfigError; what the medium refuses raises OSError.
+    shortest form raises ConfigError; what the medium refuses raises OSError. A storage that is gone
+    is never mistaken for an empty one: all methods raise OSError then, and none FileNotFoundError.
     """
 
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """A new file to write, read and seek in; at the end of the ``with`` it is there, whole, for good.
 
         Until then nobody sees it; if the body raises, nobody ever does. It replaces nothing:
-        raises FileExistsError, before the body or after it, if there is a file of that name.
+        raises FileExistsError, before the body or after it, if there is a file of that name, which
+        then is there for good. Where only the last act fails, the file may be there after an OSError.
         """
 
     def open(self, name: str) -> BinaryIO:
@@ -42,3 +44,6 @@ class Storage(Protocol):
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with all it holds; what is not there is no error."""
+
+    def sweep(self, folder: str) -> None:
+        """Removes what writers that were killed left in ``folder``, unseen. Nobody may be writing there."""

@@ -6,8 +6,9 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -18,10 +19,16 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class DirectoryStorage:
-    """The files under ``root``. See ``elasticflow.storage.Storage`` for what each method promises."""
+    """The files under ``root``, which is there. See ``Storage`` for what each method promises.
+
+    A root that is gone raises OSError (ESTALE) everywhere, and is never made anew: what would be
+    written there would be lost when the right one comes back.
+    """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
+        self._leftovers: set[Path] = set()
+        """Temporary files that could not be removed when writing them failed."""
 
     def __repr__(self) -> str:
         return f"DirectoryStorage({str(self.root)!r})"
@@ -29,46 +36,67 @@ class DirectoryStorage:
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         path = self._path(name)
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced", str(path))
-        _make_folder(path.parent)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
-        try:
-            with temporary.open("x+b") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            _publish(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        with self._rooted():
+            self._clear_leftovers()
+            if self.exists(name):
+                self._make_durable(path.parent)  # an earlier try may have failed to, as its very last act
+                raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced", str(path))
+            self._make_folder(path.parent)
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
+            try:
+                with open(temporary, "x+b") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                _publish(temporary, path)
+            finally:
+                self._leftovers.add(temporary)
+                self._clear_leftovers()
+            self._make_durable(path.parent)
 
     def open(self, name: str) -> BinaryIO:
-        return self._path(name).open("rb")
+        with self._rooted():
+            return open(self._path(name), "rb")
 
     def size(self, name: str) -> int:
-        return self._path(name).stat().st_size
+        with self._rooted():
+            return os.stat(self._path(name)).st_size
 
     def exists(self, name: str) -> bool:
-        return self._path(name).exists()
+        try:
+            os.stat(self._path(name))  # of all errors but this one nothing follows
+        except FileNotFoundError:
+            self._check_root()
+            return False
+        return True
 
     def list(self, folder: str = "") -> list[str]:
         path = self._path(folder) if folder else self.root
         try:
             return sorted(name for name in os.listdir(path) if not name.endswith(_TEMPORARY))
         except FileNotFoundError:
+            self._check_root()
             return []
 
     def remove(self, name: str) -> None:
         path = self._path(name)
         try:
-            if path.is_dir() and not path.is_symlink():
+            if stat.S_ISDIR(os.lstat(path).st_mode):
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                os.unlink(path)
             _sync_folder(path.parent)
         except FileNotFoundError:
-            pass
+            self._check_root()
+
+    def sweep(self, folder: str) -> None:
+        path = self._path(folder)
+        try:
+            for name in os.listdir(path):
+                if name.endswith(_TEMPORARY):
+                    os.unlink(path / name)
+        except FileNotFoundError:
+            self._check_root()
 
     def _path(self, name: str) -> Path:
         """Where ``name`` lies. Raises ConfigError if that is not below the root, or kept for temporaries."""
@@ -79,27 +107,59 @@ class DirectoryStorage:
             raise ConfigError(f"name {name!r} is no file's name. Use one such as 'folder/file.h5'.")
         return self.root / pure
 
+    def _check_root(self) -> None:
+        """Raises OSError (ESTALE) if the root is gone."""
+        try:
+            os.stat(self.root)
+        except FileNotFoundError:
+            raise OSError(errno.ESTALE, f"the storage's folder {self.root} is gone") from None
+
+    @contextmanager
+    def _rooted(self) -> Iterator[None]:
+        """Tells a file that is not there from a storage that is not there."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._check_root()
+            raise
+
+    def _make_folder(self, folder: Path) -> None:
+        """Creates a folder and those above it, up to the root."""
+        if folder != self.root and not os.path.isdir(folder):
+            self._make_folder(folder.parent)
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+
+    def _make_durable(self, folder: Path) -> None:
+        """Has the names in a folder, its own, and those above it survive a power cut."""
+        _sync_folder(folder)
+        if folder != self.root:
+            self._make_durable(folder.parent)
+
+    def _clear_leftovers(self) -> None:
+        """Removes what can be removed. A root that is gone may come back, and the file with it."""
+        for temporary in list(self._leftovers):
+            with suppress(OSError):
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                self._check_root()
+                self._leftovers.discard(temporary)
+
 
 def _publish(temporary: Path, path: Path) -> None:
     """Gives a complete file its name, atomically. Raises FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
+    except FileExistsError:
+        if not os.path.samefile(path, temporary):  # it is, where NFS repeats what it did already
+            raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
         # Without hard links a writer of the same name within these two lines goes unnoticed.
-        if path.exists():
+        if os.path.exists(path):
             raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from None
-        temporary.rename(path)
-
-
-def _make_folder(folder: Path) -> None:
-    """Creates a folder and those above it, so that they survive a power cut."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+        os.rename(temporary, path)
 
 
 def _sync_folder(folder: Path) -> None:

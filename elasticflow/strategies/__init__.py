@@ -24,6 +24,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     shares: tuple[Share, ...]
     cut: bool = False
+    snapshot: bool = False
     finish: bool = False
 
 
@@ -34,28 +35,40 @@ class Overdue(msgspec.Struct, frozen=True):
     slices: tuple[int, ...]
 
 
-Event: TypeAlias = Position | Overdue | None
+class Severed(msgspec.Struct, frozen=True):
+    """The way to ``member`` is lost: until ``connect`` nothing comes, and pushes go nowhere."""
+
+    member: str
+
+
+Event: TypeAlias = Position | Overdue | Severed | None
 
 
 class Strategy(ABC):
-    """A worker's way to the others. All methods may raise ProtocolError when the way is lost."""
+    """A worker's way to the others. It is told whom to connect to, and says when the way is lost."""
 
     @abstractmethod
-    def __init__(
-        self,
-        settings: MemberSettings,
-        keys: MemberKeys,
-        assignment: Assignment,
-        state: Vector,
-        wake_fd: int,
-    ) -> None:
+    def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
         """state: where versions are put. wake_fd: a descriptor that ends a wait early."""
 
+    @property
     @abstractmethod
-    def catch_up(self) -> Position:
-        """Waits for a version that is complete, puts it into ``state``, and returns where that is.
+    def dropped(self) -> int:
+        """Messages that were malformed, so far."""
 
-        Where there is no version yet, what ``state`` holds is made the first.
+    @abstractmethod
+    def connect(self, assignment: Assignment) -> None:
+        """Lets go of all connections, and begins those of an assignment. Does not wait.
+
+        The next Position that ``wait`` returns is a version of that generation. Where there is none yet,
+        what ``state`` holds now is made the first.
+        """
+
+    @abstractmethod
+    def wait(self) -> Event:
+        """Waits for a version, or for more to do. None: something else (``wake_fd``) is there.
+
+        A version is put into ``state``. It may be much later than the last one, for a worker that was late.
         """
 
     @abstractmethod
@@ -86,10 +99,6 @@ class Strategy(ABC):
     @abstractmethod
     def give_back(self, vector: Vector) -> None:
         """Returns a spare vector that has not been pushed."""
-
-    @abstractmethod
-    def wait(self) -> Event:
-        """Waits for the next version, or for more to do. None: something else (``wake_fd``) is there."""
 
     @abstractmethod
     def close(self) -> None:

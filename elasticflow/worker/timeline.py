@@ -19,15 +19,20 @@ class Timeline:
     def __init__(self, path: Path | None, starting_s: float) -> None:
         self._path = path
         self._kept: list[tuple[str, int, float, float]] = []
-        self._sums = {"computing": 0.0, "waiting": 0.0}
+        self._sums = {"computing": 0.0, "waiting": 0.0, "recovering": 0.0}
         self._starting_s = starting_s
+        self._redone_s = 0.0
         self.num_slices = 0
         self.num_backup = 0
 
-    def add(self, what: str, tick: int, since_s: float) -> float:
-        """From ``since_s`` until now was ``computing`` or ``waiting``; returns now."""
+    def add(self, what: str, tick: int, since_s: float, *, again: bool = False) -> float:
+        """From ``since_s`` until now was ``computing``, ``waiting`` or ``recovering``; returns now.
+
+        again: what was computed had been computed before.
+        """
         now_s = time.monotonic()
         self._sums[what] += now_s - since_s
+        self._redone_s += now_s - since_s if again else 0.0
         if self._path:
             self._kept.append((what, tick, since_s, now_s))
         return now_s
@@ -43,6 +48,8 @@ class Timeline:
             computing_s=self._sums["computing"],
             waiting_s=self._sums["waiting"],
             starting_s=self._starting_s,
+            recovering_s=self._sums["recovering"],
+            redone_s=self._redone_s,
             num_slices=self.num_slices,
             num_backup=self.num_backup,
         )

@@ -30,6 +30,7 @@ from elasticflow.member import MasterLink
 from elasticflow.messages import (
     Assignment,
     Attempt,
+    Beat,
     Drain,
     Failed,
     Faulty,
@@ -37,6 +38,7 @@ from elasticflow.messages import (
     Heartbeat,
     Join,
     Leaving,
+    Lost,
     Quarantine,
     Quit,
     Ready,
@@ -46,9 +48,9 @@ from elasticflow.program import Program, bind, blaming, load, naming
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
-from elasticflow.strategies import Overdue, Position, Strategy, load_strategy
+from elasticflow.strategies import Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.batches import Batches, slice_seed
-from elasticflow.worker.faults import Blame, blame
+from elasticflow.worker.faults import blame
 from elasticflow.worker.sums import Total, total_of
 from elasticflow.worker.timeline import Timeline
 
@@ -70,14 +72,17 @@ class Loaded:
         if test is not None and self.program.metrics is not None:
             self.program, measured = _measuring(self.program, self.binding, names, train.positional)
         columns = train.rows(np.arange(min(2, train.num_rows)))
+        self._open_replica = partial(
+            open_replica,
+            self.program,
+            seed=settings.seed,
+            threads=settings.threads,
+            sample={argument: columns[column] for argument, column in self.binding.items()},
+            metric_arguments=measured,
+        )
         with naming(settings.program):
-            self.replica: Replica = open_replica(
-                self.program,
-                seed=settings.seed,
-                threads=settings.threads,
-                sample={argument: columns[column] for argument, column in self.binding.items()},
-                metric_arguments=measured,
-            )
+            self.replica: Replica = self._open_replica()
+        self._first_sums = _sums(self.replica.state)
         self.schedule = Schedule(
             num_records=train.num_rows,
             num_test=test.num_rows if test else 0,
@@ -86,6 +91,20 @@ class Loaded:
             epochs=1,
         )
         self.settings = settings
+
+    def make_first_values(self) -> None:
+        """Puts the first values of all back into the replica's state.
+
+        Raises ProgramError if model() does not make the same ones again.
+        """
+        if _sums(self.replica.state) != self._first_sums:
+            for mine, first in zip(self.replica.state.groups, self._open_replica().state.groups, strict=True):
+                np.copyto(mine, first)
+        if _sums(self.replica.state) != self._first_sums:
+            raise ProgramError(
+                f"{self.program.path}: model() gave other first values when it was called once more. They "
+                "must follow from the seed: make tensors and layers in model(), not when the file is loaded."
+            )
 
     def batches(self, schedule: Schedule) -> Batches:
         return Batches(schedule, self.sources, self.settings.seed, self.binding, self.replica)
@@ -143,6 +162,11 @@ class Loaded:
         )
 
 
+def _sums(vector: Vector) -> list[int]:
+    """A number for the bits of each group: not proof against malice, but quick."""
+    return [int(np.add.reduce(group.view(np.uint64))) for group in vector.groups]
+
+
 def _open_sources(program: Program, path: str) -> Sources:
     if path:
         return Sources(open_path(path), None)
@@ -168,7 +192,7 @@ def _measuring(
 
 
 class Worker:
-    """A worker from its assignment on."""
+    """A worker from its first assignment on, through all generations of servers."""
 
     def __init__(
         self, loaded: Loaded, assignment: Assignment, strategy: Strategy, link: MasterLink, timeline: Timeline
@@ -180,43 +204,104 @@ class Worker:
         self._batches = loaded.batches(self._schedule)
         self._batches.exclude(assignment.excluded)
         self._timeline = timeline
-        self._faulty: dict[int, Blame] = {}
+        self._started_s: float | None = None
+        """Seconds from the process's start until it was ready for the first time."""
+        self._position: Position | None = None
+        """In the present generation; None until there is one, and once the way there is lost."""
+        self._severed: Severed | None = None
+        self._faulty: dict[int, Faulty] = {}
         self._done: set[int] = set()
         """Slices of the present tick that this worker has pushed to all servers."""
+        self._redo_until = 0
+        """Ticks below were computed in a generation before this one."""
         self._slice_s = 0.0
-        self._draining = self._quit = False
+        self._draining = self._leaving = False
+        self.generation = 0
         self.tick = -1
+        self._take_up(assignment)
 
     def run(self) -> None:
         """Trains until the run ends, or the worker is drained or told to quit."""
-        position = self._strategy.catch_up()
-        self._replica.refresh()
-        self._link.send(Ready(name=self._name, started_s=time.time() - self._loaded.settings.started_s))
-        while not self._quit and position.version < self._schedule.total_ticks:
-            mine = _slices_of(position, self._name)
-            if self._draining and not mine:
-                break
-            following = self._do_tick(position, mine)
-            if following is None or position.finish and following.version == position.version + 1:
-                break
-            position = following
+        while not self._leaving:
+            self._catch_up()
+            while self._position and not self._leaving:
+                self._do_tick(self._position)
 
-    def _do_tick(self, position: Position, mine: range) -> Position | None:
-        """Computes this worker's slices, and overdue ones, until there is another version."""
-        self.tick = position.version
-        work = self._schedule.at(self.tick)
+    # --- generations of servers ------------------------------------------------------------------
+
+    def _take_up(self, assignment: Assignment) -> None:
+        """Goes over to these servers."""
+        from_nothing = not assignment.in_memory and assignment.restore_step is None
+        if from_nothing and self._started_s is not None:
+            self._loaded.make_first_values()
+        self._part()
+        self._severed = None
+        self.generation = assignment.generation
+        self._strategy.connect(assignment)
+
+    def _part(self) -> None:
+        """The present tick is not to be gone on with."""
+        self._position = None
+        self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
         self._done.clear()
+
+    def _lose(self, event: Severed) -> None:
+        """Tells the master, who answers with an Assignment, sooner or later."""
+        self._part()
+        self._severed = event
+        self._link.send(Lost(name=self._name, member=event.member))
+
+    def _catch_up(self) -> None:
+        """Waits for a version to go on from."""
+        first, since_s = self._started_s is None, time.monotonic()
+        while not self._leaving and self._position is None:
+            event = self._strategy.wait()
+            since_s = time.monotonic() if first else self._timeline.add("recovering", self.tick, since_s)
+            if isinstance(event, Position):
+                self._enter(event)
+            elif isinstance(event, Severed):
+                self._lose(event)
+            elif event is None:
+                for message in self._link.received():
+                    self._obey(message)
+        if self._position:
+            if self._started_s is None:
+                self._started_s = time.time() - self._loaded.settings.started_s
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        assert self._started_s is not None
+        self._link.send(Ready(name=self._name, generation=self.generation, started_s=self._started_s))
+
+    def _enter(self, position: Position) -> None:
+        self._position = position
+        self._faulty.clear()
+        self._done.clear()
+        self._replica.refresh()
+
+    # --- ticks -----------------------------------------------------------------------------------
+
+    def _do_tick(self, position: Position) -> None:
+        """Computes this worker's slices, and overdue ones, until there is something else to be done."""
+        mine = _slices_of(position, self._name)
+        if position.version >= self._schedule.total_ticks or self._draining and not mine:
+            self._leaving = True
+            return
+        self.tick = position.version
+        work = self._schedule.at(self.tick)
         self._compute(position, work, mine)
         self._fetch_ahead(work, mine)
         since_s = time.monotonic()
-        while not self._quit:
+        while not self._leaving and self._position is position:
             event = self._strategy.wait()
             since_s = self._timeline.add("waiting", self.tick, since_s)
             if isinstance(event, Position):
-                self._replica.refresh()
-                return event
-            if isinstance(event, Overdue):
+                self._leaving = position.finish and event.version == position.version + 1
+                self._enter(event)
+            elif isinstance(event, Severed):
+                self._lose(event)
+            elif isinstance(event, Overdue):
                 if event.tick == self.tick:
                     # Each server asks for itself, and for the same slices.
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
@@ -225,24 +310,41 @@ class Worker:
                         self._compute(position, work, fresh)
             else:
                 for message in self._link.received():
-                    self._obey(message, position, work)
+                    self._obey(message)
                 if self._draining and not mine and not self._faulty:
-                    return None
+                    self._leaving = True
             since_s = time.monotonic()
-        return None
 
-    def _obey(self, message: FromMaster, position: Position, work: Work) -> None:
+    def _obey(self, message: FromMaster) -> None:
+        position = self._position
         if isinstance(message, Quit):
-            self._quit = True
+            self._leaving = True
         elif isinstance(message, Drain):
             self._draining = True
+        elif isinstance(message, Assignment):
+            self._batches.exclude(message.excluded)
+            if message.generation >= self.generation + (self._severed is None):
+                self._take_up(message)
         elif isinstance(message, Quarantine):
             self._batches.exclude(message.excluded)
             again = sorted(self._faulty)
             self._faulty.clear()
-            self._compute(position, work, again)
-        elif isinstance(message, Attempt) and message.tick == self.tick and message.slice not in self._faulty:
-            self._compute(position, work, [message.slice])
+            if position:
+                self._compute(position, self._schedule.at(position.version), again)
+        elif isinstance(message, Attempt):
+            if position and message.tick == position.version and message.slice not in self._faulty:
+                self._compute(position, self._schedule.at(position.version), [message.slice])
+        elif isinstance(message, Beat):
+            self._repeat()
+
+    def _repeat(self) -> None:
+        """Tells a new master what the one before may have taken with it."""
+        if self._severed:
+            self._link.send(Lost(name=self._name, member=self._severed.member))
+        elif self._position:
+            self._say_ready()
+        for faulty in self._faulty.values():
+            self._link.send(faulty)
 
     # --- computing -------------------------------------------------------------------------------
 
@@ -255,7 +357,8 @@ class Worker:
             since_s = time.monotonic()
             totals = total_of(node, work.kind, partial(self._leaf, work), self._strategy.give_back)
             num_slices = node.stop - node.first
-            slice_s = (self._timeline.add("computing", work.tick, since_s) - since_s) / num_slices
+            now_s = self._timeline.add("computing", work.tick, since_s, again=work.tick < self._redo_until)
+            slice_s = (now_s - since_s) / num_slices
             self._timeline.num_slices += num_slices
             self._slice_s = slice_s
             for number, (part, total) in enumerate(totals):
@@ -312,17 +415,15 @@ class Worker:
         alone = rows if work.kind is Kind.TRAIN else rows[:0]
         found = blame(error, self._loaded.program.path, self._replica, self._batches, alone, scratch)
         self._strategy.give_back(scratch)
-        self._faulty[number] = found
-        self._link.send(
-            Faulty(
-                name=self._name,
-                tick=work.tick,
-                slice=number,
-                rows=found.rows,
-                text=found.text,
-                traceback=found.traceback,
-            )
+        self._faulty[number] = Faulty(
+            name=self._name,
+            tick=work.tick,
+            slice=number,
+            rows=found.rows,
+            text=found.text,
+            traceback=found.traceback,
         )
+        self._link.send(self._faulty[number])
 
     def _fetch_ahead(self, work: Work, mine: range) -> None:
         """While others still compute: reads what this worker will most likely need next."""
@@ -332,7 +433,14 @@ class Worker:
 
     def heartbeat(self) -> Heartbeat:
         """Called by the master link's thread."""
-        return Heartbeat(name=self._name, tick=self.tick, slice_s=self._slice_s, usage=self._timeline.usage())
+        return Heartbeat(
+            name=self._name,
+            tick=self.tick,
+            generation=self.generation,
+            slice_s=self._slice_s,
+            usage=self._timeline.usage(),
+            dropped=self._strategy.dropped,
+        )
 
 
 def _slices_of(position: Position, name: str) -> range:
@@ -345,31 +453,17 @@ def _slices_of(position: Position, name: str) -> range:
 def main(settings: MemberSettings, keys: MemberKeys) -> int:
     """A worker's whole life; returns its exit code."""
     running: list[Worker] = []
-    link = MasterLink(
+    link = MasterLink.of(
+        settings,
         keys,
-        settings.master,
-        heartbeat=lambda: running[0].heartbeat() if running else Heartbeat(name=settings.name, tick=-1),
-        heartbeat_s=settings.heartbeat_s,
-        lost_s=settings.lost_s,
+        lambda: running[0].heartbeat() if running else Heartbeat(name=settings.name, tick=-1),
     )
     try:
         link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
         loaded = Loaded(settings)
-        spec = loaded.rehearse()
-        link.send(
-            Join(
-                name=settings.name,
-                role="worker",
-                host=sockets.gethostname(),
-                pid=os.getpid(),
-                fingerprint=fingerprint(settings.threads),
-                spec=spec,
-            )
-        )
-        assignment = link.wait_for((Assignment, Quit))
-        if isinstance(assignment, Quit):
+        assignment = _join(loaded, link)
+        if assignment is None:
             return 0
-        assert isinstance(assignment, Assignment)
         _train(loaded, assignment, keys, link, running)
         link.send(Leaving(name=settings.name, usage=running[0].heartbeat().usage))
         return 0
@@ -383,12 +477,30 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
         link.close()
 
 
+def _join(loaded: Loaded, link: MasterLink) -> Assignment | None:
+    """Tells the master who this is; None: it is not needed."""
+    settings = loaded.settings
+    join = Join(
+        name=settings.name,
+        role="worker",
+        host=sockets.gethostname(),
+        pid=os.getpid(),
+        fingerprint=fingerprint(settings.threads),
+        spec=loaded.rehearse(),
+    )
+    while True:
+        link.send(join)
+        answer = link.wait_for((Assignment, Quit, Beat))  # Beat: of another master
+        if not isinstance(answer, Beat):
+            return answer if isinstance(answer, Assignment) else None
+
+
 def _train(
     loaded: Loaded, assignment: Assignment, keys: MemberKeys, link: MasterLink, running: list[Worker]
 ) -> None:
     settings = loaded.settings
     strategy_class = load_strategy(settings.strategy)
-    strategy = strategy_class(settings, keys, assignment, loaded.replica.state, link.wake_fd)
+    strategy = strategy_class(settings, keys, loaded.replica.state, link.wake_fd)
     path = Path(settings.run_dir, "timelines", f"{settings.name}.jsonl") if settings.timeline else None
     timeline = Timeline(path, time.time() - settings.started_s)
     running.append(Worker(loaded, assignment, strategy, link, timeline))

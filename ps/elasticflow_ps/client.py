@@ -1,4 +1,4 @@
-"""A worker's way to the parameter servers."""
+"""A worker's way to the parameter servers: sockets and arrays around ClientState."""
 
 from __future__ import annotations
 
@@ -7,145 +7,175 @@ from collections import deque
 import numpy as np
 import zmq
 
-from elasticflow.errors import ProtocolError
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Layout, Vector
+from elasticflow.layout import Array, Layout, Vector
 from elasticflow.messages import (
     Assignment,
-    Compute,
     FromServer,
-    Gone,
     Initial,
     Pull,
     Push,
-    Uninitialised,
+    ServerInfo,
+    ToServer,
     Version,
 )  # fmt: skip
+from elasticflow.schedule import Schedule
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node
-from elasticflow.strategies import Event, Overdue, Position, Strategy
+from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
 from elasticflow.transport import Context, DataLink
+from elasticflow_ps import client_state as cs
 from elasticflow_ps.parcels import Parcel, parcels_of
+
+Frames = list[memoryview]
 
 
 class _Server:
     """One server, as this worker sees it."""
 
-    def __init__(self, link: DataLink, parcels: list[Parcel]) -> None:
-        self.link = link
-        self.parcels = parcels
-        self.version = -1
-        """The version whose parcels are being collected."""
-        self.frames: dict[int, list[memoryview]] = {}
-        self.orders: Version | None = None
+    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
+        self.name, self.link = info.name, link
+        self.greeted = False
+        self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
+        self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
 
-    def take(self, message: Version, frames: list[memoryview]) -> None:
-        if message.version != self.version:
-            self.version, self.frames, self.orders = message.version, {}, None
-        self.frames[message.parcel] = frames
-        if message.parcel == 0:
-            self.orders = message
-
-    @property
-    def complete(self) -> bool:
-        return len(self.frames) == len(self.parcels)
+    def checked(self, message: FromServer, frames: Frames) -> Frames | None:
+        """The frames, if they are what this message needs."""
+        if not isinstance(message, Version) or message.same:
+            return None if frames else frames
+        known = 0 <= message.parcel < len(self.parcels)
+        return frames if known and [f.nbytes for f in frames] == self._sizes[message.parcel] else None
 
 
 class ParameterServers(Strategy):
     """Pushes sums of gradients to the servers that hold their chunks, and pulls versions.
 
-    The last push to each server of a tick asks for the next version, which saves a message.
+    The last push to each server of a tick asks for the next version, which saves a message. Servers
+    without chunks only stand by, and are left alone.
     """
 
-    def __init__(
-        self,
-        settings: MemberSettings,
-        keys: MemberKeys,
-        assignment: Assignment,
-        state: Vector,
-        wake_fd: int,
-    ) -> None:
-        self._name = settings.name
-        self._schedule = assignment.schedule
+    def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
+        self._name, self._encrypt, self._keys = settings.name, settings.encrypt_data, keys
         self._layout: Layout = state.layout
         self._state = state
-        self._held = -1
-        """The version in ``state``."""
+        self._wake_fd = wake_fd
         self._spares: list[Vector] = []
         self._sending: deque[tuple[Vector, list[zmq.MessageTracker]]] = deque()
-        self._poller, self._servers_poller = zmq.Poller(), zmq.Poller()
-        self._poller.register(wake_fd, zmq.POLLIN)
         self._context: Context = zmq.Context()
         self._servers: list[_Server] = []
-        for info in assignment.servers:
-            link = DataLink(self._context, keys, info.endpoint, settings.encrypt_data)
-            self._servers.append(_Server(link, parcels_of(self._layout, info.chunks)))
-            for poller in (self._poller, self._servers_poller):
-                poller.register(link.socket, zmq.POLLIN)
-                poller.register(link.monitor, zmq.POLLIN)
+        self._poller = self._new_poller()
+        self._schedule: Schedule
+        self._client: cs.ClientState
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped + sum(server.link.dropped for server in self._servers)
+
+    # --- connections -----------------------------------------------------------------------------
+
+    def connect(self, assignment: Assignment) -> None:
+        self._disconnect()
+        infos = [info for info in assignment.servers if info.chunks]
+        for info in infos:
+            link = DataLink(self._context, self._keys, info.endpoint, self._encrypt)
+            link.socket.sndtimeo = 0  # ms; what is closed would be waited for, for ever
+            self._servers.append(_Server(info, link, self._layout))
+            self._poller.register(link.socket, zmq.POLLIN)
+            self._poller.register(link.monitor, zmq.POLLIN)
+            link.hello(self._name, assignment.generation)
+        self._schedule = assignment.schedule
+        self._client = cs.ClientState(
+            [len(server.parcels) for server in self._servers],
+            assignment.schedule,
+            has_first=not assignment.in_memory and assignment.restore_step is None,
+        )
+
+    def _disconnect(self) -> None:
+        """Lets go of all servers at once, and of what has not been sent yet."""
+        self._dropped = self.dropped
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.link.close(linger_ms=0)
+        self._sending.clear()  # ZeroMQ may hold on to these for a while; nobody has to wait for it
+        self._poller = self._new_poller()
+
+    def _new_poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._wake_fd, zmq.POLLIN)
+        return poller
+
+    def close(self) -> None:
         for server in self._servers:
-            server.link.greet(settings.name)
+            server.link.close()
+        self._context.term()
 
-    # --- versions --------------------------------------------------------------------------------
+    # --- waiting ---------------------------------------------------------------------------------
 
-    def catch_up(self) -> Position:
-        """Asks all servers, and meets them at the oldest version that any of them has as its newest."""
-        wanted = -1
+    def wait(self) -> Event:
         while True:
-            for server in self._servers:
-                server.version = -1
-                server.frames = {}
-                server.link.send(Pull(version=wanted, have=self._held))
-            if self._collect(wanted):
-                wanted = min(server.version for server in self._servers)
-                if all(server.version == wanted for server in self._servers):
-                    return self._adopt()
-            else:
-                wanted = -1
-
-    def _collect(self, wanted: int) -> bool:
-        """Waits for a whole version from every server; False if some are past ``wanted``."""
-        open_ = set(range(len(self._servers)))
-        intact = True
-        while open_:
-            self._servers_poller.poll()
+            woken = {source for source, _ in self._poller.poll()}
             for number, server in enumerate(self._servers):
-                while received := self._receive(server):
-                    message, frames = received
-                    right = isinstance(message, Version) and (wanted < 0 or message.version == wanted)
-                    if isinstance(message, Version) and right and number in open_:
-                        server.take(message, frames)
-                        if server.complete:
-                            open_.discard(number)
-                    elif isinstance(message, Gone):
-                        intact = False
-                        open_.discard(number)
-                    elif isinstance(message, Uninitialised):
-                        self._initialise(server)
-        return intact
+                if server.link.socket not in woken and server.link.monitor not in woken:
+                    continue
+                if event := self._hear(number, server):
+                    return event
+                if server.link.is_closed():
+                    return self._handle(cs.ClosedEvent(number))
+            if self._wake_fd in woken:
+                return None
 
-    def _initialise(self, server: _Server) -> None:
-        for parcel in server.parcels:
-            values = [span.view(self._state).copy() for span in parcel.state]
-            server.link.send(Initial(parcel=parcel.number), values)
+    def _hear(self, number: int, server: _Server) -> Event:
+        """Takes in what has come from a server, up to the first thing that matters to the worker."""
+        while received := server.link.receive():
+            message, frames = received
+            event = self._handle(cs.ReceivedEvent(number, message, server.checked(message, frames)))
+            if event:
+                return event
+        if server.link.greeted and not server.greeted:
+            server.greeted = True
+            self._handle(cs.GreetedEvent(number))
+        return None
 
-    def _adopt(self) -> Position:
-        """Puts the collected version into the state."""
-        for server in self._servers:
+    def _handle(self, event: cs.Event) -> Event:
+        """At most one of the actions concerns the worker, and it is the last."""
+        result: Event = None
+        for action in self._client.handle(event):
+            result = self._act(action)
+        return result
+
+    def _act(self, action: cs.Action) -> Event:
+        if isinstance(action, cs.AdoptAction):
+            return self._adopt(action)
+        if isinstance(action, cs.ComputeAction):
+            return Overdue(action.tick, action.slices)
+        server = self._servers[action.server]
+        if isinstance(action, cs.PullAction):
+            self._send(server, Pull(version=action.version, have=action.have))
+        elif isinstance(action, cs.InitialAction):
             for parcel in server.parcels:
-                frames = server.frames.pop(parcel.number)
-                for span, frame in zip(parcel.state, frames, strict=False):  # no frames: the same as before
-                    np.copyto(span.view(self._state), np.frombuffer(frame, span.dtype))
-        orders = self._servers[0].orders
-        assert orders is not None
-        self._held = orders.version
-        return Position(version=orders.version, shares=orders.shares, cut=orders.cut, finish=orders.finish)
+                values = [span.view(self._state).copy() for span in parcel.state]
+                self._send(server, Initial(parcel=parcel.number), values)
+        elif isinstance(action, cs.SeveredAction):
+            self._disconnect()
+            return Severed(server.name)
+        else:
+            self._dropped += 1
+        return None
 
-    def _receive(self, server: _Server) -> tuple[FromServer, list[memoryview]] | None:
-        received = server.link.receive()
-        if received is None and server.link.is_closed():
-            raise ProtocolError(f"the connection to the parameter server at {server.link.endpoint} is lost")
-        return received
+    def _adopt(self, action: cs.AdoptAction) -> Position:
+        for server, frames in zip(self._servers, action.frames, strict=True):
+            for parcel in server.parcels:
+                for span, frame in zip(parcel.state, frames[parcel.number], strict=False):  # none: the same
+                    np.copyto(span.view(self._state), np.frombuffer(frame, span.dtype))
+        orders = action.orders
+        return Position(
+            version=action.version,
+            shares=orders.shares,
+            cut=orders.cut,
+            snapshot=orders.snapshot,
+            finish=orders.finish,
+        )
 
     # --- pushes ----------------------------------------------------------------------------------
 
@@ -179,11 +209,12 @@ class ParameterServers(Strategy):
                     empty=total is None,
                     lr=lr,
                     cut=position.cut,
+                    snapshot=position.snapshot,
                     finish=position.finish,
                     slice_s=slice_s,
                     pull=last and parcel is server.parcels[0],
                 )
-                tracker = server.link.send(push, [] if total is None else parcel.views(total, kind))
+                tracker = self._send(server, push, [] if total is None else parcel.views(total, kind))
                 if tracker:
                     trackers.append(tracker)
         if total is not None:
@@ -191,29 +222,13 @@ class ParameterServers(Strategy):
 
     def ask(self, position: Position) -> None:
         for server in self._servers:
-            server.link.send(Pull(version=position.version + 1, have=position.version))
+            self._send(server, Pull(version=position.version + 1, have=position.version))
 
-    # --- waiting ---------------------------------------------------------------------------------
-
-    def wait(self) -> Event:
-        while True:
-            woken = self._poller.poll()
-            for server in self._servers:
-                while received := self._receive(server):
-                    message, frames = received
-                    if isinstance(message, Version):
-                        server.take(message, frames)
-                    elif isinstance(message, Compute):
-                        return Overdue(message.tick, message.slices)
-                    elif isinstance(message, Gone):
-                        return self.catch_up()
-            if all(s.complete and s.version == self._held + 1 for s in self._servers):
-                return self._adopt()
-            sockets = {source for source, _ in woken}
-            if not any(s.link.socket in sockets for s in self._servers):
-                return None
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.link.close()
-        self._context.term()
+    def _send(
+        self, server: _Server, message: ToServer, arrays: list[Array] | None = None
+    ) -> zmq.MessageTracker | None:
+        """To a server whose connection has closed, nothing: ``wait`` finds out about that."""
+        try:
+            return server.link.send(message, arrays or [])
+        except zmq.Again:
+            return None

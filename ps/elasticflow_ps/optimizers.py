@@ -28,21 +28,24 @@ BLOCK_BYTES = 128 << 10
 Slots: TypeAlias = Mapping[str, Array]
 Number: TypeAlias = Callable[[float], Array]
 """Makes a 0-d array of the parameters' dtype: cast once per chunk, not in each pass over each block."""
-Step: TypeAlias = Callable[[Array, Sequence[Array], Array], None]
-"""``step(grad, slots, out)`` brings the slots of one block up to date and writes what to subtract from
-its parameters, learning rate included, to ``out``. ``out`` is scratch until then; ``grad`` is only read.
+Step: TypeAlias = Callable[[Array, Sequence[Array], Sequence[Array], Array], None]
+"""``step(grad, slots, after, out)`` writes what follows the slots of one block to ``after``, which may be
+the same arrays, and what to subtract from its parameters, learning rate included, to ``out``, which is
+scratch until then. ``grad`` is only read.
 """
 
 
 class Kernel(ABC):
     """The update rule of one optimizer. Holds no arrays: any number of threads may share a kernel.
 
-    slots: names of the arrays kept per parameter, as in the state of torch's optimizer.
+    slots: names of the arrays kept per parameter, as in the state of torch's optimizer. initial: the
+    value of all their elements before the first update.
     coupled_decay: weight decay that is added to the gradient (L2 regularisation).
     decoupled_decay: weight decay that shrinks the parameters directly.
     """
 
     slots: tuple[str, ...] = ()
+    initial: float = 0.0
     coupled_decay: float
     decoupled_decay: float = 0.0
 
@@ -52,7 +55,7 @@ class Kernel(ABC):
 
     def new_slots(self, like: Array) -> dict[str, Array]:
         """Slots before the first update, each of the shape and dtype of the parameters ``like``."""
-        return {name: np.zeros_like(like) for name in self.slots}
+        return {name: np.full_like(like, self.initial) for name in self.slots}
 
     def apply(
         self,
@@ -60,20 +63,22 @@ class Kernel(ABC):
         grad: Array,
         slots: Slots,
         out: Array,
+        slots_out: Slots,
         *,
         lr: float,
         update: int,
         grad_scale: float = 1.0,
     ) -> None:
-        """Write the parameters that follow ``params`` to ``out`` and change ``slots`` in place.
+        """Write the parameters that follow ``params`` to ``out``, and the slots that follow to ``slots_out``.
 
-        params, grad: (n,) of one dtype, only read; out, slots: the same, overlapping neither.
+        params, grad, slots: (n,) of one dtype, only read; out, slots_out: the same, overlapping none of
+        them, but that an array of ``slots_out`` may be its namesake in ``slots``: the bits are the same.
         update: the number of this update, from 1.
         grad_scale: factor on the gradient, see ``clip_scale``.
         Overflow and NaN pass silently into ``out``; the worker looks for them.
         """
         assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
-        state = [slots[name] for name in self.slots]
+        before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
         length = BLOCK_BYTES // params.itemsize
         spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
         number = partial(np.array, dtype=params.dtype)
@@ -91,7 +96,7 @@ class Kernel(ABC):
                 if self.coupled_decay:
                     np.multiply(p, decay, out=o)
                     g = np.add(g, o, out=s)
-                step(g, [slot[block] for slot in state], o)
+                step(g, [slot[block] for slot in before], [slot[block] for slot in after], o)
                 if shrink != 1:  # the gradient, which may lie in s, has been used
                     p = np.multiply(p, shrink, out=s)
                 np.subtract(p, o, out=o)
@@ -118,15 +123,15 @@ class SGDKernel(Kernel):
         intake = number(1 - self.optimizer.dampening)
         nesterov = self.optimizer.nesterov
 
-        def plain(grad: Array, slots: Sequence[Array], out: Array) -> None:
+        def plain(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
             np.multiply(grad, rate, out=out)
 
-        def with_momentum(grad: Array, slots: Sequence[Array], out: Array) -> None:
-            (buffer,) = slots
+        def with_momentum(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+            (old,), (buffer,) = slots, after
             if update == 1:  # dampening does not apply yet
                 np.copyto(buffer, grad)
             else:
-                np.multiply(buffer, momentum, out=buffer)
+                np.multiply(old, momentum, out=buffer)
                 taken = grad if intake == 1 else np.multiply(grad, intake, out=out)
                 np.add(buffer, taken, out=buffer)
             if nesterov:
@@ -161,22 +166,22 @@ class AdamKernel(Kernel):
         keep1, keep2 = number(1 - float(intake1)), number(beta2)  # torch.lerp rounds 1 - beta1 first
         slow = float(intake1) < 0.5
 
-        def step(grad: Array, slots: Sequence[Array], out: Array) -> None:
-            mean, square, *largest = slots
-            np.subtract(grad, mean, out=out)
+        def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+            (old_mean, old_square, *old_largest), (mean, square, *largest) = slots, after
+            np.subtract(grad, old_mean, out=out)
             if slow:  # torch.lerp starts from the nearer end
                 np.multiply(out, intake1, out=out)
-                np.add(mean, out, out=mean)
+                np.add(old_mean, out, out=mean)
             else:
                 np.multiply(out, keep1, out=out)
                 np.subtract(grad, out, out=mean)
 
             np.multiply(grad, grad, out=out)
             np.multiply(out, intake2, out=out)
-            np.multiply(square, keep2, out=square)
+            np.multiply(old_square, keep2, out=square)
             np.add(square, out, out=square)
-            for top in largest:
-                square = np.maximum(top, square, out=top)
+            for old_top, top in zip(old_largest, largest, strict=True):
+                square = np.maximum(old_top, square, out=top)
 
             np.sqrt(square, out=out)
             np.add(out, eps, out=out)
@@ -194,18 +199,16 @@ class AdagradKernel(Kernel):
     def __init__(self, optimizer: api.Adagrad) -> None:
         super().__init__(optimizer)
         self.optimizer = optimizer
-
-    def new_slots(self, like: Array) -> dict[str, Array]:
-        return {"sum": np.full_like(like, self.optimizer.initial_accumulator_value)}
+        self.initial = optimizer.initial_accumulator_value
 
     def step(self, lr: float, update: int, number: Number) -> Step:
         rate = number(lr / (1 + (update - 1) * self.optimizer.lr_decay))
         eps = number(self.optimizer.eps)
 
-        def step(grad: Array, slots: Sequence[Array], out: Array) -> None:
-            (total,) = slots
+        def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+            (old,), (total,) = slots, after
             np.multiply(grad, grad, out=out)
-            np.add(total, out, out=total)
+            np.add(old, out, out=total)
             np.sqrt(total, out=out)
             np.add(out, eps, out=out)
             np.divide(grad, out, out=out)

@@ -64,6 +64,10 @@ class Parcel:
         """What a version carries."""
         return tuple(span for span in self.spans if span.rule is not Rule.REPORT)
 
+    def copied(self, slots: Sequence[str]) -> tuple[Span, ...]:
+        """What a copy of this parcel carries: each span for its value, then for each of its slots."""
+        return tuple(span for span in self.state for _ in range(1 + (span.rule is Rule.UPDATE) * len(slots)))
+
     def pushed(self, kind: Kind) -> tuple[Span, ...]:
         """What a push carries in a tick of this kind."""
         return self.spans if kind is Kind.TRAIN else self._report

@@ -1,4 +1,12 @@
-"""The parameter server's process: sockets, arrays and the checkpoint's writer around ServerState."""
+"""The parameter server's process, through all the generations that it lives in.
+
+    joining ── Assignment ──> getting its chunks ── Ready ──> serving, or standing by
+                   ^                   │                          │
+                   └── Offer ─── halted <───────── Halt ──────────┘          and Quit at any time
+
+Each generation has connections of its own. What a process keeps from one to the next is its memory: the
+store, as it stands, and snapshots. Whatever it has told the master and still holds it can tell again.
+"""
 
 from __future__ import annotations
 
@@ -6,419 +14,469 @@ import os
 import socket as sockets
 import time
 import traceback
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import zmq
 
-from elasticflow.checkpoint import Part, Reader, folder_of, load_manifest, part_name, write_part
-from elasticflow.errors import ElasticFlowError, ProtocolError
+from elasticflow.checkpoint import folder_of
+from elasticflow.errors import CheckpointError, ProtocolError
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Layout, Rule
+from elasticflow.layout import Layout
 from elasticflow.member import MasterLink
 from elasticflow.messages import (
+    AllSafe,
     Assignment,
+    Beat,
     Clip,
-    Compute,
     Cut,
     Failed,
+    Fetch,
     Finish,
     FromMaster,
+    FromServer,
     Gone,
+    Halt,
     Heartbeat,
     Initial,
     Join,
+    Keep,
+    Kept,
     Leaving,
     Lost,
     Norms,
+    Offer,
     Plan,
-    Progress,
     Pull,
     Push,
     Quit,
     Ready,
+    Safe,
     Settled,
-    Uninitialised,
-    Version,
-    Written,
+    State,
+    ToMaster,
+    ToServer,
+    Troubled,
 )  # fmt: skip
-from elasticflow.schedule import Kind
 from elasticflow.settings import MemberSettings
 from elasticflow.storage import Storage
 from elasticflow.transport import (
     Closed,
     Context,
-    DataLink,
     DataListener,
     Opened,
-    Peer,
     Received,
     admit_only_members,
     poll_ms,
 )  # fmt: skip
 from elasticflow_ps import state as st
-from elasticflow_ps.optimizers import kernel_for
-from elasticflow_ps.parcels import Parcel, parcels_of
-from elasticflow_ps.store import Snapshot, Store, Sum, scale_for
+from elasticflow_ps.keeping import Keeping
+from elasticflow_ps.optimizers import Kernel, kernel_for
+from elasticflow_ps.parcels import parcels_of
+from elasticflow_ps.parts import Parts
+from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
+from elasticflow_ps.snapshots import Copy, Row
+from elasticflow_ps.sources import Fetching, Loading
+from elasticflow_ps.store import Snapshot, Store
+from elasticflow_ps.ways import Ways
 
-PROGRESS_S = 0.1
-"""The leading server tells the master how far it is at most this often."""
+
+class Master(Protocol):
+    """What a server needs of its ``MasterLink``."""
+
+    @property
+    def wake_fd(self) -> int: ...
+
+    def send(self, message: ToMaster) -> None: ...
+
+    def start_heartbeats(self) -> None: ...
+
+    def received(self) -> list[FromMaster]: ...
 
 
-class Server:
-    """One parameter server, from its assignment on."""
+class _Generation:
+    """What follows from an Assignment for one of the servers in it."""
+
+    def __init__(self, assignment: Assignment, name: str) -> None:
+        self.assignment = assignment
+        infos, spec = assignment.servers, assignment.spec
+        self.place = [info.name for info in infos].index(name)
+        self.info = infos[self.place]
+        self.layout = Layout(spec.entries)
+        self.kernel: Kernel = kernel_for(spec.optimizer)
+        self.parcels = [parcels_of(self.layout, info.chunks) if info.chunks else [] for info in infos]
+        self.shapes = [[parcel.copied(self.kernel.slots) for parcel in parcels] for parcels in self.parcels]
+        self.start = assignment.start_tick if assignment.in_memory else None
+        """The version to go on from in memory."""
+        self.row = Row(
+            names=tuple(info.name for info in infos),
+            parcels=tuple(len(parcels) for parcels in self.parcels),
+            place=self.place,
+            last_version=assignment.schedule.total_ticks,
+            snapshots=assignment.snapshot_s > 0,
+        )
+        keeper, clips = self.row.keeper(self.place), spec.optimizer.clip_norm is not None
+        leader = infos[0].name if self.info.chunks and self.place > 0 and (keeper or clips) else ""
+        self.linked = [info for info in infos if info.name in (keeper, leader)]
+        """The servers that this one connects to."""
+
+    def new_store(self) -> Store:
+        """With slots as they are before the first update, and without values."""
+        return Store(self.parcels[self.place], self.kernel)
+
+
+class ParameterServer:
+    """One parameter server's process. ``endpoint`` is where ``listener`` is reached."""
 
     def __init__(
         self,
-        name: str,
-        assignment: Assignment,
-        listener: DataListener,
-        link: MasterLink,
+        settings: MemberSettings,
+        keys: MemberKeys,
         storage: Storage,
-        lead: DataLink | None,
+        context: Context,
+        listener: DataListener,
+        master: Master,
     ) -> None:
-        self.name = name
-        self._listener, self._link, self._storage, self._lead = listener, link, storage, lead
-        self._schedule, spec = assignment.schedule, assignment.spec
-        self._optimizer = spec.optimizer
-        self.layout = Layout(spec.entries)
-        self._num_servers = len(assignment.servers)
-        mine = next(server for server in assignment.servers if server.name == name)
-        self._parcels = parcels_of(self.layout, mine.chunks)
-        self._store = Store(self._parcels, kernel_for(spec.optimizer))
-        self._leads = assignment.servers[0].name == name
-        restored = assignment.restore_step is not None
-        self._state = st.ServerState(
-            schedule=assignment.schedule,
-            num_parcels=len(self._parcels),
-            combine=Sum.plus,
-            leads=self._leads,
-            clips=spec.optimizer.clip_norm is not None,
-            start=assignment.start_tick if restored else None,
-            cut_every_steps=assignment.cut_every_steps,
+        self.name = settings.name
+        self._settings, self._storage = settings, storage
+        self._listener, self._master = listener, master
+        self._join = Join(
+            name=self.name,
+            role="server",
+            host=sockets.gethostname(),
+            pid=os.getpid(),
+            endpoint=f"tcp://{settings.host}:{listener.port}",
         )
-        if assignment.restore_step is not None:
-            self._restore(assignment.restore_step, assignment.start_tick)
-        self._workers: dict[str, Peer] = {}
-        self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._written: deque[tuple[Written, list[Any]]] = deque()
-        self._written_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._losses: list[float] = []
-        self._evaluations: list[tuple[int, tuple[float, ...]]] = []
-        self._told_s = 0.0
-        self._told_version = -1
+        self._ways = Ways(settings, keys, context, listener)
+        self._keeping = Keeping(self._ways)
+        self._parts = Parts(self.name, storage, settings.storage_patience_s, master.send)
+        self._evaluations: Evaluations = {}
+        self._generation = 0
+        """Of the last assignment that was taken up."""
+        self._halted = 0
+        """The generation to come; 0: none."""
+        self._now: _Generation | None = None
+        self._store: Store | None = None
+        self._live: Copy | None = None
+        """What of ``store`` can be gone on from, while this server is halted."""
+        self._serving: Serving | None = None
+        self._fetching: Fetching | None = None
+        self._loading: Loading | None = None
+        self._ready = False
+        self._tick = 0
+        self._lost: set[str] = set()
         self._dropped = 0
         self._quit = False
 
-    def _restore(self, step: int, tick: int) -> None:
-        manifest = load_manifest(self._storage, step)
-        with Reader(self._storage, manifest) as reader:
-            self._store.restore(tick, reader.read_chunk)
-
     def heartbeat(self) -> Heartbeat:
-        """Called by the master link's thread."""
-        dropped = self._dropped + self._listener.dropped
-        return Heartbeat(name=self.name, tick=self._state.version, dropped=dropped)
+        """May be called by any thread."""
+        serving = self._serving
+        dropped = self._dropped + self._ways.dropped + self._keeping.dropped
+        return Heartbeat(
+            name=self.name,
+            tick=serving.version if serving else self._tick,
+            generation=self._generation,
+            dropped=dropped + (serving.dropped if serving else 0),
+        )
 
     # --- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serves until the master says Quit."""
-        poller = zmq.Poller()
-        waited = [self._listener.socket, self._listener.monitor, self._link.wake_fd, self._written_fd]
-        for source in [*waited, *([self._lead.socket, self._lead.monitor] if self._lead else [])]:
-            poller.register(source, zmq.POLLIN)
+        """Joins, and does what it is told until the master says Quit."""
+        self._master.send(self._join)
+        self._master.start_heartbeats()
         while not self._quit:
-            ready = {source for source, _ in poller.poll(poll_ms(self._timeout_s()))}
-            if self._listener.socket in ready or self._listener.monitor in ready:
-                for news in self._listener.receive():
-                    self._take(news)
-                for closed in self._listener.closed():
-                    self._take(closed)
-            if self._link.wake_fd in ready:
-                for message in self._link.received():
-                    self._obey(message)
-            if self._written_fd in ready:
-                self._tell_written()
-            if self._lead and self._lead.socket in ready:
-                self._hear_lead(self._lead)
-            if self._lead and not self._quit and self._lead.is_closed():
-                raise ProtocolError("the connection to the leading server is lost")
-            self._handle(st.TimeEvent())
-            self._tell_progress()
-        self._writer.shutdown()
+            self._turn(self._wait())
+
+    def close(self) -> None:
+        """Lets go of all connections, and waits for nothing."""
+        self._stop()
+        for name in list(self._ways.links):
+            self._ways.drop(name)
+        self._parts.close()
+
+    def _wait(self) -> set[object]:
+        poller = zmq.Poller()
+        sources = [self._listener.socket, self._listener.monitor, self._master.wake_fd, self._parts.fd]
+        for link in self._ways.links.values():
+            sources += link.sources
+        for source in [*sources, *([self._loading.fd] if self._loading else [])]:
+            poller.register(source, zmq.POLLIN)
+        return {source for source, _ in poller.poll(poll_ms(self._timeout_s()))}
 
     def _timeout_s(self) -> float | None:
-        due = self._state.next_due_s()
-        if self._leads and self._told_version < self._state.version:
-            due = min(due or float("inf"), self._told_s + PROGRESS_S)
-        return None if due is None else due - time.monotonic()
+        if self._halted:
+            return None
+        if self._keeping.busy:
+            return 0.0
+        due_s = self._serving.due_s() if self._serving else None
+        return None if due_s is None else due_s - time.monotonic()
+
+    def _turn(self, ready: set[object]) -> None:
+        if self._listener.socket in ready or self._listener.monitor in ready:
+            for news in self._listener.receive():
+                self._take(news)
+            for closed in self._listener.closed():
+                self._take(closed)
+        for link in list(self._ways.links.values()):
+            if not ready.isdisjoint(link.sources):
+                for message, frames in link.receive():
+                    self._guarded(self._hear, link.name, message, frames)
+                if link.is_closed():
+                    self._ways.drop(link.name)
+                    self._tell_lost(link.name)
+        if self._parts.fd in ready:
+            self._parts.turn()
+        if self._loading and self._loading.fd in ready:
+            self._loading.turn()
+        if self._master.wake_fd in ready:
+            for order in self._master.received():
+                self._obey(order)
+        if self._serving:
+            self._serving.turn()
+        if not self._halted:
+            self._keeping.turn()
+
+    def _guarded(self, take: Callable[..., None], *arguments: Any) -> None:
+        """Drops, and counts, a message that makes no sense."""
+        try:
+            take(*arguments)
+        except ProtocolError:
+            self._dropped += 1
+
+    # --- the master ------------------------------------------------------------------------------
 
     def _obey(self, message: FromMaster) -> None:
-        if isinstance(message, Plan):
-            self._handle(st.PlanEvent(message.number, message.shares))
-        elif isinstance(message, Cut):
-            self._handle(st.CutEvent())
-        elif isinstance(message, Finish):
-            self._handle(st.FinishEvent())
-        elif isinstance(message, Settled):
-            self._handle(st.SettledEvent(message.tick))
+        if isinstance(message, Assignment):
+            self._begin(message)
+        elif isinstance(message, Halt):
+            self._halt(message.generation)
+        elif isinstance(message, Beat):
+            self._repeat()
         elif isinstance(message, Quit):
             self._quit = True
+        elif isinstance(message, (Plan, Cut, Finish, Settled)) and self._serving:
+            self._serving.obey(message)
+            if isinstance(message, Settled):
+                self._parts.settled(message.tick)
+
+    def _repeat(self) -> None:
+        """There is another master: it may not have heard what the one before was told."""
+        if not self._generation:
+            self._master.send(self._join)
+        if self._halted:
+            self._offer()
+        elif self._ready:
+            self._master.send(Ready(name=self.name, generation=self._generation))
+            if self._serving:
+                self._serving.repeat()
+            self._parts.repeat()
+
+    def _halt(self, generation: int) -> None:
+        if generation <= self._generation or generation < self._halted:
+            return  # from before the last assignment
+        if not self._halted:
+            self._stop()
+        self._halted = generation
+        self._offer()
+
+    def _offer(self) -> None:
+        live = {self._live} if self._live else set()
+        held = tuple(sorted(live.union(self._keeping.snapshots.held)))
+        self._master.send(Offer(name=self.name, generation=self._halted, held=held))
+
+    def _tell_lost(self, member: str) -> None:
+        """Once the server is halted, connections close because the others have gone on already."""
+        if not self._halted and member not in self._lost:
+            self._lost.add(member)
+            self._master.send(Lost(name=self.name, member=member))
+
+    # --- generations -----------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """From here on nothing is applied, and nothing taken in."""
+        self._ready = False
+        if self._serving and self._now and self._store:
+            self._tick = self._serving.version
+            self._live = (self._now.place, self._tick) if self._store.is_whole(self._tick) else None
+        self._serving = self._fetching = None
+        if self._loading:
+            self._loading.close()
+            self._loading = None
+
+    def _begin(self, assignment: Assignment) -> None:
+        """Takes up a new generation, with the chunks at hand if possible."""
+        if assignment.generation <= self._generation or assignment.generation < self._halted:
+            return
+        self._stop()
+        self._now = now = _Generation(assignment, self.name)
+        self._generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
+        self._lost.clear()
+        self._parts.enter(self._generation)
+        self._ways.enter(self._generation)
+        self._keeping.enter(now.row, now.shapes, now.start, assignment.snapshot_s)
+        self._ways.connect(now.linked)
+        live, self._live = self._live, None
+        if not now.info.chunks:
+            self._store = None
+            self._tell_ready()
+        elif now.start is not None:
+            self._go_on(now, now.start, live)
+        elif assignment.restore_step is not None:
+            self._load(now, assignment.restore_step)
+        else:
+            self._serve(now, now.new_store(), None)
+
+    def _go_on(self, now: _Generation, start: int, live: Copy | None) -> None:
+        """From a version that is in somebody's memory."""
+        copy = self._keeping.copy_of(now.place, start)
+        if self._store and live == (now.place, start):
+            self._store.stay_at(start)
+            self._serve(now, self._store, start)
+        elif isinstance(copy, Snapshot) and copy.store is self._store:
+            self._store.go_back_to(copy)
+            self._serve(now, self._store, start)
+        elif copy:
+            store = now.new_store()
+            for parcel in store.parcels:
+                store.fill(start, parcel, copy.arrays(parcel.number))
+            self._serve(now, store, start)
+        else:
+            self._fetch(now, start)
+
+    def _fetch(self, now: _Generation, start: int) -> None:
+        holders = [info for info in now.assignment.servers if info.name == now.info.holder]
+        if not holders or now.info.holder == self.name:
+            raise CheckpointError(f"nobody is named who has version {start} of place {now.place}")
+        self._store = None
+        self._ways.connect(holders)
+        link = self._ways.links[now.info.holder]
+        self._fetching = Fetching(link, now.place, start, now.new_store(), now.shapes[now.place])
+
+    def _load(self, now: _Generation, step: int) -> None:
+        start = now.assignment.start_tick
+
+        def done(store: Store | None, error: str) -> None:
+            if store is None:
+                raise CheckpointError(error)
+            self._serve(now, store, start)
+
+        def trouble(text: str) -> None:
+            self._master.send(Troubled(name=self.name, text=text))
+
+        self._store = None
+        patience_s = self._settings.storage_patience_s
+        self._loading = Loading(self._storage, patience_s, step, start, now.new_store, done, trouble)
+
+    def _serve(self, now: _Generation, store: Store, start: int | None) -> None:
+        """The chunks are there."""
+        self._store = self._keeping.store = store
+        self._evaluations = {t: values for t, values in self._evaluations.items() if t < (start or 0)}
+        self._serving = Serving(
+            now.assignment,
+            now.row,
+            store,
+            start,
+            ways=self._ways,
+            snapshots=self._keeping.snapshots,
+            evaluations=self._evaluations,
+            norm_chunks=norm_chunks_of(now.assignment, now.layout),
+            made=self._made,
+            send=self._master.send,
+        )
+        for name in self._ways.peers.keys() - set(now.row.names):
+            self._serving.opened(name)
+        self._tell_ready()
+        if now.start is not None:
+            self._keeping.made(now.start)
+            if self._serving.finished:  # its parts are those of a generation that is over
+                self._made(st.VersionAction(now.start, cut=True, snapshot=False, last=True))
+
+    def _tell_ready(self) -> None:
+        self._ready = True
+        self._master.send(Ready(name=self.name, generation=self._generation))
+
+    def _made(self, action: st.VersionAction) -> None:
+        """A version is whole: holds it, as far as that is wanted."""
+        assert self._now and self._store
+        if action.cut:
+            begun_s = time.monotonic()
+            snapshot = self._store.snapshot(action.version)
+            copy_s = time.monotonic() - begun_s
+            folder = folder_of(self._now.assignment.schedule.steps_before(action.version))
+            self._parts.write(self._now.layout, folder, snapshot, last=action.last, copy_s=copy_s)
+        if action.snapshot:
+            self._keeping.made(action.version)
+
+    # --- other servers, and workers --------------------------------------------------------------
 
     def _take(self, news: Opened | Closed | Received) -> None:
-        worker = news.peer.name
+        """From somebody who has connected to this server."""
+        name = news.peer.name
+        changed = isinstance(news, Received) or self._ways.note(news)
+        if self._halted or not changed or not self._now:
+            return
         if isinstance(news, Received):
-            try:
-                self._receive(news)
-            except ProtocolError:
-                self._dropped += 1
-        elif isinstance(news, Opened):
-            self._workers[worker] = news.peer
-            self._handle(st.OpenedEvent(worker))
-        elif self._workers.get(worker) == news.peer:  # not if it has come back on another connection
-            del self._workers[worker]
-            self._handle(st.ClosedEvent(worker))
-            if self._leads:
-                self._link.send(Lost(name=self.name, worker=worker))
+            self._guarded(self._receive, name, news.message, news.frames)
+        elif name in self._now.row.names:
+            if isinstance(news, Closed):
+                self._tell_lost(name)
+        elif self._serving and isinstance(news, Opened):
+            self._serving.opened(name)
+        elif self._serving:
+            self._serving.closed(name)
+            if self._now.row.leads:
+                self._master.send(Lost(name=self.name, member=name))
 
-    def _receive(self, news: Received) -> None:
-        message, worker = news.message, news.peer.name
-        if isinstance(message, Push):
-            self._handle(st.PushEvent(worker, message, self._pushed(message, news.frames)))
-        elif isinstance(message, Pull):
-            self._handle(st.PullEvent(worker, message))
-        elif isinstance(message, Initial):
-            parcel = self._parcel(message.parcel)
-            values = self._store.parse(parcel.state, news.frames)
-            self._handle(st.InitialEvent(message.parcel, values))
-        elif isinstance(message, Norms) and self._leads:
-            self._collect_norms(worker, message.tick, message.norms)
+    def _receive(self, name: str, message: ToServer, frames: list[memoryview]) -> None:
+        if isinstance(message, (Keep, Safe, Fetch)):
+            self._keeping.receive(name, message, frames)
+        elif isinstance(message, Norms) and self._serving:
+            self._serving.take_norms(name, message)
+        elif isinstance(message, (Push, Pull, Initial)) and self._serving:
+            self._serving.receive(name, message, frames)
         else:
             raise ProtocolError(f"{type(message).__name__} is not for this server")
 
-    def _parcel(self, number: int) -> Parcel:
-        if not 0 <= number < len(self._parcels):
-            raise ProtocolError(f"there is no parcel {number}")
-        return self._parcels[number]
-
-    def _pushed(self, push: Push, frames: list[memoryview]) -> Sum | None:
-        parcel = self._parcel(push.parcel)
-        if not 0 <= push.tick < self._schedule.total_ticks:
-            raise ProtocolError(f"there is no tick {push.tick}")
-        spans = () if push.empty else parcel.pushed(self._schedule.at(push.tick).kind)
-        value = self._store.parse(spans, frames)
-        return None if push.empty else value
-
-    # --- doing what the state says ---------------------------------------------------------------
-
-    def _handle(self, event: st.Event) -> None:
-        for action in self._state.handle(event, time.monotonic()):
-            self._act(action)
-
-    def _act(self, action: st.Action) -> None:
-        if isinstance(action, st.ServeAction):
-            self._serve(action)
-        elif isinstance(action, st.ApplyAction):
-            self._apply(action)
-        elif isinstance(action, st.VersionAction):
-            self._store.retire(action.version - 1)
-            if action.cut:
-                self._cut(action.version, action.last)
-        elif isinstance(action, st.ComputeAction):
-            self._send(action.worker, Compute(tick=action.tick, slices=action.slices))
-        elif isinstance(action, st.GoneAction):
-            self._send(action.worker, Gone(latest=action.latest))
-        elif isinstance(action, st.InitialiseAction):
-            self._store.initialise(0, self._parcels[action.parcel], action.value.arrays)
-        elif isinstance(action, st.AskInitialAction):
-            self._send(action.worker, Uninitialised())
-        elif isinstance(action, st.NormsAction):
-            self._send_norms(action)
-        else:
-            self._dropped += 1
-
-    def _send(self, worker: str, message: Any) -> None:
-        peer = self._workers.get(worker)
-        if peer:
-            self._listener.send(peer, message)
-
-    def _serve(self, action: st.ServeAction) -> None:
-        peer = self._workers.get(action.worker)
-        if not peer:
+    def _hear(self, name: str, message: FromServer, frames: list[memoryview]) -> None:
+        """From a server that this one has connected to."""
+        assert self._now
+        if self._halted:
             return
-        parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
-        message = Version(
-            version=action.version,
-            parcel=action.parcel,
-            same=action.same,
-            plan=orders.plan,
-            shares=orders.shares,
-            cut=orders.cut,
-            finish=orders.finish,
-        )
-        arrays = [] if action.same else self._store.arrays(action.version, parcel)
-        self._store.track(action.version, parcel, self._listener.send(peer, message, arrays))
-
-    def _apply(self, action: st.ApplyAction) -> None:
-        parcel, root = self._parcels[action.parcel], action.root
-        work = self._schedule.at(action.tick)
-        if root is None or work.kind is Kind.EVALUATE:
-            self._store.carry(action.tick, parcel)
+        if isinstance(message, (Kept, AllSafe)):
+            self._keeping.receive(name, message)
+        elif isinstance(message, Clip) and self._serving and name == self._now.row.names[0]:
+            self._serving.clip(message)
+        elif isinstance(message, (State, Gone)) and self._fetching and name == self._fetching.holder:
+            self._take_state(self._now, self._fetching, message, frames)
         else:
-            self._store.apply(
-                action.tick,
-                parcel,
-                root,
-                lr=self._optimizer.lr if action.lr is None else action.lr,
-                update=work.step,
-                scale=scale_for(action.norm, self._optimizer.clip_norm),
-            )
-        if root is not None:
-            self._note_report(action.tick, work.kind, root)
+            raise ProtocolError(f"{type(message).__name__} is not for this server")
 
-    def _note_report(self, tick: int, kind: Kind, root: Sum) -> None:
-        for array, rule in zip(root.arrays, root.rules, strict=True):
-            if rule is Rule.REPORT and kind is Kind.TRAIN:
-                self._losses.append(float(array[0]))
-            elif rule is Rule.REPORT:
-                self._evaluations.append((tick, tuple(float(value) for value in array)))
-
-    # --- clipping --------------------------------------------------------------------------------
-
-    def _send_norms(self, action: st.NormsAction) -> None:
-        norms = [
-            norm
-            for parcel, root in zip(self._parcels, action.roots, strict=True)
-            for norm in self._store.norms(parcel, root)
-        ]
-        if self._lead:
-            self._lead.send(Norms(tick=action.tick, norms=tuple(norms)))
-        else:
-            self._collect_norms(self.name, action.tick, tuple(norms))
-
-    def _collect_norms(self, server: str, tick: int, norms: tuple[tuple[int, float], ...]) -> None:
-        """Adds up in the order of the chunks, once every server's are there."""
-        known = self._norms.setdefault(tick, {})
-        known[server] = norms
-        if len(known) < self._num_servers:
-            return
-        total = 0.0
-        for _, squared in sorted(pair for pairs in known.values() for pair in pairs):
-            total += squared
-        self._norms = {later: value for later, value in self._norms.items() if later > tick}
-        for name in known:
-            self._send(name, Clip(tick=tick, norm=total**0.5))
-        self._handle(st.ClipEvent(tick, total**0.5))
-
-    def _hear_lead(self, lead: DataLink) -> None:
-        while received := lead.receive():
-            message, _ = received
-            if isinstance(message, Clip):
-                self._handle(st.ClipEvent(message.tick, message.norm))
-
-    # --- checkpoints and news --------------------------------------------------------------------
-
-    def _cut(self, version: int, last: bool) -> None:
-        """Copies what the next step changes; the rest is written in the background."""
-        begun_s = time.monotonic()
-        saved, held = self._store.snapshot(version)
-        copy_s = time.monotonic() - begun_s
-        self._writer.submit(self._write, version, last, saved, held, copy_s)
-
-    def _write(self, version: int, last: bool, saved: Snapshot, held: list[Any], copy_s: float) -> None:
-        begun_s = time.monotonic()
-        part: Part | None = None
-        error = ""
-        try:
-            folder = folder_of(self._schedule.steps_before(version))
-            name = part_name(int(self.name.rpartition("-")[2]), self._num_servers)
-            part = write_part(self._storage, folder, name, self.layout, saved)
-        except ElasticFlowError as problem:
-            error = str(problem)
-        except Exception as problem:  # noqa: BLE001  (whatever it is, training goes on, and people are told)
-            error = f"{type(problem).__name__}: {problem}"
-        write_s = time.monotonic() - begun_s
-        message = Written(
-            name=self.name, tick=version, last=last, part=part, error=error, copy_s=copy_s, write_s=write_s
-        )
-        self._written.append((message, held))
-        os.eventfd_write(self._written_fd, 1)
-
-    def _tell_written(self) -> None:
-        os.eventfd_read(self._written_fd)
-        while self._written:
-            message, held = self._written.popleft()
-            self._store.release(held)
-            self._link.send(message)
-
-    def _tell_progress(self) -> None:
-        now_s = time.monotonic()
-        news = self._told_version < self._state.version
-        if not (self._leads and news and (now_s >= self._told_s + PROGRESS_S or self._state.finished)):
-            return
-        losses, self._losses = self._losses, []
-        evaluations, self._evaluations = tuple(self._evaluations), []
-        self._told_s, self._told_version = now_s, self._state.version
-        loss = sum(losses) / len(losses) if losses else None
-        self._link.send(
-            Progress(
-                name=self.name,
-                version=self._state.version,
-                last=self._state.finished,
-                loss=loss,
-                evaluations=evaluations,
-            )
-        )
+    def _take_state(
+        self, now: _Generation, fetching: Fetching, message: State | Gone, frames: Sequence[memoryview]
+    ) -> None:
+        fetching.receive(message, frames)
+        if fetching.complete:
+            self._fetching = None
+            self._keeping.snapshots.fetched(now.assignment.start_tick, fetching.holder)
+            self._serve(now, fetching.store, now.assignment.start_tick)
 
 
 def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
     context: Context = zmq.Context()
-    authenticator = admit_only_members(context, keys) if settings.encrypt_data else None
+    gate = admit_only_members(context, keys)
     listener = DataListener(context, keys, settings.host, 0, settings.encrypt_data)
-    beat: list[Server] = []
-    link = MasterLink(
-        keys,
-        settings.master,
-        heartbeat=lambda: beat[0].heartbeat() if beat else Heartbeat(name=settings.name, tick=0),
-        heartbeat_s=settings.heartbeat_s,
-        lost_s=settings.lost_s,
-    )
-    endpoint = f"tcp://{settings.host}:{listener.port}"
-    host, pid = sockets.gethostname(), os.getpid()
-    link.send(Join(name=settings.name, role="server", host=host, pid=pid, endpoint=endpoint))
-    link.start_heartbeats()
+    link = MasterLink.of(settings, keys, lambda: server.heartbeat())
+    server = ParameterServer(settings, keys, storage, context, listener, link)
     try:
-        assignment = link.wait_for((Assignment, Quit))
-        if isinstance(assignment, Assignment):
-            lead = _link_to_lead(context, keys, settings, assignment)
-            beat.append(Server(settings.name, assignment, listener, link, storage, lead))
-            link.send(Ready(name=settings.name))
-            beat[0].run()
+        server.run()
         link.send(Leaving(name=settings.name))
     except Exception as error:
         text = traceback.format_exc()
         link.send(Failed(name=settings.name, kind=type(error).__name__, text=str(error), traceback=text))
         raise
     finally:
+        server.close()
         link.close()
-        if authenticator:
-            authenticator.stop()
-
-
-def _link_to_lead(
-    context: zmq.Context[zmq.Socket[bytes]],
-    keys: MemberKeys,
-    settings: MemberSettings,
-    assignment: Assignment,
-) -> DataLink | None:
-    """Where gradients are clipped, servers other than the first talk to it."""
-    lead = assignment.servers[0]
-    if lead.name == settings.name or assignment.spec.optimizer.clip_norm is None:
-        return None
-    link = DataLink(context, keys, lead.endpoint, settings.encrypt_data)
-    link.greet(settings.name, timeout_s=None)  # it answers once it has restored its chunks
-    return link
+        gate.stop()

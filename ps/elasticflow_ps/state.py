@@ -10,6 +10,7 @@ next version is whole. The version before is kept, because servers may differ by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from elasticflow.messages import Pull, Push, Share
 from elasticflow.schedule import Kind, Schedule
 from elasticflow.slices import Node, SliceTree
 from elasticflow_ps.lateness import Lateness
+from elasticflow_ps.snapshots import Snapshots
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -111,9 +113,9 @@ Event: TypeAlias = (
 class Orders:
     """What governs one tick; from the leading server, or as the workers' pushes repeat it."""
 
-    plan: int = -1
     shares: tuple[Share, ...] = ()
     cut: bool = False
+    snapshot: bool = False
     finish: bool = False
 
 
@@ -181,10 +183,14 @@ class ComputeAction:
 
 @dataclass(frozen=True)
 class VersionAction:
-    """A version is whole. cut: it is to be checkpointed. last: the run ends with it."""
+    """A version is whole. cut: it is to be checkpointed. snapshot: it is to be kept in memory as well.
+
+    last: the run ends with it.
+    """
 
     version: int
     cut: bool
+    snapshot: bool
     last: bool
 
 
@@ -238,17 +244,18 @@ class _Tick:
     """By slice: who pushed its first parcel, and when. The other parcels are on their way."""
     lr: float | None = None
     cut: bool = False
+    snapshot: bool = False
     finish: bool = False
     norm: float | None = None
 
 
 class ServerState:
-    """See the module's docstring.
+    """One generation of one server. See the module's docstring.
 
     combine: sums two values of sibling nodes. leads: this is server 0. clips: gradients are clipped
     by their global norm, so nothing can be applied before all servers know it. start: the version
-    that was restored, or None if a worker has to send the first values. cut_every_steps: order a
-    checkpoint every so many steps, if this server leads.
+    to go on from, or None if a worker has to send the first values. cut_every_steps: order a
+    checkpoint every so many steps, if this server leads. snapshots: knows when to order one.
     """
 
     def __init__(
@@ -261,6 +268,7 @@ class ServerState:
         clips: bool,
         start: int | None,
         cut_every_steps: int = 0,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.schedule = schedule
         self.version = start if start is not None else 0
@@ -281,7 +289,9 @@ class ServerState:
         self._orders: dict[int, Orders] = {}
         self._want_cut = self._want_finish = False
         self._cut_every_steps = cut_every_steps
+        self._snapshots = snapshots
         self._unsettled: int | None = None
+        self._now_s = 0.0
         self._tick = self._new_tick(0.0)
         self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
             PushEvent: self._on_push,
@@ -299,6 +309,7 @@ class ServerState:
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """What to do, in this order, now that ``event`` has happened."""
+        self._now_s = now_s
         actions = self._handlers[type(event)](event, now_s)
         return actions + self._hand_out_overdue(now_s)
 
@@ -328,6 +339,8 @@ class ServerState:
             return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
         if not 0 <= push.parcel < self._num_parcels or not self._tick.trees[0].fits(node):
             return [DropAction(worker, f"push for parcel {push.parcel}, {node}: there is no such thing")]
+        if not all(math.isfinite(number) and number >= 0 for number in (push.slice_s, push.lr or 0.0)):
+            return [DropAction(worker, f"push with slice_s {push.slice_s}, lr {push.lr}")]
         # To wait comes first: whoever completes the tick is then served once, like all who wait.
         actions = self._wait_for(worker, push.tick + 1, push.tick) if push.pull else []
         return actions if past else actions + self._gather(event, node, now_s)
@@ -339,6 +352,7 @@ class ServerState:
             self._now_lateness.record(event.worker, push.slice_s)
         tick.lr = push.lr
         tick.cut |= push.cut
+        tick.snapshot |= push.snapshot
         tick.finish |= push.finish
         for number in range(node.first, node.stop):
             tick.pushed.setdefault(number, (event.worker, now_s))
@@ -359,6 +373,8 @@ class ServerState:
     def _on_clip(self, event: ClipEvent, now_s: float) -> list[Action]:
         if event.tick != self.version or len(self._tick.roots) < self._num_parcels:
             return []
+        if event.norm < 0:
+            return [DropAction("", f"norm {event.norm} of tick {event.tick}")]
         self._tick.norm = event.norm
         actions: list[Action] = []
         for parcel, root in sorted(self._tick.roots.items()):
@@ -381,7 +397,8 @@ class ServerState:
         self._orders.pop(self.version - 1, None)
         self.version += 1
         self.finished = tick.finish or self.version >= self.schedule.total_ticks
-        actions: list[Action] = [VersionAction(self.version, tick.cut or self.finished, self.finished)]
+        cut = tick.cut or self.finished
+        actions: list[Action] = [VersionAction(self.version, cut, tick.snapshot, self.finished)]
         for worker, wait in list(self._waits.items()):
             if wait.version <= self.version:
                 actions += self._answer(worker, wait)
@@ -389,7 +406,7 @@ class ServerState:
 
     def _on_initial(self, event: InitialEvent, now_s: float) -> list[Action]:
         if event.parcel not in self._uninitialised:
-            return []
+            return []  # it has come from another worker, or there is no such parcel
         self._uninitialised.remove(event.parcel)
         self._tick.opened_s = now_s
         actions: list[Action] = [InitialiseAction(event.parcel, event.value)]
@@ -401,7 +418,7 @@ class ServerState:
     # --- serving ---------------------------------------------------------------------------------
 
     def _on_pull(self, event: PullEvent, now_s: float) -> list[Action]:
-        if event.pull.version > self.version + 1:
+        if not -1 <= event.pull.version <= self.version + 1:
             return [
                 DropAction(event.worker, f"asks for version {event.pull.version} while at {self.version}")
             ]
@@ -449,6 +466,7 @@ class ServerState:
 
         A cut before an evaluation waits until after it: there is one checkpoint a step. While one is
         being written, one that was asked for waits, and one that is due every so many steps is left out.
+        A snapshot may be of any version.
         """
         if version not in self._orders:
             every = self._cut_every_steps
@@ -456,9 +474,10 @@ class ServerState:
             wait = self.schedule.evaluates(version + 1)
             cut = (self._want_cut or due) and not wait and self._unsettled is None
             finish = self._want_finish and not wait
+            snapshot = self._snapshots is not None and self._snapshots.order(version + 1, self._now_s)
             if cut:
                 self._unsettled = version + 1
-            self._orders[version] = Orders(self._plan.number, self._plan.shares, cut, finish)
+            self._orders[version] = Orders(self._plan.shares, cut, snapshot, finish)
             self._want_cut &= not cut
             self._want_finish &= not finish
         return self._orders[version]

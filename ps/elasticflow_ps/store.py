@@ -1,7 +1,8 @@
 """The arrays of a parameter server: two versions of its chunks, and the optimizer's slots.
 
-A version is immutable: an update writes into fresh or recycled arrays, never into those that may
-still be on their way to a slow worker or into a checkpoint.
+What is served, saved or held is immutable: an update writes into fresh or recycled arrays, never into
+those that may still be on their way to somebody, or belong to a snapshot. So a snapshot copies nothing.
+Slots, of which only the newest version is needed, are updated in place while nobody holds them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Chunk, Rule, aligned_empty
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
-
-Snapshot = list[tuple[Chunk, dict[str, Array]]]
 
 
 @dataclass
@@ -42,71 +41,155 @@ class Tracker(Protocol):
     def done(self) -> bool: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slab:
-    """One span of one version. It is recycled once nothing sends or saves it any more."""
+    """A value or a slot of one span.
+
+    live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
+    once nothing sends it any more.
+    """
 
     array: Array
     trackers: list[Tracker] = field(default_factory=list)
-    saving: int = 0
+    live: bool = True
+    holds: int = 0
 
     @property
-    def free(self) -> bool:
-        return not self.saving and all(tracker.done for tracker in self.trackers)
+    def sent(self) -> bool:
+        return all(tracker.done for tracker in self.trackers)
+
+    @property
+    def may_change(self) -> bool:
+        return not self.holds and self.sent
+
+
+Slabs = dict[str, _Slab]
+
+
+class Snapshot:
+    """Values and slots of a store at one version: they stay as they are until ``release``."""
+
+    def __init__(self, store: Store, version: int, values: dict[int, _Slab], slots: dict[int, Slabs]) -> None:
+        self.store, self.version = store, version
+        self.values, self.slots = dict(values), {number: dict(slabs) for number, slabs in slots.items()}
+        for slab in self.slabs():
+            slab.holds += 1
+
+    def slabs(self) -> list[_Slab]:
+        """All that is held, each once."""
+        return [*self.values.values(), *(slab for slabs in self.slots.values() for slab in slabs.values())]
+
+    def _of(self, span: Span) -> Slabs:
+        return {"value": self.values[span.number], **self.slots.get(span.number, {})}
+
+    def _of_parcel(self, number: int) -> list[_Slab]:
+        return [slab for span in self.store.parcels[number].state for slab in self._of(span).values()]
+
+    def arrays(self, parcel: int) -> list[Array]:
+        """What a copy of this parcel carries, see ``Parcel.copied``; not to be written to."""
+        return [slab.array for slab in self._of_parcel(parcel)]
+
+    def track(self, parcel: int, tracker: Tracker | None) -> None:
+        """Notes that the parcel is being sent until ``tracker`` is done."""
+        if tracker is not None:
+            for slab in self._of_parcel(parcel):
+                slab.trackers.append(tracker)
+
+    def chunks(self) -> Iterator[tuple[Chunk, dict[str, Array]]]:
+        """All chunks as a checkpoint holds them: ``value``, and the slots by name."""
+        for span in _spans(self.store.parcels):
+            slabs = self._of(span)
+            for chunk in span.chunks:
+                yield chunk, {name: span.piece(slab.array, chunk) for name, slab in slabs.items()}
+
+    def release(self) -> None:
+        """Lets go of the arrays. To be called once."""
+        for slab in self.slabs():
+            slab.holds -= 1
+            self.store.recycle(slab)
 
 
 class Store:
-    """The spans of a server's parcels. ``kernel`` updates those of parameters."""
+    """The spans of a server's parcels. ``kernel`` updates those of parameters.
+
+    It allocates what is needed at most at one time, ``num_bytes``, and keeps it.
+    """
 
     def __init__(self, parcels: Sequence[Parcel], kernel: Kernel) -> None:
-        self._parcels = parcels
+        self.parcels = tuple(parcels)
+        self.num_bytes = 0
         self._kernel = kernel
         self._versions: dict[int, dict[int, _Slab]] = {}
-        self._slots: dict[int, dict[str, Array]] = {}
-        self._retired: list[_Slab] = []
-        for span in self._spans():
-            if span.rule is Rule.UPDATE:
-                self._slots[span.number] = kernel.new_slots(_empty(span))
-
-    def _spans(self) -> Iterator[Span]:
-        return (span for parcel in self._parcels for span in parcel.state)
+        self._slots: dict[int, Slabs] = {}
+        self._slots_since: dict[int, int] = {}
+        """By span: the first version that its slots belong to."""
+        self._loose: dict[tuple[int, str], list[_Slab]] = {}
+        for span in _spans(self.parcels):
+            if span.rule is Rule.UPDATE and kernel.slots:
+                self._slots[span.number] = {name: self._new_slab(span) for name in kernel.slots}
+                self._slots_since[span.number] = 0
+                for slab in self._slots[span.number].values():
+                    slab.array.fill(kernel.initial)
 
     def _new_slab(self, span: Span) -> _Slab:
-        for place, slab in enumerate(self._retired):
-            if slab.array.nbytes == span.num_bytes and slab.array.dtype == span.dtype and slab.free:
-                del self._retired[place]
+        loose = self._loose.get((span.num_bytes, span.dtype), [])
+        for place, slab in enumerate(loose):
+            if slab.sent:
+                del loose[place]
                 return _Slab(slab.array)
+        self.num_bytes += span.num_bytes
         return _Slab(_empty(span))
 
-    def parse(self, spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
-        """Frames of a message as arrays. Raises ProtocolError if they are not those of ``spans``."""
-        if [frame.nbytes for frame in frames] != [span.num_bytes for span in spans]:
-            found, right = [frame.nbytes for frame in frames], [span.num_bytes for span in spans]
-            raise ProtocolError(f"arrays of {found} bytes, where {right} belong")
-        arrays: list[Array] = [
-            np.frombuffer(frame, span.dtype) for span, frame in zip(spans, frames, strict=True)
-        ]
-        return Sum(arrays, [span.rule for span in spans])
+    def recycle(self, slab: _Slab) -> None:
+        """Takes a slab back if nobody needs it any more."""
+        if not slab.live and not slab.holds:
+            self._loose.setdefault((slab.array.nbytes, str(slab.array.dtype)), []).append(slab)
+
+    def _let_go(self, slabs: Iterable[_Slab]) -> None:
+        """Of those that are in no version and no slots of the store."""
+        kept = {id(slab) for version in self._versions.values() for slab in version.values()}
+        kept |= {id(slab) for slots in self._slots.values() for slab in slots.values()}
+        for slab in {id(slab): slab for slab in slabs if id(slab) not in kept}.values():
+            slab.live = False
+            self.recycle(slab)
 
     # --- versions --------------------------------------------------------------------------------
 
     def initialise(self, version: int, parcel: Parcel, values: Sequence[Array]) -> None:
-        """Takes a parcel's values of the first version."""
+        """Takes a parcel's values of the first version; its slots are those before the first update."""
         slabs = self._versions.setdefault(version, {})
         for span, value in zip(parcel.state, values, strict=True):
             slabs[span.number] = slab = self._new_slab(span)
             np.copyto(slab.array, value)
 
-    def restore(self, version: int, read: Callable[[int], dict[str, Array]]) -> None:
-        """Takes values and slots as a checkpoint holds them; ``read`` gives a chunk's by its number."""
+    def fill(self, version: int, parcel: Parcel, arrays: Sequence[Array]) -> None:
+        """Takes a parcel's values and slots, in the order of ``Parcel.copied``. For a new store."""
+        rest = iter(arrays)
         slabs = self._versions.setdefault(version, {})
-        for span in self._spans():
-            slabs[span.number] = slab = self._new_slab(span)
-            targets = {"value": slab.array, **self._slots.get(span.number, {})}
+        for span in parcel.state:
+            slabs[span.number] = value = self._new_slab(span)
+            for slab in (value, *self._slots_at(version, span).values()):
+                np.copyto(slab.array, next(rest))
+
+    def restore(self, version: int, read: Callable[[int], dict[str, Array]]) -> None:
+        """Takes values and slots as a checkpoint holds them; ``read`` gives a chunk's by its number.
+
+        For a new store. Not changed any more once this has raised what ``read`` raises.
+        """
+        slabs = self._versions.setdefault(version, {})
+        for span in _spans(self.parcels):
+            slabs[span.number] = value = self._new_slab(span)
+            targets = {"value": value, **self._slots_at(version, span)}
             for chunk in span.chunks:
                 saved = read(chunk.number)
                 for name, target in targets.items():
-                    np.copyto(span.piece(target, chunk), saved[name])
+                    np.copyto(span.piece(target.array, chunk), saved[name])
+
+    def _slots_at(self, version: int, span: Span) -> Slabs:
+        if span.number not in self._slots:
+            return {}
+        self._slots_since[span.number] = version
+        return self._slots[span.number]
 
     def arrays(self, version: int, parcel: Parcel) -> list[Array]:
         """A parcel of a version; not to be written to."""
@@ -122,9 +205,8 @@ class Store:
     def retire(self, below: int) -> None:
         """Lets go of all versions before ``below``."""
         old = [self._versions.pop(version) for version in sorted(self._versions) if version < below]
-        kept = {id(slab) for slabs in self._versions.values() for slab in slabs.values()}
-        gone = {id(slab): slab for slabs in old for slab in slabs.values() if id(slab) not in kept}
-        self._retired += gone.values()
+        if old:
+            self._let_go(slab for slabs in old for slab in slabs.values())
 
     def carry(self, version: int, parcel: Parcel) -> None:
         """Makes the parcel's next version the same as this one."""
@@ -142,12 +224,42 @@ class Store:
             old = slabs[span.number].array
             after[span.number] = slab = self._new_slab(span)
             if span.rule is Rule.UPDATE:
-                slots = self._slots[span.number]
-                self._kernel.apply(old, total, slots, slab.array, lr=lr, update=update, grad_scale=scale)
+                self._update(version, span, old, total, slab.array, lr, update, scale)
             elif span.rule is Rule.MEAN:
                 np.add(old, total, out=slab.array)
             else:
                 np.copyto(slab.array, total)
+
+    def _update(
+        self,
+        version: int,
+        span: Span,
+        old: Array,
+        total: Array,
+        out: Array,
+        lr: float,
+        update: int,
+        scale: float,
+    ) -> None:
+        before = self._slots.get(span.number, {})
+        after = {name: slab if slab.may_change else self._new_slab(span) for name, slab in before.items()}
+        self._kernel.apply(
+            old,
+            total,
+            {name: slab.array for name, slab in before.items()},
+            out,
+            {name: slab.array for name, slab in after.items()},
+            lr=lr,
+            update=update,
+            grad_scale=scale,
+        )
+        if before:
+            self._slots[span.number] = after
+            self._slots_since[span.number] = version + 1
+        for name, slab in before.items():
+            if after[name] is not slab:
+                slab.live = False
+                self.recycle(slab)
 
     def norms(self, parcel: Parcel, root: Sum | None) -> list[tuple[int, float]]:
         """(chunk number, squared norm of the gradient) of a parcel's parameters."""
@@ -160,34 +272,55 @@ class Store:
             for chunk in span.chunks
         ]
 
-    # --- snapshots -------------------------------------------------------------------------------
+    # --- going back ------------------------------------------------------------------------------
 
-    def snapshot(self, version: int) -> tuple[Snapshot, list[_Slab]]:
-        """A version as it is to be saved: slots copied, values held until ``release``."""
-        slabs = self._versions[version]
-        saved: Snapshot = []
-        for span in self._spans():
-            slots = {name: slot.copy() for name, slot in self._slots.get(span.number, {}).items()}
-            arrays = {"value": slabs[span.number].array, **slots}
-            for chunk in span.chunks:
-                saved.append((chunk, {name: span.piece(array, chunk) for name, array in arrays.items()}))
-        held = list(slabs.values())
-        for slab in held:
-            slab.saving += 1
-        return saved, held
+    def is_whole(self, version: int) -> bool:
+        """Whether values and slots of this version are all here, and none has been updated since."""
+        slabs = self._versions.get(version, {})
+        return all(
+            span.number in slabs and self._slots_since.get(span.number, version) <= version
+            for span in _spans(self.parcels)
+        )
 
-    @staticmethod
-    def release(held: Iterable[_Slab]) -> None:
-        """A snapshot has been written."""
-        for slab in held:
-            slab.saving -= 1
+    def snapshot(self, version: int) -> Snapshot:
+        """Holds a version that is whole. Copies nothing."""
+        assert self.is_whole(version), f"version {version} is not whole"
+        return Snapshot(self, version, self._versions.get(version, {}), self._slots)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all versions, slots and arrays kept for reuse."""
-        live = {id(s): s.array.nbytes for slabs in self._versions.values() for s in slabs.values()}
-        slots = sum(slot.nbytes for slots in self._slots.values() for slot in slots.values())
-        return sum(live.values()) + slots + sum(slab.array.nbytes for slab in self._retired)
+    def stay_at(self, version: int) -> None:
+        """Forgets all versions but this one, which is whole."""
+        assert self.is_whole(version), f"version {version} is not whole"
+        stays = self._versions.pop(version, {})
+        old, self._versions = self._versions, {version: stays}
+        self._slots_since = dict.fromkeys(self._slots, version)
+        self._let_go(slab for slabs in old.values() for slab in slabs.values())
+
+    def go_back_to(self, snapshot: Snapshot) -> None:
+        """Makes a snapshot of this store the only version it has. The next update writes elsewhere."""
+        assert snapshot.store is self
+        old = [slab for slabs in self._versions.values() for slab in slabs.values()]
+        old += [slab for slabs in self._slots.values() for slab in slabs.values()]
+        self._versions = {snapshot.version: dict(snapshot.values)}
+        self._slots = {number: dict(slabs) for number, slabs in snapshot.slots.items()}
+        self._slots_since = dict.fromkeys(self._slots, snapshot.version)
+        for slab in snapshot.slabs():
+            slab.live = True
+        self._let_go(old)
+
+
+def parse(spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
+    """Frames of a message as arrays. Raises ProtocolError if they are not those of ``spans``."""
+    if [frame.nbytes for frame in frames] != [span.num_bytes for span in spans]:
+        found, right = [frame.nbytes for frame in frames], [span.num_bytes for span in spans]
+        raise ProtocolError(f"arrays of {found} bytes, where {right} belong")
+    arrays: list[Array] = [
+        np.frombuffer(frame, span.dtype) for span, frame in zip(spans, frames, strict=True)
+    ]
+    return Sum(arrays, [span.rule for span in spans])
+
+
+def _spans(parcels: Iterable[Parcel]) -> Iterator[Span]:
+    return (span for parcel in parcels for span in parcel.state)
 
 
 def _empty(span: Span) -> Array:

@@ -6,7 +6,9 @@ from elasticflow.storage import DirectoryStorage
 
 @pytest.fixture
 def storage(tmp_path) -> DirectoryStorage:
-    return DirectoryStorage(tmp_path / "storage")
+    root = tmp_path / "storage"
+    root.mkdir()
+    return DirectoryStorage(root)
 
 
 @pytest.fixture

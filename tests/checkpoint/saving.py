@@ -67,7 +67,7 @@ def write_parts(storage, model: Model, step: int, num_servers: int) -> tuple[che
         checkpoint.write_part(
             storage,
             checkpoint.folder_of(step),
-            checkpoint.part_name(server, num_servers),
+            checkpoint.part_name(1, f"server-{server}"),
             model.layout,
             ((model.layout.chunks[number], model.chunk(number)) for number in numbers),
         )

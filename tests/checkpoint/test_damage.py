@@ -26,12 +26,11 @@ def only_problem(storage, step=1200):
 
 
 class TestEveryBitCounts:
-    """A flipped bit is told, or was in bytes without meaning: then the model reads as before."""
+    """A flipped bit is told, wherever it is."""
 
     @pytest.mark.parametrize("which", [0, 1, 2], ids=["manifest", "server 0", "server 1"])
     def test_flips(self, storage, model, which):
         manifest = save(storage, model)
-        digest = checkpoint.digest(storage, manifest)
         path = files_of(storage, manifest)[which]
         whole = path.read_bytes()
         chance = random.Random(which)
@@ -42,14 +41,12 @@ class TestEveryBitCounts:
             path.write_bytes(damaged)
             problems = checkpoint.verify(storage, 1200)
             told += bool(problems)
-            if not problems:
-                assert checkpoint.digest(storage, checkpoint.load_manifest(storage, 1200)) == digest
             assert all("step-0000001200" in problem for problem in problems)
-        assert told > 300 or path.name != "manifest.json"
+        assert told == 400
 
     def test_bytes_all_over_the_arrays(self, storage, model):
         manifest = save(storage, model, num_servers=1)
-        path = storage.root / manifest.folder / "server-0-of-1.h5"
+        path = storage.root / manifest.folder / "generation-1-server-0.h5"
         whole = path.read_bytes()
         for number in (0, 5):
             for name, array in model.chunk(number).items():
@@ -58,7 +55,7 @@ class TestEveryBitCounts:
                     damaged = bytearray(whole)
                     damaged[position] ^= 0x10
                     path.write_bytes(damaged)
-                    assert f"server-0-of-1.h5: chunk {number}, '{name}'" in only_problem(storage)
+                    assert f"generation-1-server-0.h5: chunk {number}, '{name}'" in only_problem(storage)
 
     @pytest.mark.parametrize("which", [0, 1], ids=["manifest", "part"])
     def test_truncation_anywhere(self, storage, model, which):
@@ -72,11 +69,11 @@ class TestEveryBitCounts:
 class TestDamageIsNamed:
     def test_hash(self, storage, model):
         manifest = save(storage, model, num_servers=1)
-        path = storage.root / manifest.folder / "server-0-of-1.h5"
+        path = storage.root / manifest.folder / "generation-1-server-0.h5"
         value = model.chunk(0)["value"].tobytes()
         path.write_bytes(path.read_bytes().replace(value, bytes(len(value))))
         found, expected = hashlib.sha256(bytes(len(value))).hexdigest(), hashlib.sha256(value).hexdigest()
-        text = f"server-0-of-1.h5: chunk 0, 'value': .*SHA-256 is {found}, expected {expected}"
+        text = f"generation-1-server-0.h5: chunk 0, 'value': .*SHA-256 is {found}, expected {expected}"
         with checkpoint.Reader(storage, manifest) as reader:
             reader.read_chunk(1)
             with pytest.raises(CheckpointError, match=text):
@@ -86,38 +83,36 @@ class TestDamageIsNamed:
 
     def test_missing_file(self, storage, model):
         manifest = save(storage, model)
-        storage.remove(f"{manifest.folder}/server-1-of-2.h5")
-        assert "server-1-of-2.h5 (chunks " in only_problem(storage)
+        storage.remove(f"{manifest.folder}/generation-1-server-1.h5")
+        assert "generation-1-server-1.h5 (chunks " in only_problem(storage)
 
     def test_wrong_size(self, storage, model):
         manifest = save(storage, model)
-        with open(storage.root / manifest.folder / "server-1-of-2.h5", "ab") as file:
+        with open(storage.root / manifest.folder / "generation-1-server-1.h5", "ab") as file:
             file.write(b"x")
         size = manifest.parts[1].num_bytes
         assert f"{size + 1} bytes, expected {size}" in only_problem(storage)
 
-    @pytest.mark.parametrize("change", ["dataset", "chunk", "shape", "dtype", "group", "objects"])
-    def test_another_structure(self, storage, model, change):
-        h5py = pytest.importorskip("h5py")
+    @pytest.mark.parametrize("where", ["front", "between", "end"])
+    def test_what_hdf5_has_around_the_arrays(self, storage, model, where):
         manifest = save(storage, model, num_servers=1)
-        path = storage.root / manifest.folder / "server-0-of-1.h5"
-        with h5py.File(path, "a") as file:
-            value = file["0/value"][()]
-            del file["0" if change == "chunk" else "0/value"]
-            if change == "shape":
-                file["0/value"] = value[:-1]
-            elif change == "dtype":
-                file["0/value"] = value.view(np.int32)
-            elif change == "group":
-                file.create_group("0/value")
-            elif change == "objects":
-                file["0/value"] = ["text"] * len(value)
-        part = msgspec.structs.replace(manifest.parts[0], num_bytes=path.stat().st_size)
-        storage.remove(f"{manifest.folder}/manifest.json")
-        checkpoint.commit(storage, msgspec.structs.replace(manifest, parts=(part,)))
-        problems = checkpoint.verify(storage, 1200)
-        assert "server-0-of-1.h5: chunk 0, 'value': " in "".join(problems)
-        assert len(problems) == (3 if change == "chunk" else 1)
+        path = storage.root / manifest.folder / "generation-1-server-0.h5"
+        first = manifest.parts[0].chunks[0]["value"]
+        between = first.start + model.chunk(0)["value"].nbytes + 1
+        data = bytearray(path.read_bytes())
+        data[{"front": 3, "between": between, "end": -1}[where]] ^= 1
+        path.write_bytes(data)
+        assert "generation-1-server-0.h5: the HDF5 around its arrays: ValueError" in only_problem(storage)
+
+    def test_arrays_that_cannot_be_where_the_manifest_says(self, storage, model):
+        manifest = save(storage, model, num_servers=1)
+        (part,) = manifest.parts
+        for start in (-5, part.num_bytes - 1, 1 << 62, 1 << 80):
+            chunks = {**part.chunks, 0: {**part.chunks[0], "value": checkpoint.Saved(start, "0" * 64)}}
+            odd = msgspec.structs.replace(manifest, parts=(msgspec.structs.replace(part, chunks=chunks),))
+            with checkpoint.Reader(storage, odd) as reader:
+                problems = reader.problems(odd.parts[0])
+            assert "generation-1-server-0.h5: chunk 0, 'value': " in problems[0]
 
     def test_manifest_of_another_step(self, storage, model):
         manifest = save(storage, model)
@@ -127,10 +122,10 @@ class TestDamageIsNamed:
     def test_manifest_of_a_later_format(self, storage, model):
         manifest = save(storage, model)
         path = storage.root / manifest.folder / "manifest.json"
-        inner = json.dumps({"format": 2, "unheard of": 1}).encode()
+        inner = json.dumps({"format": 9, "unheard of": 1}).encode()
         sealed = {"sha256": hashlib.sha256(inner).hexdigest(), "manifest": msgspec.Raw(inner)}
         path.write_bytes(msgspec.json.encode(sealed))
-        assert "format 2, this ElasticFlow reads 1" in only_problem(storage)
+        assert "format 9, this ElasticFlow reads 2" in only_problem(storage)
 
     def test_nothing_there(self, storage):
         assert "step-0000000007/manifest.json: FileNotFoundError" in only_problem(storage, 7)
@@ -148,12 +143,12 @@ def test_the_newest_intact_one_is_found_and_damages_are_told(storage, model):
     for step in (100, 200, 300):
         save(storage, model, step)
     (storage.root / "checkpoints/step-0000000300/manifest.json").write_bytes(b"{")
-    (storage.root / "checkpoints/step-0000000200/server-0-of-2.h5").write_bytes(b"")
+    (storage.root / "checkpoints/step-0000000200/generation-1-server-0.h5").write_bytes(b"")
     manifest, damages = checkpoint.newest_intact(storage)
     assert manifest.step == 100
-    assert [damage[:41] for damage in damages] == [
-        "checkpoints/step-0000000300/manifest.json",
-        "checkpoints/step-0000000200/server-0-of-2",
+    assert [damage.split(" ")[0] for damage in damages] == [
+        "checkpoints/step-0000000300/manifest.json:",
+        "checkpoints/step-0000000200/generation-1-server-0.h5",
     ]
 
 
@@ -220,9 +215,9 @@ class TestCrashes:
         digest = checkpoint.digest(storage, manifest)
         disk = FullDisk(storage.root)
         disk.room = room
-        with pytest.raises(CheckpointError, match=r"server-\d-of-2.h5") as error:
+        with pytest.raises(CheckpointError, match=r"generation-1-server-\d.h5") as error:
             write_parts(disk, model, 200, 2)
-        failed = "server-0-of-2.h5" if "server-0" in str(error.value) else "server-1-of-2.h5"
+        failed = "generation-1-server-0.h5" if "server-0" in str(error.value) else "generation-1-server-1.h5"
         assert not [
             name for name in os.listdir(storage.root / "checkpoints/step-0000000200") if failed in name
         ]
@@ -245,8 +240,6 @@ class TestCrashes:
     def test_a_step_comes_again_after_a_crash(self, storage, model):
         save(storage, model, 100)
         write_parts(storage, model, 200, 2)
-        with pytest.raises(CheckpointError, match="server-0-of-2.h5: FileExistsError"):
-            write_parts(storage, model, 200, 2)
         assert checkpoint.discard_unfinished(storage) == [200]
         save(storage, make_model(seed=1), 200)
         assert checkpoint.commits(storage) == [100, 200]
@@ -259,13 +252,14 @@ class TestCrashes:
             {"exp_avg": good["exp_avg"]},
             {"value": good["value"].astype("float64")},
             {"value": good["value"][:-1]},
+            good | {"exp_avg": good["exp_avg"].astype("float16")},
             good | {"a/b": good["value"]},
             good | {"x": np.repeat(good["value"], 2)[::2]},
         ]
         for arrays in bad:
             with pytest.raises(CheckpointError, match="part.h5: chunk 0: "):
                 checkpoint.write_part(storage, "f", "part.h5", model.layout, [(chunk, arrays)])
-        assert os.listdir(storage.root / "f") == []
+        assert storage.list() == []
 
 
 def save_parts_only(storage, model):

@@ -98,9 +98,9 @@ def test_a_failure_leaves_the_old_file(storage, model, tmp_path, ending):
     manifest = save(storage, model)
     path = tmp_path / f"model{ending}"
     path.write_bytes(b"old")
-    part = storage.root / manifest.folder / "server-1-of-2.h5"
+    part = storage.root / manifest.folder / "generation-1-server-1.h5"
     part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="server-1-of-2.h5"):
+    with pytest.raises(CheckpointError, match="generation-1-server-1.h5"):
         checkpoint.export(storage, manifest, path)
     assert path.read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == sorted([path.name, "storage"])

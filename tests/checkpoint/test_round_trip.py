@@ -58,9 +58,9 @@ def test_the_manifest_comes_back(storage, model):
     assert loaded.layout().signature == model.layout.signature
     assert loaded.folder == "checkpoints/step-0000001200"
     assert sorted(storage.list(loaded.folder)) == [
+        "generation-1-server-0.h5",
+        "generation-1-server-1.h5",
         "manifest.json",
-        "server-0-of-2.h5",
-        "server-1-of-2.h5",
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_part_travels_in_a_message(storage, model):
 def test_the_file_is_plain_hdf5(storage, model):
     h5py = pytest.importorskip("h5py")
     manifest = save(storage, model, num_servers=1)
-    with h5py.File(storage.root / manifest.folder / "server-0-of-1.h5") as file:
+    with h5py.File(storage.root / manifest.folder / "generation-1-server-0.h5") as file:
         assert same(file["0/exp_avg"][()], model.chunk(0)["exp_avg"])
         assert file["0/value"].chunks is None, "contiguous"
 

@@ -125,6 +125,22 @@ def added_in_place(program: Program) -> tuple[str, str]:
     return digest(onto), digest(left)
 
 
+def started_anew(program: Program) -> tuple[str, str]:
+    """Hashes of the first values and a slice: at first, and after training and a second ``model()``."""
+
+    def found() -> str:
+        return digest(replica.state, computed(replica, columns()))
+
+    replica = opened(program)
+    first = found()
+    set_state(replica, lambda array: array * np.float32(0.75))
+    computed(replica, columns(7), seed=9)
+    for mine, again in zip(replica.state.groups, opened(program).state.groups, strict=True):
+        np.copyto(mine, again)
+    replica.refresh()
+    return first, found()
+
+
 class FreshProcess:
     """``bits`` of every program of a module, computed beside this process by one of its own."""
 

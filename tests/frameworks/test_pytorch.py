@@ -16,6 +16,7 @@ from replicas import (  # noqa: E402
     opened,
     program,
     set_state,
+    started_anew,
     values,
 )
 from torch import nn  # noqa: E402
@@ -42,6 +43,12 @@ def test_bits_depend_on_state_batch_and_seed_alone(name, fresh):
 def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
     onto, afterwards = added_in_place(models.PROGRAMS[name])
     assert onto == afterwards
+
+
+@pytest.mark.parametrize("name", models.PROGRAMS)
+def test_first_values_can_be_made_again(name):
+    first, again = started_anew(models.PROGRAMS[name])
+    assert first == again
 
 
 class Rebinding(nn.Module):

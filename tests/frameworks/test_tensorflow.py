@@ -20,6 +20,7 @@ from replicas import (  # noqa: E402
     opened,
     program,
     set_state,
+    started_anew,
     values,
 )
 
@@ -45,6 +46,12 @@ def fresh() -> Iterator[FreshProcess]:
 def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
     onto, afterwards = added_in_place(models.PROGRAMS[name])
     assert onto == afterwards
+
+
+@pytest.mark.parametrize("name", ["norm", "bare", "dropout"])
+def test_first_values_can_be_made_again(name):
+    first, again = started_anew(models.PROGRAMS[name])
+    assert first == again
 
 
 def test_gradients_are_those_of_a_tape():

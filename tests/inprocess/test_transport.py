@@ -1,84 +1,164 @@
-"""Real sockets: members get in, strangers, replays and forgeries do not."""
+"""Real sockets: members get in; strangers, replays and forgeries do nothing but get counted."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import socket as sockets
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from elasticflow import transport
 from elasticflow.errors import ProtocolError
-from elasticflow.keys import MemberKeys, make_keys
-from elasticflow.messages import Gone, Hello, Initial, Pull, Push, StatusRequest, encode
+from elasticflow.keys import MemberKeys, data_password, make_keys
+from elasticflow.messages import (
+    Answer,
+    Beat,
+    FromServer,
+    Gone,
+    Hello,
+    Initial,
+    Leaving,
+    Norms,
+    Plan,
+    Progress,
+    Pull,
+    Push,
+    StatusRequest,
+    ToMaster,
+    ToServer,
+    Welcome,
+    encode,
+)
 from elasticflow.transport import (
     Closed,
     Context,
+    ControlListener,
     DataLink,
     DataListener,
     Opened,
     Received,
     Seal,
+    Socket,
     admit_only_members,
+    check,
     control_link,
-    control_listener,
 )
 
 KEYS = make_keys()
 WAIT_MS = 5000
+PUSH = Push(tick=1, parcel=0, level=0, index=3)
 
 
 @pytest.fixture
 def context() -> Iterator[Context]:
+    """With its gate."""
     context: Context = zmq.Context()
+    gate = admit_only_members(context, KEYS.member)
     yield context
+    gate.stop()
     context.destroy(linger=0)
 
 
 @pytest.fixture
 def listener(context: Context) -> Iterator[DataListener]:
+    """In generation 1."""
     listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    listener.enter(1)
     yield listener
     listener.close()
 
 
-def connected(context: Context, listener: DataListener, keys: MemberKeys = KEYS.member) -> DataLink:
-    """A link that has greeted the listener, which has not heard more than that."""
-    link = DataLink(context, keys, f"tcp://127.0.0.1:{listener.port}", encrypt=False)
-    greeting = threading.Thread(target=link.greet, args=("worker-1",))
-    greeting.start()
-    while greeting.is_alive():
-        listener.socket.poll(10)
-        assert list(listener.receive()) == []
+@pytest.fixture
+def master(context: Context) -> Iterator[ControlListener]:
+    listener = ControlListener(context, KEYS, "127.0.0.1", 0)
+    yield listener
+    listener.close(linger_ms=0)
+
+
+News = Opened | Closed | Received
+
+
+def wait(*listeners: DataListener | ControlListener | DataLink) -> None:
+    """Until one of them has something to say."""
+    poller = zmq.Poller()
+    for each in listeners:
+        poller.register(each.socket, zmq.POLLIN)
+        poller.register(each.monitor, zmq.POLLIN)
+    assert poller.poll(WAIT_MS)
+
+
+def hear(listener: DataListener, count: int) -> list[News]:
+    """The next news, so many."""
+    news: list[News] = []
+    while len(news) < count:
+        wait(listener)
+        news += [*listener.receive(), *listener.closed()]
+    assert len(news) == count
+    return news
+
+
+def wait_for_drops(listener: DataListener | ControlListener, count: int) -> None:
+    """Nothing else happens until so many have been dropped."""
+    while listener.dropped < count:
+        wait(listener)
+        assert [*listener.receive(), *listener.closed()] == []
+    assert listener.dropped == count
+
+
+def wait_for_refusals(listener: DataListener | ControlListener, count: int) -> None:
+    while listener.refused < count:
+        wait(listener)
+        assert [*listener.receive(), *listener.closed()] == []
+    assert listener.refused == count and listener.dropped == 0
+
+
+def linked(context: Context, listener: DataListener, keys: MemberKeys = KEYS.member) -> DataLink:
+    return DataLink(context, keys, f"tcp://127.0.0.1:{listener.port}", encrypt=False)
+
+
+def connected(context: Context, listener: DataListener, name: str = "worker-1") -> DataLink:
+    """A link that has been greeted, and has said nothing else."""
+    link = linked(context, listener)
+    link.hello(name, listener.generation)
+    while not link.greeted:
+        wait(listener, link)
+        assert [*listener.receive(), *listener.closed()] == []
+        assert link.receive() is None
     return link
 
 
-def heard(listener: DataListener) -> list[Opened | Closed | Received]:
-    assert listener.socket.poll(WAIT_MS)
-    return list(listener.receive())
-
-
-def stranger(context: Context, listener: DataListener) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+def past_the_gate(context: Context, listener: DataListener) -> Socket:
+    """Somebody who has listened in, and knows the password."""
+    socket: Socket = context.socket(zmq.DEALER)
     socket.linger = 0
+    socket.plain_username, socket.plain_password = b"member", data_password(KEYS.member)
     socket.connect(f"tcp://127.0.0.1:{listener.port}")
     return socket
 
 
-def wait_for_drops(listener: DataListener, count: int) -> None:
-    while listener.dropped < count:
-        assert listener.socket.poll(WAIT_MS)
-        assert list(listener.receive()) == []
+def sealed_hello(generation: int = 1, nonce: bytes = bytes(16), key: bytes = KEYS.member.data) -> bytes:
+    hello = Hello(name="worker-1", generation=generation, nonce=nonce)
+    return Seal(key, b"worker", b"server").close(encode(hello))
+
+
+# --- members -------------------------------------------------------------------------------------
 
 
 def test_messages_and_arrays_both_ways(context: Context, listener: DataListener) -> None:
     link = connected(context, listener)
     small, large = np.arange(5.0), np.arange(100_000, dtype=np.float32)
     link.send(Initial(parcel=3), [small, large])
-    opened, received = heard(listener)
+    opened, received = hear(listener, 2)
     assert isinstance(opened, Opened) and opened.peer.name == "worker-1"
     assert isinstance(received, Received) and received.message == Initial(parcel=3)
     np.testing.assert_array_equal(np.frombuffer(received.frames[0]), small)
@@ -88,62 +168,340 @@ def test_messages_and_arrays_both_ways(context: Context, listener: DataListener)
     answer = link.receive()
     assert answer is not None and answer[0] == Gone(latest=7) and answer[1][0].nbytes == large.nbytes
     link.close()
-    assert listener.monitor.poll(WAIT_MS)
-    assert [type(each) for each in listener.closed()] == [Closed]
+    assert hear(listener, 1) == [Closed(opened.peer)]
     assert listener.send(opened.peer, Gone(latest=8)) is None
+    assert listener.dropped == listener.refused == 0
 
 
-def test_another_jobs_key_gets_nowhere(context: Context, listener: DataListener) -> None:
-    link = DataLink(context, make_keys().member, f"tcp://127.0.0.1:{listener.port}", encrypt=False)
-    with pytest.raises(ProtocolError, match="no parameter server of this job answers"):
-        link.greet("worker-1", timeout_s=0.2)
+def test_the_last_word_comes_before_the_closing(context: Context, listener: DataListener) -> None:
+    for _ in range(20):
+        link = connected(context, listener)
+        link.send(Pull(version=1))
+        link.send(Pull(version=2))
+        link.close()
+        assert [type(each) for each in hear(listener, 4)] == [Opened, Received, Received, Closed]
+
+
+def test_connections_that_reuse_a_descriptor_are_told_apart(context: Context, listener: DataListener) -> None:
+    """The listener looks only after all of it has happened."""
+    names = [f"worker-{number}" for number in range(30)]
+    for name in names:
+        link = linked(context, listener)
+        link.hello(name, 1)
+        link.close(linger_ms=WAIT_MS)
+    last = linked(context, listener)
+    last.hello("last", 1)
+    while not last.greeted:
+        wait(listener, last)
+        assert [*listener.receive(), *listener.closed()] == []
+        assert last.receive() is None
+    last.send(Pull(version=1))
+    assert [each.peer.name for each in hear(listener, 2)] == ["last", "last"]
+    last.close()
+    assert [each.peer.name for each in hear(listener, 1)] == ["last"]
+    assert not listener._peers and not listener._proved
+
+
+def test_a_frozen_listener_does_not_keep_others_of_its_context_waiting(
+    context: Context, listener: DataListener
+) -> None:
+    """Many connect, and nobody reads the monitor."""
+    for _ in range(1200):
+        sockets.create_connection(("127.0.0.1", listener.port)).close()
+    other = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    other.enter(1)
+    connected(context, other).close()
+    other.close()
+    wait_for_refusals(listener, 1200)
+
+
+# --- generations ---------------------------------------------------------------------------------
+
+
+def test_who_is_early_is_answered_when_the_generation_begins(context: Context) -> None:
+    listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    links = {generation: linked(context, listener) for generation in (1, 2, 3)}
+    for generation, link in links.items():
+        link.hello(f"worker-{generation}", generation)
+    gone = linked(context, listener)
+    gone.hello("gone", 2)
+    while len(listener._early) < 4:
+        wait(listener)
+        assert [*listener.receive(), *listener.closed()] == []
+    gone.close()
+    while len(listener._early) > 3:
+        wait(listener)
+        assert [*listener.receive(), *listener.closed()] == []
+    assert not any(link.socket.poll(20) for link in links.values())
+    listener.enter(2)
+    assert listener.dropped == 1 and set(hello.generation for hello in listener._early.values()) == {3}
+    wait(links[2])
+    assert links[2].receive() is None and links[2].greeted
+    links[2].send(Pull(version=5))
+    assert [each.peer.name for each in hear(listener, 2)] == ["worker-2"] * 2
+    assert not links[1].socket.poll(20) and not links[3].socket.poll(0)
+    for each in (*links.values(), listener):
+        each.close()
+
+
+def test_a_past_generation_is_dropped(context: Context, listener: DataListener) -> None:
+    link = connected(context, listener)
+    link.send(Pull(version=1))
+    hear(listener, 2)
+    listener.enter(2)
+    link.send(PUSH)
     wait_for_drops(listener, 1)
-    link.close()
+    late = linked(context, listener)
+    late.hello("worker-1", 1)
+    wait_for_drops(listener, 2)
+    again = connected(context, listener)
+    again.send(PUSH)
+    assert isinstance(hear(listener, 2)[1], Received)
+    for each in (link, late, again):
+        each.close()
 
 
-def test_a_false_server_is_noticed(context: Context) -> None:
-    router = context.socket(zmq.ROUTER)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    link = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{port}", encrypt=False)
+def test_hellos_that_wait_are_bounded(
+    context: Context, listener: DataListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MOST_EARLY", 2)
+    strangers = [past_the_gate(context, listener) for _ in range(5)]
+    for number, stranger in enumerate(strangers):
+        stranger.send(sealed_hello(generation=number + 2))
+    wait_for_drops(listener, 3)
+    assert len(listener._early) == 2
+    for stranger in strangers:
+        stranger.close()
 
-    def answer() -> None:
-        route, hello = router.recv_multipart()
-        router.send_multipart([route, hello])
 
-    thread = threading.Thread(target=answer)
-    thread.start()
-    with pytest.raises(ProtocolError, match="seal"):
-        link.greet("worker-1", timeout_s=5)
-    thread.join()
-    link.close()
-    router.close(linger=0)
+def test_peers_are_bounded(context: Context, listener: DataListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MOST_PEERS", 2)
+    links = [connected(context, listener) for _ in range(2)]
+    more = linked(context, listener)
+    more.hello("worker-3", 1)
+    wait_for_drops(listener, 1)
+    for link in (*links, more):
+        link.close()
+
+
+# --- forgeries, data plane -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "password",
+    [None, b"guess", b"0" * 255, data_password(make_keys().member)],
+    ids=["none", "a guess", "a long one", "another job's"],
+)
+def test_strangers_do_not_pass_the_gate(
+    context: Context, listener: DataListener, password: bytes | None
+) -> None:
+    socket: Socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    if password is not None:
+        socket.plain_username, socket.plain_password = b"member", password
+    socket.connect(f"tcp://127.0.0.1:{listener.port}")
+    with contextlib.suppress(zmq.Again):  # it may have been refused by now
+        socket.send(sealed_hello(), zmq.NOBLOCK)
+    wait_for_refusals(listener, 1)
+    socket.close()
+
+
+def test_without_a_gate_nobody_passes() -> None:
+    context: Context = zmq.Context()
+    data = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    encrypted = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=True)
+    master = ControlListener(context, KEYS, "127.0.0.1", 0)
+    link = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{data.port}", encrypt=False)
+    other = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{encrypted.port}", encrypt=True)
+    control = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
+    link.hello("worker-1", 1)
+    other.hello("worker-1", 1)
+    control.send(encode(StatusRequest()))
+    for listener in (data, encrypted, master):
+        wait_for_refusals(listener, 1)
+    control.close(linger=0)
+    for each in (link, other, data, encrypted):
+        each.close(**({"linger_ms": 0} if isinstance(each, DataLink) else {}))
+    master.close(linger_ms=0)
+    context.term()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"x" * 10],
+        [b"x" * 100, b"y"],
+        [encode(PUSH)],
+        [sealed_hello(key=make_keys().member.data)],
+        [sealed_hello()[:-1]],
+        [sealed_hello(), b"an array"],
+        [sealed_hello(nonce=b"short")],
+        [sealed_hello(generation=0)],
+        [sealed_hello(generation=-1)],
+        [sealed_hello(generation=2**60)],
+        [Seal(KEYS.member.data, b"worker", b"server").close(encode(PUSH))],
+        [Seal(KEYS.member.data, b"server", b"worker").close(encode(Hello(name="", generation=1, nonce=b"")))],
+    ],
+)
+def test_a_first_word_that_does_not_fit(
+    context: Context, listener: DataListener, frames: list[bytes]
+) -> None:
+    socket = past_the_gate(context, listener)
+    socket.send_multipart(frames)
+    wait_for_drops(listener, 1)
+    socket.close()
+    assert not listener._peers and not listener._early
 
 
 def test_a_replayed_connection_opens_nothing(context: Context, listener: DataListener) -> None:
     """All that a member has sent, sent again by somebody who has listened in."""
-    nonce = bytes(16)
-    hello = Seal(KEYS.member.data, b"worker", b"server").close(encode(Hello(name="worker-1", nonce=nonce)))
-    socket = stranger(context, listener)
-    socket.send(hello)
+    socket = past_the_gate(context, listener)
+    socket.send(sealed_hello())
     while not socket.poll(10):
         assert list(listener.receive()) == []  # a Hello alone opens nothing
-    recorded = Seal(b"k" * 32, b"worker", b"server").close(encode(Pull(version=-1)))
-    socket.send(recorded)
+    socket.send(Seal(b"k" * 32, b"worker", b"server").close(encode(Pull(version=-1))))
     wait_for_drops(listener, 1)
     socket.close()
 
 
-def test_repeated_and_reordered_messages_are_dropped(context: Context, listener: DataListener) -> None:
+def changed(sealed: bytes) -> bytes:
+    return bytes([sealed[0] ^ 1]) + sealed[1:]
+
+
+@pytest.mark.parametrize("what", ["again", "too early", "changed", "cut short", "turned round", "of another"])
+def test_a_seal_that_does_not_fit_ends_the_connection(
+    context: Context, listener: DataListener, what: str
+) -> None:
     link = connected(context, listener)
-    seal = link._seal
-    first, second = seal.close(encode(Pull(version=1))), seal.close(encode(Pull(version=2)))
-    for sealed in (second, first, first, second):  # out of order, right, again, right
-        link.socket.send(sealed)
-    messages = []
-    while len(messages) < 2:
-        messages += [each.message for each in heard(listener) if isinstance(each, Received)]
-    assert messages == [Pull(version=1), Pull(version=2)]
-    assert listener.dropped == 2
+    other = connected(context, listener, "worker-2")
+    first, second = link._seal.close(encode(Pull(version=1))), link._seal.close(encode(PUSH))
+    link.socket.send(first)
+    hear(listener, 2)
+    wrong = {
+        "again": first,
+        "too early": link._seal.close(encode(Pull(version=3))),
+        "changed": changed(second),
+        "cut short": second[:-1],
+        "turned round": Seal(link._seal._key, b"server", b"worker").close(encode(PUSH)),
+        "of another": other._seal.close(encode(PUSH)),
+    }[what]
+    link.socket.send(wrong)
+    link.socket.send(second)  # would fit, but nobody knows any more who is talking
+    (closed,) = hear(listener, 1)
+    assert isinstance(closed, Closed) and closed.peer.name == "worker-1"
+    assert listener.dropped >= 1
+    assert link.monitor.poll(WAIT_MS) and link.is_closed()
+    while listener._router._fds.keys() != {*listener._peers}:
+        wait(listener)
+        assert [*listener.receive(), *listener.closed()] == []
+    assert [peer.name for peer in listener._peers.values()] == ["worker-2"]
+    link.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        encode(Push(tick=2**60, parcel=0, level=0, index=0)),
+        encode(Push(tick=0, parcel=0, level=0, index=0, lr=math.nan)),
+        encode(Push(tick=0, parcel=0, level=-7, index=0)),
+        encode(Norms(tick=0, norms=((1, math.inf),))),
+        encode(Hello(name="worker-1", generation=1, nonce=bytes(16))),
+        encode(Gone(latest=1)),
+        encode(PUSH)[:-1],
+        encode(PUSH) + b"\x00",
+        b"\x94\xa4Pull\x01\xff" + b"\x91" * 10_000 + b"\xc0",
+    ],
+)
+def test_a_member_out_of_its_mind_is_dropped_message_by_message(
+    context: Context, listener: DataListener, payload: bytes
+) -> None:
+    link = connected(context, listener)
+    link.socket.send(link._seal.close(payload))
+    wait_for_drops(listener, 1)
+    link.send(Pull(version=1))
+    assert [type(each) for each in hear(listener, 2)] == [Opened, Received]
+    link.close()
+
+
+def false_server(context: Context) -> tuple[Socket, DataLink]:
+    """A link that has said Hello to somebody who, so far, has not answered."""
+    router: Socket = context.socket(zmq.ROUTER)
+    router.plain_server, router.zap_domain = True, b"elasticflow"
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    link = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{port}", encrypt=False)
+    link.hello("worker-1", 1)
+    return router, link
+
+
+@pytest.mark.parametrize("what", ["echo", "noise", "another key", "another nonce", "nothing in it"])
+def test_a_false_server_is_noticed(context: Context, what: str) -> None:
+    router, link = false_server(context)
+    route, hello = router.recv_multipart()
+    welcome = encode(Welcome(nonce=bytes(16)))
+    seal = Seal(KEYS.member.data, b"server", b"worker")
+    answer = {
+        "echo": hello,
+        "noise": b"x" * 100,
+        "another key": Seal(b"k" * 32, b"server", b"worker").close(link._nonce + welcome),
+        "another nonce": seal.close(bytes(16) + welcome),
+        "nothing in it": seal.close(b""),
+    }[what]
+    router.send_multipart([route, answer])
+    assert link.socket.poll(WAIT_MS) and link.receive() is None
+    assert link.dropped == 1 and not link.greeted
+    with pytest.raises(AssertionError):
+        link.send(PUSH)
+    # the right answer is still taken
+    right = Seal(KEYS.member.data, b"server", b"worker").close(link._nonce + welcome)
+    router.send_multipart([route, right])
+    assert link.socket.poll(WAIT_MS) and link.receive() is None and link.greeted
+    # from now on a seal that does not fit is the end, even if a right one follows
+    seal = Seal(link._seal._key, b"server", b"worker")
+    sealed = seal.close(encode(Gone(latest=1)))
+    router.send_multipart([route, changed(sealed)])
+    router.send_multipart([route, sealed])
+    while link.dropped < 3:
+        assert link.socket.poll(WAIT_MS) and link.receive() is None
+    assert link.is_closed()
+    link.close()
+    router.close(linger=0)
+
+
+def test_what_a_server_seals_but_means_nothing_is_dropped(context: Context, listener: DataListener) -> None:
+    link = connected(context, listener)
+    link.send(Pull(version=1))
+    opened, _ = hear(listener, 2)
+    for payload in (b"", b"\xc1", encode(PUSH), encode(Gone(latest=2**60))):
+        listener.socket.send_multipart([opened.peer.route, opened.peer.seal.close(payload)])
+    listener.send(opened.peer, Gone(latest=7))
+    assert link.socket.poll(WAIT_MS)
+    received = link.receive()
+    while received is None:
+        assert link.socket.poll(WAIT_MS)
+        received = link.receive()
+    assert received[0] == Gone(latest=7) and link.dropped == 4 and not link.is_closed()
+    link.close()
+
+
+def test_what_is_sent_to_a_server_that_has_gone_is_lost(context: Context, listener: DataListener) -> None:
+    link = connected(context, listener)
+    listener.close()
+    assert link.monitor.poll(WAIT_MS) and link.is_closed()
+    for _ in range(3):
+        link.send(Initial(parcel=0), [np.zeros(100_000)])
+    assert link.receive() is None
+    link.close()
+
+
+def test_nobody_there(context: Context, listener: DataListener) -> None:
+    listener.close()
+    link = linked(context, listener)
+    link.hello("worker-1", 1)
+    assert link.monitor.poll(WAIT_MS) and link.is_closed() and link.receive() is None
     link.close()
 
 
@@ -159,59 +517,260 @@ def test_any_changed_bit_breaks_the_seal(place: int, bit: int, length: int) -> N
     assert bytes(receiver.open(memoryview(sealed))) == bytes(length)
 
 
+# --- bytes that are no messages --------------------------------------------------------------------
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01"
+PLAIN, CURVE, NULL = (name.ljust(20, b"\0") + bytes(32) for name in (b"PLAIN", b"CURVE", b"NULL"))
+
+
+@pytest.mark.parametrize("plane", ["data", "control"])
 @pytest.mark.parametrize(
-    "frames", [[b""], [b"x" * 10], [b"x" * 100, b"y"], [encode(Push(tick=0, parcel=0, level=0, index=0))]]
+    "stream",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        b"\x01\x00",  # ZMTP 1: no mechanism
+        b"\xff" + bytes(8) + b"\x7f\x01\x05" + bytes(10),  # ZMTP 2: no mechanism
+        GREETING + NULL + b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER",
+        GREETING + PLAIN + b"\x06" + (2**62).to_bytes(8, "big") + b"x" * 5000,
+        GREETING + PLAIN + b"\x06" + (1 << 32).to_bytes(8, "big") + b"x" * 5000,
+        GREETING + PLAIN + b"\x02" + (2**63 - 1).to_bytes(8, "big"),
+        GREETING + CURVE + b"\x06" + (1 << 40).to_bytes(8, "big") + b"x" * 5000,
+        GREETING + PLAIN + b"\x04\x06\x05READY",
+    ],
 )
-def test_strangers_bytes_are_counted_and_dropped(
-    context: Context, listener: DataListener, frames: list[bytes]
+def test_other_protocols_and_huge_lengths(
+    listener: DataListener, master: ControlListener, plane: str, stream: bytes
 ) -> None:
-    socket = stranger(context, listener)
-    socket.send_multipart(frames)
-    wait_for_drops(listener, 1)
-    socket.close()
+    target = listener if plane == "data" else master
+    with sockets.create_connection(("127.0.0.1", target.port), timeout=WAIT_MS / 1000) as connection:
+        connection.sendall(stream)
+        while _receive(connection):
+            pass
+    wait_for_refusals(target, 1)
+
+
+def _receive(connection: sockets.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_member_cannot_send_a_frame_without_end(context: Context, listener: DataListener) -> None:
+    link = connected(context, listener)
+    link.send(Initial(parcel=0), [np.zeros(transport.DATA_BYTES + 1, np.uint8)])
+    assert link.monitor.poll(WAIT_MS)
+    link.close()
+
+
+# --- control plane -------------------------------------------------------------------------------
+
+
+def told(master: ControlListener) -> tuple[bytes, ToMaster]:
+    """The next message."""
+    while True:
+        wait(master)
+        for one in master.receive():
+            return one
+
+
+def test_only_members_reach_the_master(context: Context, master: ControlListener) -> None:
+    other = make_keys().member
+    knows_masters_public_key = msgspec.structs.replace(other, master_public=KEYS.member.master_public)
+    endpoint = f"tcp://127.0.0.1:{master.port}"
+    strangers = [control_link(context, keys, endpoint) for keys in (other, knows_masters_public_key)]
+    for socket in strangers:
+        socket.linger = 0
+        socket.send(encode(StatusRequest()))
+    while master.refused < 2:
+        wait(master)
+        assert [*master.receive(), *master.closed()] == []
+    member = control_link(context, KEYS.member, endpoint)
+    member.send(encode(StatusRequest()))
+    route, message = told(master)
+    assert message == StatusRequest()
+    master.send(route, Beat(incarnation=1))
+    assert member.poll(WAIT_MS)
+    for socket in (*strangers, member):
+        socket.close(linger=0)
+    while not (closed := [*master.receive(), *master.closed()]):
+        wait(master)
+    assert closed == [route]
+    master.send(route, Beat(incarnation=1))  # to one that has gone: nothing
+
+
+def test_the_master_hears_last_words_before_closings(context: Context, master: ControlListener) -> None:
+    endpoint = f"tcp://127.0.0.1:{master.port}"
+    for number in range(50):
+        member = control_link(context, KEYS.member, endpoint)
+        member.send(encode(Leaving(name=f"worker-{number}")))
+        member.close(linger=WAIT_MS)
+    said: dict[bytes, ToMaster] = {}
+    closed: list[bytes] = []
+    while len(closed) < 50:
+        wait(master)
+        said.update(master.receive())
+        for route in master.closed():
+            assert route in said
+            closed.append(route)
+    assert len(set(closed)) == 50 and not master._router._fds and not master._router._routes
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xc1"],
+        [encode(Beat(incarnation=1))],
+        [encode(PUSH)],
+        [encode(StatusRequest()), b""],
+        [encode(StatusRequest())[:-1]],
+        [b"\x82\xa1x" + b"\x91" * 10_000 + b"\xc0\xa4type\xadStatusRequest"],
+        [encode(StatusRequest()) + b"\x00"],
+        [encode(StatusRequest(newer_than=2**60))],
+        [encode(Progress(name="server-0", generation=1, version=1, loss=math.nan))],
+        [encode(Progress(name="server-0", generation=1, version=1, evaluations=((1, (math.inf,)),)))],
+        [encode(Progress(name="server-0", generation=-9, version=1))],
+    ],
+)
+def test_the_master_drops_what_is_no_message(
+    context: Context, master: ControlListener, frames: list[bytes]
+) -> None:
+    member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
+    member.send_multipart(frames)
+    wait_for_drops(master, 1)
+    member.send(encode(StatusRequest()))
+    assert told(master)[1] == StatusRequest()
+    member.close()
+
+
+def test_a_recorded_control_connection_says_nothing_again(context: Context, master: ControlListener) -> None:
+    """All bytes of a member's connection, sent again: CURVE's handshake does not fit any more."""
+    recorded = bytearray()
+    with sockets.create_server(("127.0.0.1", 0)) as between:
+        port = between.getsockname()[1]
+        member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
+        member.send(encode(Leaving(name="worker-1")))
+        inner, _ = between.accept()
+        with inner, sockets.create_connection(("127.0.0.1", master.port)) as outer:
+            thread = threading.Thread(target=_pass_on, args=(inner, outer, recorded))
+            back = threading.Thread(target=_pass_on, args=(outer, inner, bytearray()))
+            thread.start()
+            back.start()
+            told(master)
+            member.close(linger=0)
+            thread.join()
+            outer.shutdown(sockets.SHUT_RDWR)
+            back.join()
+    refused, recorded_all = master.refused, bytes(recorded)
+    with sockets.create_connection(("127.0.0.1", master.port)) as connection:
+        connection.sendall(recorded_all)
+        connection.settimeout(WAIT_MS / 1000)
+        while _receive(connection):
+            pass
+    while master.refused == refused:
+        wait(master)
+        assert list(master.receive()) == []
+        list(master.closed())
+
+
+def _pass_on(source: sockets.socket, target: sockets.socket, record: bytearray) -> None:
+    while data := _receive(source):
+        record += data
+        try:
+            target.sendall(data)
+        except OSError:
+            return
+
+
+def test_who_takes_nothing_does_not_stop_the_master(context: Context, master: ControlListener) -> None:
+    frozen = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
+    frozen.send(encode(StatusRequest()))
+    route, _ = told(master)
+    answer = Answer(error="x" * 10_000)
+    while not (closed := list(master.closed())):
+        master.send(route, answer)
+    assert closed == [route]
+    frozen.close(linger=0)
+
+
+def test_a_member_finds_the_next_master_on_the_same_port(context: Context) -> None:
+    port = 0
+    member: Socket | None = None
+    for _ in range(3):
+        its_context: Context = zmq.Context()
+        gate = admit_only_members(its_context, KEYS.member)
+        master = ControlListener(its_context, KEYS, "127.0.0.1", port)
+        port = master.port
+        member = member or control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
+        member.send(encode(StatusRequest()))
+        assert told(master)[1] == StatusRequest()
+        master.close()
+        gate.stop()
+        its_context.term()
+    assert member is not None
+    member.close(linger=0)
 
 
 def test_encrypted_data_plane(context: Context) -> None:
-    authenticator = admit_only_members(context, KEYS.member)
     listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=True)
+    listener.enter(1)
     endpoint = f"tcp://127.0.0.1:{listener.port}"
-    link = DataLink(context, KEYS.member, endpoint, encrypt=True)
-    greeting = threading.Thread(target=link.greet, args=("worker-1",))
-    greeting.start()
-    while greeting.is_alive():
-        listener.socket.poll(10)
-        list(listener.receive())
-    link.send(Pull(version=-1))
-    assert [type(each) for each in heard(listener)] == [Opened, Received]
     plain = DataLink(context, KEYS.member, endpoint, encrypt=False)
-    with pytest.raises(ProtocolError):
-        plain.greet("worker-2", timeout_s=0.3)
+    plain.hello("worker-2", 1)
+    wait_for_refusals(listener, 1)
+    assert plain.monitor.poll(WAIT_MS) and plain.is_closed()
+    link = DataLink(context, KEYS.member, endpoint, encrypt=True)
+    link.hello("worker-1", 1)
+    while not link.greeted:
+        wait(listener, link)
+        assert list(listener.receive()) == []
+        link.receive()
+    link.send(Pull(version=-1))
+    assert [type(each) for each in hear(listener, 2)] == [Opened, Received]
     for each in (plain, link, listener):
         each.close()
-    authenticator.stop()
 
 
-def test_only_members_reach_the_master(context: Context) -> None:
-    authenticator = admit_only_members(context, KEYS.member)
-    router, port = control_listener(context, KEYS, "127.0.0.1", 0)
-    other = make_keys().member
-    knows_masters_public_key = MemberKeys(
-        master_public=KEYS.member.master_public,
-        member_public=other.member_public,
-        member_secret=other.member_secret,
-        server_public=other.server_public,
-        server_secret=other.server_secret,
-        data=other.data,
-    )
-    for keys in (other, knows_masters_public_key):
-        socket = control_link(context, keys, f"tcp://127.0.0.1:{port}")
-        socket.linger = 0
-        socket.send(encode(StatusRequest()))
-        assert not router.poll(300)
-        socket.close()
-    member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
-    member.send(encode(StatusRequest()))
-    assert router.poll(WAIT_MS)
-    member.close()
-    router.close()
-    authenticator.stop()
+# --- the gate and the checks -----------------------------------------------------------------------
+
+
+def test_a_gate_leaves_nothing_behind() -> None:
+    threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        context: Context = zmq.Context()
+        admit_only_members(context, KEYS.member).stop()
+        context.term()
+        forgotten: Context = zmq.Context()
+        gate = admit_only_members(forgotten, KEYS.member)
+        forgotten.term()
+        gate._thread.join()
+    assert threading.active_count() == threads and len(os.listdir("/proc/self/fd")) <= fds
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PUSH,
+        Pull(version=-1),
+        Plan(number=1, shares=()),
+        Norms(tick=1, norms=((3, 0.5), (4, 1e300))),
+        Progress(name="server-0", generation=1, version=3, loss=0.1, evaluations=((1, (0.5, 1.0)),)),
+    ],
+)
+def test_what_is_meant_passes_the_check(message: ToServer | FromServer | ToMaster) -> None:
+    check(message)
+
+
+@given(number=some.one_of(some.integers(max_value=-2), some.integers(min_value=2**53)))
+def test_numbers_that_cannot_be_meant(number: int) -> None:
+    for message in (Pull(version=number), Norms(tick=1, norms=((number, 1.0),))):
+        with pytest.raises(ProtocolError, match="whole number"):
+            check(message)
+
+
+def test_the_password_is_no_key() -> None:
+    password: Any = data_password(KEYS.member)
+    assert KEYS.member.data not in (password, bytes.fromhex(password.decode()))
+    assert password != data_password(make_keys().member)

@@ -84,7 +84,7 @@ def kernel_steps(optimizer, params, grads, scales=None):
     for update, grad in enumerate(grads, 1):
         out = np.full_like(params, np.nan)
         scale = 1.0 if scales is None else scales[update - 1]
-        kernel.apply(params, grad, slots, out, lr=varying_lr(update), update=update, grad_scale=scale)
+        kernel.apply(params, grad, slots, out, slots, lr=varying_lr(update), update=update, grad_scale=scale)
         params = out
     return params, slots
 
@@ -134,23 +134,22 @@ ADAM = {
 }
 
 
-@settings(max_examples=60, deadline=None, database=None)
-@given(
-    optimizer=st.one_of(
-        drawn(api.SGD, momentum=floats(0, 0.99), dampening=floats(0, 1)),
-        drawn(api.SGD, momentum=floats(0.01, 0.99), nesterov=st.just(True)),
-        drawn(api.Adam, **ADAM),
-        drawn(api.AdamW, **ADAM),
-        drawn(
-            api.Adagrad,
-            lr_decay=floats(0, 1),
-            initial_accumulator_value=floats(0, 2),
-            eps=floats(1e-10, 1),
-        ),
+OPTIMIZERS = st.one_of(
+    drawn(api.SGD, momentum=floats(0, 0.99), dampening=floats(0, 1)),
+    drawn(api.SGD, momentum=floats(0.01, 0.99), nesterov=st.just(True)),
+    drawn(api.Adam, **ADAM),
+    drawn(api.AdamW, **ADAM),
+    drawn(
+        api.Adagrad,
+        lr_decay=floats(0, 1),
+        initial_accumulator_value=floats(0, 2),
+        eps=floats(1e-10, 1),
     ),
-    dtype=st.sampled_from(DTYPES),
-    seed=st.integers(0, 1000),
 )
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(optimizer=OPTIMIZERS, dtype=st.sampled_from(DTYPES), seed=st.integers(0, 1000))
 def test_drawn_arguments_follow_torch(optimizer, dtype, seed):
     assert_like_torch(optimizer, dtype, seed)
 
@@ -187,6 +186,36 @@ def test_clip_scale_is_at_most_one_and_passes_nan_on():
     assert math.isnan(clip_scale(math.nan, 1.0))
 
 
+@settings(max_examples=3000, deadline=None, database=None)
+@given(
+    optimizer=OPTIMIZERS,
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 2**32),
+    elsewhere=st.lists(st.booleans(), min_size=1, max_size=5),
+)
+def test_bits_do_not_depend_on_where_the_slots_are_written(optimizer, dtype, seed, elsewhere):
+    """In place, or, while a snapshot holds them, elsewhere: which leaves those it holds as they were."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 40))
+    kernel = kernel_for(optimizer)
+    here = there = rng.standard_normal(size).astype(dtype)
+    slots, free = kernel.new_slots(here), kernel.new_slots(there)
+    for update, moves in enumerate(elsewhere, 1):
+        grad = (rng.standard_normal(size) * 10.0 ** rng.integers(-20, 20)).astype(dtype)
+        arguments = {"lr": varying_lr(update), "update": update, "grad_scale": float(rng.choice([1, 0.3]))}
+        after = {name: np.full_like(slot, np.nan) for name, slot in free.items()} if moves else free
+        held = {name: slot.copy() for name, slot in free.items()}
+        for slot in free.values():
+            slot.flags.writeable = not moves
+        outs = np.full_like(here, np.nan), np.full_like(there, np.nan)
+        kernel.apply(here, grad, slots, outs[0], slots, **arguments)
+        kernel.apply(there, grad, free, outs[1], after, **arguments)
+        assert all(free[name].tobytes() == held[name].tobytes() for name in held) or not moves
+        (here, there), free = outs, after
+        assert here.tobytes() == there.tobytes()
+        assert all(slots[name].tobytes() == free[name].tobytes() for name in slots)
+
+
 def shifted(array: np.ndarray, num_bytes: int) -> np.ndarray:
     """A copy that begins ``num_bytes`` after an aligned address."""
     view = np.empty(array.nbytes + 128, np.uint8)
@@ -205,7 +234,7 @@ def apply_in_pieces(kernel: Kernel, params, grad, slots, rng, **arguments):
         p, g, o = (shifted(a[piece], int(rng.integers(64))) for a in (params, grad, out))
         p.flags.writeable = g.flags.writeable = False
         state = {name: shifted(slot[piece], int(rng.integers(64))) for name, slot in slots.items()}
-        kernel.apply(p, g, state, o, **arguments)
+        kernel.apply(p, g, state, o, state, **arguments)
         out[piece] = o
         for name, slot in slots.items():
             slot[piece] = state[name]
@@ -223,7 +252,7 @@ def test_bits_do_not_depend_on_borders_or_alignment(optimizer, dtype):
         grad = rng.standard_normal(whole.size).astype(dtype)
         arguments = {"lr": 0.01, "update": update, "grad_scale": 1.0 if update % 3 else 0.7}
         out = np.empty_like(whole)
-        kernel.apply(whole, grad, whole_slots, out, **arguments)
+        kernel.apply(whole, grad, whole_slots, out, whole_slots, **arguments)
         cut = apply_in_pieces(kernel, cut, grad, cut_slots, rng, **arguments)
         whole = out
         assert whole.tobytes() == cut.tobytes()
@@ -284,7 +313,8 @@ def test_extreme_values_pass_silently_as_in_torch(optimizer, dtype):
 
 def test_a_number_beyond_the_dtype_becomes_infinite_silently():
     out = np.empty(1, np.float32)
-    kernel_for(api.SGD()).apply(np.ones(1, np.float32), np.ones(1, np.float32), {}, out, lr=1e300, update=1)
+    one = np.ones(1, np.float32)
+    kernel_for(api.SGD()).apply(one, one, {}, out, {}, lr=1e300, update=1)
     assert out == -np.inf
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
-from elasticflow.api import SGD
+from elasticflow.api import SGD, Adagrad, Adam, AdamW, Optimizer
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.schedule import Kind
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
-from elasticflow_ps.store import Store, Sum
+from elasticflow_ps.store import Snapshot, Store, Sum, parse
 
 ENTRIES = (
     Entry("w", (300, 40), "float32", Rule.UPDATE),
@@ -69,17 +71,114 @@ def test_a_version_is_never_written_to_while_it_is_served_or_saved() -> None:
     held.store.track(0, held.parcels[0], tracker)
     sent, sent_copy = held.arrays(0), [array.copy() for array in held.arrays(0)]
     held.step(0)
-    saved, pins = held.store.snapshot(1)
-    kept = [(array, array.copy()) for _, arrays in saved for array in arrays.values()]
+    snapshot = held.store.snapshot(1)
+    kept = [(array, array.copy()) for _, arrays in snapshot.chunks() for array in arrays.values()]
     for version in range(1, 8):
         held.step(version)
     assert all((a == b).all() for a, b in zip(sent, sent_copy, strict=True))
     assert all((array == copy).all() for array, copy in kept)
-    held.store.release(pins)
+    snapshot.release()
     tracker.done = True
     for version in range(8, 12):
         held.step(version)
     assert not all((a == b).all() for a, b in zip(sent, sent_copy, strict=True)), "memory is used again"
+
+
+class Random:
+    """A store with random gradients, and what it holds written down after each version."""
+
+    def __init__(self, optimizer: Optimizer, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.parcels = parcels_of(LAYOUT, spread(LAYOUT, 1)[0])
+        self.store = Store(self.parcels, kernel_for(optimizer))
+        self.version = 0
+        for parcel in self.parcels:
+            values = [self.rng.normal(size=len(span)).astype(span.dtype) for span in parcel.state]
+            self.store.initialise(0, parcel, values)
+        gradients = np.random.default_rng(seed + 1)
+        self.sums = [
+            [[gradients.normal(size=len(s)).astype(s.dtype) for s in p.spans] for p in self.parcels]
+            for _ in range(4)
+        ]
+
+    def step(self, only: int | None = None) -> None:
+        """One update; with ``only``, of that parcel alone, which makes no version."""
+        for parcel in self.parcels if only is None else [self.parcels[only]]:
+            arrays = [array.copy() for array in self.sums[self.version % 4][parcel.number]]
+            total = Sum(arrays, [span.rule for span in parcel.spans])
+            self.store.apply(self.version, parcel, total, lr=0.1, update=self.version + 1, scale=0.9)
+        if only is None:
+            self.version += 1
+            self.store.retire(self.version - 1)
+
+    def carry(self) -> None:
+        for parcel in self.parcels:
+            self.store.carry(self.version, parcel)
+        self.version += 1
+        self.store.retire(self.version - 1)
+
+
+def bytes_of(snapshot: Snapshot) -> list[bytes]:
+    return [a.tobytes() for p in snapshot.store.parcels for a in snapshot.arrays(p.number)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    optimizer=some.sampled_from([SGD(), SGD(momentum=0.9), Adam(amsgrad=True), AdamW(), Adagrad()]),
+    acts=some.lists(
+        some.sampled_from(["step", "carry", "hold", "release", "back", "stay", "half"]), max_size=40
+    ),
+    seed=some.integers(0, 100),
+)
+def test_whatever_is_held_stays_and_can_be_gone_back_to(
+    optimizer: Optimizer, acts: list[str], seed: int
+) -> None:
+    """Every version has the bits that it has where nothing is ever held, or gone back to."""
+    subject = Random(optimizer, seed)
+    bits = {0: bytes_of(subject.store.snapshot(0))}
+    held: list[Snapshot] = []
+    evaluated: set[int] = set()
+    for act in acts:
+        if act in ("step", "carry"):
+            # Which ticks evaluate is fixed by the schedule: here, by who comes first.
+            first_time = subject.version + 1 not in bits
+            if first_time and act == "carry":
+                evaluated.add(subject.version)
+            subject.carry() if subject.version in evaluated else subject.step()
+            snapshot = subject.store.snapshot(subject.version)
+            assert bits.setdefault(subject.version, bytes_of(snapshot)) == bytes_of(snapshot)
+            snapshot.release()
+        elif act == "hold":
+            held.append(subject.store.snapshot(subject.version))
+        elif act == "release" and held:
+            held.pop(0).release()
+        elif act == "back" and held:
+            subject.store.go_back_to(held[-1])
+            subject.version = held[-1].version
+        elif act == "stay":
+            subject.store.stay_at(subject.version)
+        elif act == "half" and held:  # a server that is halted in the middle of a step
+            subject.step(only=0)
+            has_slots = bool(kernel_for(optimizer).slots)
+            assert subject.store.is_whole(subject.version) is not has_slots
+            subject.store.go_back_to(held[-1])
+            subject.version = held[-1].version
+        assert subject.store.is_whole(subject.version)
+        assert all(bytes_of(snapshot) == bits[snapshot.version] for snapshot in held)
+
+
+def test_a_copy_fills_another_store() -> None:
+    one, other = Random(Adam(), 1), Random(Adam(), 2)
+    for _ in range(3):
+        one.step()
+    snapshot = one.store.snapshot(3)
+    store = Store(other.parcels, kernel_for(Adam()))
+    for parcel in store.parcels:
+        shape = parcel.copied(kernel_for(Adam()).slots)
+        frames = [memoryview(array.view(np.uint8)) for array in snapshot.arrays(parcel.number)]
+        store.fill(3, parcel, parse(shape, frames).arrays)
+    assert store.is_whole(3) and not store.is_whole(2)
+    assert bytes_of(store.snapshot(3)) == bytes_of(snapshot)
 
 
 def test_memory_does_not_grow() -> None:
@@ -90,6 +189,16 @@ def test_memory_does_not_grow() -> None:
     for version in range(3, 50):
         held.step(version)
     assert held.store.num_bytes == after_three
+    values = sum(array.nbytes for array in held.arrays(50))
+    slots = values - sum(s.num_bytes for p in held.parcels for s in p.state if s.rule is not Rule.UPDATE)
+    snapshots = []
+    for version in range(50, 100):
+        held.step(version)
+        if version % 5 == 0:
+            snapshots.append(held.store.snapshot(version + 1))
+        if len(snapshots) > 2:
+            snapshots.pop(0).release()
+    assert held.store.num_bytes == after_three + 2 * (values + slots), "of each snapshot a version, and slots"
 
 
 def test_bits_do_not_depend_on_the_number_of_servers() -> None:
@@ -119,7 +228,7 @@ def test_arrays_of_the_wrong_size_are_refused() -> None:
     held = Held()
     parcel = held.parcels[0]
     frames = [memoryview(bytes(span.num_bytes)) for span in parcel.spans]
-    held.store.parse(parcel.spans, frames)
+    parse(parcel.spans, frames)
     for wrong in ([], frames[:-1], [*frames, memoryview(b"")], [memoryview(b"12345678"), *frames[1:]]):
         with pytest.raises(ProtocolError, match="bytes"):
-            held.store.parse(parcel.spans, wrong)
+            parse(parcel.spans, wrong)

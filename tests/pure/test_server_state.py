@@ -5,6 +5,7 @@ Sums are written with their brackets, so that "((0+1)+(2+3))" is the only right 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import pytest
 
 from elasticflow.messages import Pull, Push, Share
 from elasticflow.schedule import Schedule
+from elasticflow_ps.snapshots import Snapshots
 from elasticflow_ps.state import (
     Action,
     ApplyAction,
@@ -117,7 +119,7 @@ def test_a_step_is_applied_once_its_tree_is_whole() -> None:
     assert server.push("anna", 0, 3) == server.push("berta", 1, 0) == []
     applied, whole = server.push("anna", 0, 2, lr=0.5)
     assert applied == ApplyAction(0, 0, ROOT, 0.5, None)
-    assert whole == VersionAction(1, cut=False, last=False)
+    assert whole == VersionAction(1, cut=False, snapshot=False, last=False)
 
 
 def test_empty_slices_leave_no_trace_in_the_sum() -> None:
@@ -151,20 +153,32 @@ def test_a_late_push_still_asks_for_what_is_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"tick": 1}, {"parcel": 1}, {"parcel": -1}, {"level": 3}, {"index": 2, "level": 1}]
+    "wrong",
+    [
+        {"tick": 1},
+        {"parcel": 1},
+        {"parcel": -1},
+        {"level": 3},
+        {"level": -1},
+        {"index": 2, "level": 1},
+        {"index": -1},
+        {"level": 2**60, "index": 2**60},
+        *({"slice_s": number} for number in (-1.0, math.nan, math.inf)),
+        *({"lr": number} for number in (-1.0, math.nan, math.inf)),
+    ],
 )
-def test_nonsense_is_dropped(wrong: dict[str, int]) -> None:
+def test_nonsense_is_dropped(wrong: dict[str, Any]) -> None:
     server = Server()
-    fields = {"tick": 0, "parcel": 0, "level": 0, "index": 0, **wrong}
+    fields: dict[str, Any] = {"tick": 0, "parcel": 0, "level": 0, "index": 0, "finish": True, **wrong}
     (dropped,) = server.tell(PushEvent("mallory", Push(**fields), "?"))
     assert isinstance(dropped, DropAction) and dropped.worker == "mallory"
-    assert server.push("anna", 2, 0), "all is as before"
+    assert server.push("anna", 2, 0)[1] == VersionAction(1, False, False, False), "all is as before"
 
 
 def test_parcels_are_applied_one_by_one_and_make_one_version() -> None:
     server = Server(parcels=2)
     assert server.push("anna", 2, 0, parcel=1) == [ApplyAction(0, 1, ROOT, None, None)]
-    assert only(VersionAction, server.push("anna", 2, 0, parcel=0)) == [VersionAction(1, False, False)]
+    assert only(VersionAction, server.push("anna", 2, 0, parcel=0)) == [VersionAction(1, False, False, False)]
 
 
 # --- serving -------------------------------------------------------------------------------------
@@ -178,7 +192,7 @@ def test_the_latest_version_and_the_one_before_are_served() -> None:
     assert [action.version for action in only(ServeAction, server.pull("anna", 2))] == [2]
     assert server.pull("anna", 1) == [GoneAction("anna", 3)]
     assert only(ServeAction, server.pull("anna", 4)) == []
-    assert only(DropAction, server.pull("anna", 5))
+    assert only(DropAction, server.pull("anna", 5)) and only(DropAction, server.pull("anna", -2))
 
 
 def test_who_waits_is_served_once() -> None:
@@ -231,16 +245,16 @@ def test_orders_are_the_same_for_all_workers_of_a_version() -> None:
     server.tell(FinishEvent())
     assert server.orders(0) == first == Orders()
     server.step()
-    assert server.orders(1) == Orders(1, HALVES, cut=True, finish=True)
+    assert server.orders(1) == Orders(HALVES, cut=True, finish=True)
     server.step(cut=True, finish=True)
-    assert server.orders(1) == Orders(1, HALVES, cut=True, finish=True)
+    assert server.orders(1) == Orders(HALVES, cut=True, finish=True)
 
 
 def test_only_the_newest_plan_counts() -> None:
     server = Server()
     server.tell(PlanEvent(2, HALVES))
     server.tell(PlanEvent(1, ()))
-    assert server.orders(0).plan == 2
+    assert server.orders(0).shares == HALVES
 
 
 def test_only_the_leader_gives_orders() -> None:
@@ -250,8 +264,9 @@ def test_only_the_leader_gives_orders() -> None:
 def test_what_the_pushes_repeat_is_done() -> None:
     """So that servers that do not lead cut, and finish, at the same version."""
     server = Server(leads=False)
-    server.push("anna", 1, 0, cut=True, finish=True)
-    assert only(VersionAction, server.push("berta", 1, 1)) == [VersionAction(1, cut=True, last=True)]
+    server.push("anna", 1, 0, cut=True, snapshot=True, finish=True)
+    (whole,) = only(VersionAction, server.push("berta", 1, 1))
+    assert whole == VersionAction(1, cut=True, snapshot=True, last=True)
     assert server.state.finished
 
 
@@ -265,6 +280,29 @@ def test_nothing_is_cut_between_a_step_and_its_evaluation(event: Event) -> None:
         ordered.append(orders.cut or orders.finish)
         server.step()
     assert ordered == [False, True, False]
+
+
+class Always(Snapshots):
+    """Orders a snapshot of every version it is asked for, and writes down which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    def order(self, version: int, now_s: float) -> bool:
+        self.asked.append(version)
+        return True
+
+
+def test_a_snapshot_is_ordered_like_a_cut_and_may_be_of_any_version() -> None:
+    always = Always()
+    server = Server(EVALUATED, snapshots=always)
+    for version in range(6):
+        assert server.orders(version) == server.orders(version) == Orders(snapshot=True)
+        (whole,) = only(VersionAction, server.step(snapshot=True))
+        assert whole.snapshot and not (whole.cut and version < 5)
+    assert always.asked == [1, 2, 3, 4, 5, 6], "once for each version"
+    assert not Server(leads=False, snapshots=always).pull("anna", 0)[0].orders  # type: ignore[union-attr]
 
 
 def cuts(server: Server, *, settled: bool) -> list[int]:
@@ -301,7 +339,7 @@ def test_a_cut_that_is_due_while_another_is_written_is_left_out() -> None:
 
 def test_the_last_version_is_cut_without_orders() -> None:
     server = Server(start=9)
-    assert only(VersionAction, server.step()) == [VersionAction(10, cut=True, last=True)]
+    assert only(VersionAction, server.step()) == [VersionAction(10, cut=True, snapshot=False, last=True)]
 
 
 def test_a_finished_server_serves_and_gathers_no_more() -> None:
@@ -324,9 +362,10 @@ def test_nothing_is_applied_before_the_norm_is_known() -> None:
     assert server.push("anna", 2, 0, parcel=0) == [NormsAction(0, (ROOT, ROOT))]
     assert server.push("berta", 2, 0) == [], "nor is it asked for again"
     assert server.tell(ClipEvent(1, 9.0)) == server.tell(ClipEvent(-1, 9.0)) == []
+    assert only(DropAction, server.tell(ClipEvent(0, -9.0)))
     actions = server.tell(ClipEvent(0, 3.0))
     assert only(ApplyAction, actions) == [ApplyAction(0, parcel, ROOT, None, 3.0) for parcel in (0, 1)]
-    assert only(VersionAction, actions) == [VersionAction(1, False, False)]
+    assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
 
 
 def test_an_evaluation_is_not_clipped() -> None:

@@ -1,0 +1,44 @@
+"""``elasticflow attach``: shows a run that is under way as ``train`` does."""
+
+from __future__ import annotations
+
+import argparse
+
+from elasticflow.cli.connection import Connection
+from elasticflow.cli.progress import Display
+from elasticflow.cli.terminal import lasting_output
+from elasticflow.cli.watching import EXIT_CODES, read_report, show_end, watch
+from elasticflow.errors import RunError
+from elasticflow.run_dir import RunDir
+
+RECALLED = 10
+"""So many events of the time before are shown."""
+
+
+def attach(arguments: argparse.Namespace) -> int:
+    """Shows the run until it is over, and returns its exit code. Ctrl-C only looks away: 130."""
+    run = RunDir(arguments.run)
+    run.read_address()  # raises, and says how it ended, if it is over
+    with lasting_output():
+        try:
+            with Display(RECALLED) as display:
+                watch(run, display, _look_away)
+            run.wait_until_free()
+        except KeyboardInterrupt:
+            print(
+                f"{run.path}: goes on. 'elasticflow attach {run.path}' shows it again, "
+                f"'elasticflow stop {run.path}' ends it with a checkpoint."
+            )
+            return 130
+        report = read_report(run)
+        if report is None:
+            raise RunError(
+                f"{run.path}: its processes were killed; "
+                f"'elasticflow train --resume --run-dir {run.path}' goes on from the last checkpoint."
+            )
+        show_end(run, report)
+        return EXIT_CODES[report["state"]]
+
+
+def _look_away(connection: Connection) -> None:
+    raise KeyboardInterrupt

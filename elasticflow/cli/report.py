@@ -1,0 +1,201 @@
+"""``elasticflow report``: how a run went, or has gone so far, on a page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from elasticflow.cli.connection import Connection
+from elasticflow.cli.progress import duration, evaluation_line
+from elasticflow.cli.watching import faults_line, read_report
+from elasticflow.errors import RunError
+from elasticflow.messages import StatusRequest
+from elasticflow.run_dir import RunDir
+
+BAR = 30
+"""Characters of the longest bar."""
+SHOWN = 40
+"""So many faults, changes of size and checkpoints are on the page, the last ones."""
+WORDS = {
+    "productive": "computed what was needed",
+    "redone": "computed again what a lost server had",
+    "duplicated": "computed what somebody else did too",
+    "starting": "imported, loaded, caught up",
+    "waiting": "waited for others' slices",
+    "recovering": "waited for servers to go on",
+    "checkpointing": "waited for servers to copy a checkpoint",
+}
+
+
+class _Journal(msgspec.Struct):
+    """Of what a master writes down, only what is told here."""
+
+    story: msgspec.Raw
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Prints the report of a run: of its end, or so far, or what is known of one that was killed."""
+    shown = _told(RunDir(arguments.run))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    mark = "█" if console.encoding.startswith("utf") else "#"
+    for line in page(shown, mark):
+        heading = line and not line.startswith(" ")
+        console.print(Text(line, style="bold" if heading else ""), markup=False)
+    return 0
+
+
+def _told(run: RunDir) -> dict[str, Any]:
+    """What there is. Raises RunError if there is nothing."""
+    if run.is_locked():
+        with Connection(run) as connection:
+            status = connection.ask(StatusRequest()).status
+        assert status is not None
+        return {**status, "text": "under way"}
+    return read_report(run) or _remembered(run)
+
+
+def _remembered(run: RunDir) -> dict[str, Any]:
+    """Of a run all of whose processes were killed: what its master wrote down last."""
+    from elasticflow.master.status import Story, StoryMemory
+
+    config = run.config()
+    try:
+        written = msgspec.json.decode(run.journal.read_bytes(), type=_Journal)
+        memory = msgspec.json.decode(written.story, type=StoryMemory)
+    except FileNotFoundError as error:
+        raise RunError(f"{run.path}: its processes were killed before it had begun: no report.") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"{run.journal}: cannot be read: {error}") from error
+    story = Story(config, str(run.path), 0, memory, wall=lambda: memory.started_at + memory.time_s)
+    text = "its processes were killed; this is what its master wrote down last. Go on with --resume"
+    return {**story.so_far(), "state": "killed", "text": text, "elapsed_s": memory.time_s}
+
+
+def page(report: Mapping[str, Any], mark: str = "█") -> list[str]:
+    """The report in lines; headings are those that are not indented."""
+    return [
+        f"{report['run']}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        *_work(report),
+        *_seconds(report["workers_seconds"], report["goodput"], mark),
+        *_faults(report),
+        *_sizes(report),
+        *_checkpoints(report),
+    ]
+
+
+def _work(report: Mapping[str, Any]) -> list[str]:
+    total = "?" if report["records_total"] is None else f"{report['records_total']:,}"
+    again = f", {report['steps_redone']} of them made again" if report["steps_redone"] else ""
+    first = f", from {report['start_step']} on" if report["start_step"] else ""
+    lines = [
+        f"  program  {report['program']}",
+        f"  steps    {report['step']} of {report['steps_total'] or '?'}{first}{again}",
+        f"  records  {report['records_covered']:,} of {total} covered, "
+        f"{_quarantined(report['quarantined'])} quarantined",
+    ]
+    if report["evaluation"]:
+        lines.append(f"  test     {evaluation_line(report['evaluation'])}")
+    return lines
+
+
+def _quarantined(rows: list[int]) -> str:
+    return f"{len(rows)} (row {', '.join(map(str, rows))})" if rows else "0"
+
+
+def _seconds(seconds: Mapping[str, float], goodput: float | None, mark: str) -> list[str]:
+    lived_s = sum(seconds.values())
+    if not lived_s or goodput is None:
+        return []
+    lines = [f"Goodput {goodput:.1%}: where the workers' {lived_s:,.1f} seconds went"]
+    for name, value in seconds.items():
+        if value:
+            bar = mark * round(BAR * value / lived_s)
+            lines.append(
+                f"  {name:<13} {value:>10,.1f} s {value / lived_s:>6.1%}  {bar:<{BAR}}  {WORDS[name]}"
+            )
+    return lines
+
+
+def _faults(report: Mapping[str, Any]) -> list[str]:
+    if not report["num_faults"]:
+        return ["Faults: none"]
+    rows = [
+        (
+            duration(fault["time_s"]),
+            fault["member"] or fault["role"],
+            fault["text"],
+            _cost(fault),
+            _done(fault),
+        )
+        for fault in report["faults"][-SHOWN:]
+    ]
+    heading = f"Faults: {faults_line(report)}"
+    return [
+        heading,
+        *_earlier(report["num_faults"]),
+        *_table(("when", "who", "what", "cost", "what was done"), rows),
+    ]
+
+
+def _cost(fault: Mapping[str, Any]) -> str:
+    steps = f", {fault['steps']} step" + "s" * (fault["steps"] != 1) if fault["steps"] else ""
+    return f"{fault['seconds']:.2f} s{steps}"
+
+
+def _done(fault: Mapping[str, Any]) -> str:
+    lasted = "not over" if fault["lasted_s"] is None else f"over after {fault['lasted_s']:.2f} s"
+    return "; ".join(part for part in (fault["done"], lasted) if part)
+
+
+def _earlier(num: int) -> list[str]:
+    return [f"  ({num - SHOWN} earlier)"] if num > SHOWN else []
+
+
+def _sizes(report: Mapping[str, Any]) -> list[str]:
+    resizes = report["resizes"]
+    rows = [
+        (duration(each["time_s"]), f"{each['from']} to {each['to']} workers", each["reason"])
+        for each in resizes[-SHOWN:]
+    ]
+    return ["Size", *_earlier(len(resizes)), *_table(("when", "what", "why"), rows)] if rows else []
+
+
+def _checkpoints(report: Mapping[str, Any]) -> list[str]:
+    """One line a step: its servers write at the same time."""
+    steps: dict[int, list[Mapping[str, Any]]] = {}
+    for part in report["checkpoints"]:
+        steps.setdefault(part["step"], []).append(part)
+    last = report["checkpoint_step"]
+    failed = f", {report['checkpoints_failed']} parts failed" if report["checkpoints_failed"] else ""
+    if not steps and last is None:
+        return ["Checkpoints: none"]
+    heading = "Checkpoints: none is committed" if last is None else f"Checkpoints: the last is of step {last}"
+    rows = [
+        (
+            f"step {step}",
+            f"{1000 * max(part['copy_s'] for part in parts):.1f} ms",
+            f"{max(part['write_s'] for part in parts):.2f} s",
+            "; ".join(part["error"] for part in parts if part["error"]),
+        )
+        for step, parts in list(steps.items())[-SHOWN:]
+    ]
+    return [heading + failed, *_earlier(len(steps)), *_table(("", "steps held up", "written in", ""), rows)]
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as they must be, the last one as long as it is; nothing where there are no rows."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]

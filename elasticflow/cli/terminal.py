@@ -1,0 +1,47 @@
+"""Output that nobody may be there to read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+
+class Lasting:
+    """A text stream that can be written to for ever, also when its terminal or pipe is closed.
+
+    A command that only shows something must not fail, or end, when nobody looks any more.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._let_go():
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._let_go():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextlib.contextmanager
+    def _let_go(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            with open(os.devnull, "wb") as nothing:  # what is buffered still is written at the process's end
+                os.dup2(nothing.fileno(), self._stream.fileno())
+
+
+@contextlib.contextmanager
+def lasting_output() -> Iterator[None]:
+    """Has standard output and standard error last, see ``Lasting``."""
+    out, err = (cast(TextIO, Lasting(stream)) for stream in (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield

@@ -1,0 +1,114 @@
+"""What ``train`` and ``attach`` share: a run shown until it is over, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from elasticflow import checkpoint
+from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.progress import Display, duration, evaluation_line
+from elasticflow.errors import RunError
+from elasticflow.run_dir import RunDir
+from elasticflow.storage import DirectoryStorage
+
+EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
+"""By how a run ended, as ``elasticflow.master`` has them."""
+
+
+def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
+    """Shows the run until it is over. interrupted: what Ctrl-C does."""
+    try:
+        with Connection(run) as connection:
+            while True:
+                try:
+                    status = connection.next_status()
+                    if status is not None:
+                        display.show(status)
+                        if status["state"] in ENDED:
+                            return
+                except KeyboardInterrupt:
+                    interrupted(connection)
+    except RunError:
+        if run.is_locked():
+            raise
+
+
+def read_report(run: RunDir) -> dict[str, Any] | None:
+    """How a run ended; None if it left no word."""
+    if not run.report.exists():
+        return None
+    report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
+    return report
+
+
+def show_end(run: RunDir, report: dict[str, Any]) -> None:
+    """What people want to know of a run that is over. The last line says what is missing, if anything is."""
+    began = report["first_step_s"] is not None
+    if began:
+        print(
+            f"steps {report['step']}/{report['steps_total']}, records {report['records_covered']:,} of "
+            f"{report['records_total']:,}, {duration(report['elapsed_s'])} in all, "
+            f"first step after {report['first_step_s']:.2f} s"
+        )
+        print(f"workers' seconds: {_seconds(report['workers_seconds'])}")
+        if report["num_faults"]:
+            print(f"faults: {faults_line(report)}")
+    if report["quarantined"]:
+        print(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if report["evaluations"]:
+        print(evaluation_line(report["evaluations"][-1]))
+    step = report["checkpoint_step"]
+    if step is not None:
+        storage = DirectoryStorage(run.path)
+        print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
+        print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
+    if began:
+        print(f"more: elasticflow report {run.path}")
+    if report["state"] != "failed":
+        print(f"{report['state']}: {report['text']}")
+        return
+    sys.stdout.flush()
+    print(_users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
+    print(f"Error: {report['text']}{_how_to_go_on(run, report)}", file=sys.stderr)
+
+
+def _seconds(seconds: dict[str, float]) -> str:
+    always = ("productive", "waiting", "starting")
+    return ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05 or name in always)
+
+
+def faults_line(report: Mapping[str, Any]) -> str:
+    """How many faults there were, and what they cost together."""
+    cost = f"{report['standstill_s'] + report['stalled_s']:.2f} s"
+    steps = report["steps_redone"]
+    return f"{report['num_faults']}, which cost {cost}" + (f" and {steps} steps made again" if steps else "")
+
+
+def _users_part(trace: str, program: str) -> str:
+    """The part of a traceback that is about the user's program; our own is in the logs."""
+    start = trace.find(f'  File "{os.path.realpath(program)}"')
+    if start < 0:
+        return ""
+    return "Traceback (most recent call last):\n" + trace[start:].partition("\n\n")[0].rstrip() + "\n"
+
+
+def _how_to_go_on(run: RunDir, report: dict[str, Any]) -> str:
+    """What is missing of a run that failed on the way, and what would get it done."""
+    if report["first_step_s"] is None:
+        return ""
+    kept = report["checkpoint_step"]
+    missing = report["steps_total"] - (kept or 0)
+    start = (
+        f"step {kept}, which is kept"
+        if kept is not None
+        else "the beginning: no checkpoint was committed yet"
+    )
+    return (
+        f"\n{missing} of {report['steps_total']} steps are missing; "
+        f"'elasticflow train --resume --run-dir {run.path}' goes on from {start}."
+    )

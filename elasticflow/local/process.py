@@ -1,0 +1,93 @@
+"""Processes of this machine that are no children of the one that looks, and files that name them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.run_dir import publish
+
+END_S = 10.0
+"""How long a killed process may take to end: longer than any does, but those stuck in the kernel."""
+_GONE = (errno.ESRCH, errno.ENOENT, errno.EINVAL)  # EINVAL: the number is that of a thread by now
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process, and no other that gets its number later. started: in the kernel's clock ticks."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has this number now. Raises OSError if there is none."""
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        started = int(stat.rpartition(")")[2].split()[19])  # the name, in brackets, may hold anything
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return cls(pid, started, boot)
+
+    def watch(self) -> int | None:
+        """A descriptor that is readable once the process has ended; None if it has ended already."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return None
+        with contextlib.suppress(OSError):
+            # The descriptor was there first: if the number still is that of this process, it means this one.
+            if Process.of(self.pid) == self and not has_ended(descriptor):
+                return descriptor
+        os.close(descriptor)
+        return None
+
+    def kill(self) -> None:
+        """Does nothing if it has ended."""
+        watched = self.watch()
+        if watched is not None:
+            _kill(watched)
+            os.close(watched)
+
+    def record(self, path: Path) -> None:
+        """Writes the process into a file, for those who come after the one who started it."""
+        with contextlib.suppress(OSError):  # a full disk is no reason not to start it
+            publish(path, self)
+
+
+def recorded(path: Path) -> Process | None:
+    """The process that a file names; None if there is no such file, or it cannot be read."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=Process)
+    return None
+
+
+def _kill(watched: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
+
+
+def has_ended(watched: int, timeout_s: float = 0.0) -> bool:
+    """Whether the process of a descriptor of ``Process.watch`` has ended, or does in time."""
+    poller = select.poll()
+    poller.register(watched, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
+
+
+def end(processes: Iterable[Process]) -> None:
+    """Kills processes, and waits until they have ended; those that have already are left alone."""
+    watched = [fd for process in processes if (fd := process.watch()) is not None]
+    for fd in watched:
+        _kill(fd)
+    deadline = time.monotonic() + END_S
+    for fd in watched:
+        has_ended(fd, max(0.0, deadline - time.monotonic()))
+        os.close(fd)

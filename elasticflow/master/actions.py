@@ -1,0 +1,160 @@
+"""What a master has done about what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from elasticflow.checkpoint import Part
+from elasticflow.master.members import RunState
+from elasticflow.messages import Assignment, Excluded, Share
+
+
+@dataclass(frozen=True)
+class StartAction:
+    """Start a process."""
+
+    name: str
+    role: str
+
+
+@dataclass(frozen=True)
+class KillAction:
+    """End a process at once; it may be hung."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class HaltAction:
+    """Tell a server to stop where it is, and to offer what it has."""
+
+    name: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class AssignAction:
+    """Tell a member all it has to know."""
+
+    name: str
+    assignment: Assignment
+
+
+@dataclass(frozen=True)
+class PlanAction:
+    """Tell the servers who computes what."""
+
+    number: int
+    shares: tuple[Share, ...]
+    servers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DrainAction:
+    """Tell a worker to leave once it has no slices."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class CutAction:
+    """Tell the leading server to have a checkpoint cut. finish: and to let the run end with it."""
+
+    name: str
+    finish: bool
+
+
+@dataclass(frozen=True)
+class SettledAction:
+    """Tell the servers that the checkpoint of a version is committed, or given up."""
+
+    names: tuple[str, ...]
+    tick: int
+
+
+@dataclass(frozen=True)
+class CommitAction:
+    """All parts of a checkpoint are written: make it visible."""
+
+    tick: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class QuarantineAction:
+    """Tell the workers which records to leave out."""
+
+    names: tuple[str, ...]
+    excluded: tuple[Excluded, ...]
+
+
+@dataclass(frozen=True)
+class AttemptAction:
+    """Tell workers to try a slice that raised for another one."""
+
+    names: tuple[str, ...]
+    tick: int
+    slice: int
+
+
+@dataclass(frozen=True)
+class QuitAction:
+    """Tell a member to leave now."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoteAction:
+    """Something that people should read. kind: ``info``, ``warning`` or ``fault``."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class FaultAction:
+    """A member is lost."""
+
+    name: str
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RegroupedAction:
+    """All servers can go on after a loss: from version ``start``, where they had come to ``reached``.
+
+    source: ``memory``, ``storage`` or ``beginning``.
+    """
+
+    reached: int
+    start: int
+    source: str
+
+
+@dataclass(frozen=True)
+class ResizedAction:
+    """The number of workers to have has changed."""
+
+    old: int
+    new: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndAction:
+    """The run is over."""
+
+    state: RunState
+    text: str
+    detail: str = ""
+
+
+Action: TypeAlias = (
+    StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
+    | SettledAction | CommitAction | QuarantineAction | AttemptAction | QuitAction | NoteAction
+    | FaultAction | RegroupedAction | ResizedAction | EndAction
+)  # fmt: skip

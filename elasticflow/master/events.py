@@ -1,0 +1,85 @@
+"""What happens to a master, besides the messages it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from elasticflow.messages import (
+    Failed,
+    Faulty,
+    Heartbeat,
+    Join,
+    Leaving,
+    Lost,
+    Offer,
+    Progress,
+    Ready,
+    Troubled,
+    Written,
+)
+
+
+@dataclass(frozen=True)
+class ExitedEvent:
+    """The backend says that a process has ended. failed: by an error of its own; else it was killed,
+    taken away, or done."""
+
+    name: str
+    failed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class DisconnectedEvent:
+    """A member's connection to this master closed: it has died, or will connect again at once."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ReconnectedEvent:
+    """A member is heard over another connection than before: what was on the old one may be lost."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class CommittedEvent:
+    """A checkpoint is committed, or could not be."""
+
+    tick: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ScaleEvent:
+    """Somebody asks for so many workers."""
+
+    workers: int
+
+
+@dataclass(frozen=True)
+class StopEvent:
+    """Somebody asks the run to end with a checkpoint."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class OversleptEvent:
+    """The master itself did not run for so long: what it did not hear in that time was no silence."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TimeEvent:
+    """Time has passed."""
+
+
+Event: TypeAlias = (
+    Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written | Troubled | Offer
+    | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
+    | OversleptEvent | TimeEvent
+)  # fmt: skip

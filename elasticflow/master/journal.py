@@ -1,0 +1,76 @@
+"""What a master writes down, so that the next one can go on in its place: at commits and changes of
+membership, never for a step. It may lag behind; what it does not tell, the members do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.errors import RunError
+from elasticflow.master.state import Memory
+from elasticflow.master.status import StoryMemory
+from elasticflow.storage.background import Background
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """incarnation: how many masters the run has had. port: where the last one listened."""
+
+    incarnation: int
+    port: int
+    memory: Memory
+    story: StoryMemory
+
+
+def read_journal(path: Path) -> Journal | None:
+    """What the last master wrote down; None if nothing. Raises RunError if that cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Journal)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"{path}: the master's journal cannot be read: {error}") from error
+
+
+class JournalWriter:
+    """Writes in the background: where the disk hangs, the master does not. Only the newest counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._background = Background(patience_s=float("inf"))
+        self._waiting: bytes | None = None
+        self._written = b""
+
+    @property
+    def fd(self) -> int:
+        """Readable when ``turn`` has something to do."""
+        return self._background.fd
+
+    def write(self, journal: Journal) -> None:
+        """Has it written, soon."""
+        self._waiting = msgspec.json.encode(journal)
+        self.turn()
+
+    def write_now(self, journal: Journal) -> None:
+        """Writes it before anything else happens. Raises OSError."""
+        _replace(self._path, msgspec.json.encode(journal))
+
+    def turn(self) -> None:
+        """Goes on with what is still to be written."""
+        self._background.turn()
+        if self._waiting is not None and not self._background.busy:
+            data, self._waiting = self._waiting, None
+            self._background.submit(
+                lambda: _replace(self._path, data), lambda result, error: None, lambda text: None
+            )
+
+    def close(self) -> None:
+        """Writes no more; does not wait for a disk that hangs."""
+        self._background.close()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)

@@ -1,0 +1,75 @@
+"""Who takes part in a run, and where each of them, and the run itself, is."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from elasticflow.messages import Usage
+
+
+class RunState(str, Enum):
+    """Where a run is."""
+
+    STARTING = "starting"
+    """No worker is ready yet."""
+    RUNNING = "running"
+    """Steps are made."""
+    FINISHING = "finishing"
+    """The last version is being made or committed."""
+    FINISHED = "finished"
+    """Every record is covered and the final checkpoint is committed."""
+    STOPPED = "stopped"
+    """Ended before its end, as asked; the last checkpoint holds all that was done."""
+    FAILED = "failed"
+    """Ended by an error."""
+
+
+class MemberState(str, Enum):
+    """Where a worker or server is."""
+
+    STARTING = "starting"
+    """Asked for; has not said a word."""
+    LOADING = "loading"
+    """Has joined, and is catching up."""
+    READY = "ready"
+    """Takes part."""
+    HALTED = "halted"
+    """A server that has stopped where it is, until all servers know from where to go on."""
+    SUSPECT = "suspect"
+    """Silent for ``suspect_s``; has no slices, and gets some again when it speaks."""
+    DRAINING = "draining"
+    """Ends its step and leaves."""
+    LOST = "lost"
+    """Its connection closed; soon the backend will say why, or it is ended."""
+
+
+class Member(msgspec.Struct):
+    """A worker or server that is there, or has been asked for.
+
+    generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
+    was heard since; doubted_by: workers that cannot reach this server.
+    """
+
+    name: str
+    role: str
+    state: MemberState
+    since_s: float
+    host: str = ""
+    pid: int = 0
+    endpoint: str = ""
+    generation: int = 0
+    heard_s: float = 0.0
+    doubted_s: float | None = None
+    doubted_by: set[str] = msgspec.field(default_factory=set)
+    tick: int = -1
+    slice_s: float = 0.0
+    dropped: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+    was_ready: bool = False
+
+
+def number_of(name: str) -> int:
+    """The 3 of ``worker-3``. Numbers count up through the whole run, and no name comes twice."""
+    return int(name.rpartition("-")[2])

@@ -1,0 +1,241 @@
+"""All decisions of a worker's end of the data plane: events in, actions out.
+
+Knows nothing of sockets or arrays: what a parcel's message carries is opaque here. One ClientState
+belongs to one row of connections, all of the same generation of servers; it ends with the first that
+closes, and the next row gets a new one.
+
+It is either *catching up* or *following*. Who catches up asks each server for the latest version it
+has, and the servers meet at the oldest of these: those that are ahead still have it, since they keep two
+versions, or say that it is gone, and how far they are by now, which tells what is not worth asking
+for any more. Who follows has pushed, or asked, and gets the next version parcel by parcel. A version
+is adopted once all parcels of all servers are there, and never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from elasticflow.messages import Compute, FromServer, Gone, Share, Uninitialised, Version
+from elasticflow.schedule import Schedule
+
+LATEST = -1
+"""Asks for whatever is the newest version."""
+
+# --- events --------------------------------------------------------------------------------------
+
+
+class GreetedEvent(NamedTuple):
+    """A server has answered the handshake: it may be asked."""
+
+    server: int
+
+
+class ReceivedEvent(NamedTuple):
+    """A server's message. frames: what came with it, None if that is not what the parcel needs."""
+
+    server: int
+    message: FromServer
+    frames: Any
+
+
+class ClosedEvent(NamedTuple):
+    """The connection to a server has closed."""
+
+    server: int
+
+
+Event: TypeAlias = GreetedEvent | ReceivedEvent | ClosedEvent
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+class PullAction(NamedTuple):
+    """Ask a server for a version."""
+
+    server: int
+    version: int
+    have: int
+
+
+class InitialAction(NamedTuple):
+    """Send a server the first values of all its parcels."""
+
+    server: int
+
+
+class AdoptAction(NamedTuple):
+    """A version is there: put it into the state.
+
+    frames: of each server, by parcel. orders: what the leading server said of the tick from there on.
+    """
+
+    version: int
+    frames: list[dict[int, Any]]
+    orders: Version
+
+
+class ComputeAction(NamedTuple):
+    """Compute these slices of the present tick as well."""
+
+    tick: int
+    slices: tuple[int, ...]
+
+
+class SeveredAction(NamedTuple):
+    """The way to a server is lost, and with it this row of connections."""
+
+    server: int
+
+
+class DropAction(NamedTuple):
+    """A message made no sense, and was dropped."""
+
+    server: int
+    reason: str
+
+
+Action: TypeAlias = PullAction | InitialAction | AdoptAction | ComputeAction | SeveredAction | DropAction
+
+NOTHING: Sequence[Action] = ()
+
+
+class _Server:
+    """One server, as this worker sees it.
+
+    asked: the version it was asked for last, while catching up. version: the one that is being collected.
+    """
+
+    __slots__ = ("num_parcels", "greeted", "asked", "version", "frames", "orders")
+
+    def __init__(self, num_parcels: int) -> None:
+        self.num_parcels = num_parcels
+        self.greeted = False
+        self.asked = LATEST
+        self.version = -1
+        self.frames: dict[int, Any] = {}
+        self.orders: Version | None = None
+
+    @property
+    def whole(self) -> bool:
+        return len(self.frames) == self.num_parcels
+
+    def forget(self) -> None:
+        self.version, self.frames, self.orders = -1, {}, None
+
+
+class ClientState:
+    """See the module's text.
+
+    num_parcels: of each server, the leading one first; each has one at least. has_first: the worker's
+    state holds the first values of all, for servers that have none. held: the version in the state; -1:
+    none that came over these connections.
+    """
+
+    def __init__(self, num_parcels: Sequence[int], schedule: Schedule, *, has_first: bool) -> None:
+        self._servers = [_Server(number) for number in num_parcels]
+        self._total_ticks, self._num_slices = schedule.total_ticks, schedule.num_slices
+        self._has_first = has_first
+        self.held = -1
+        self._catching_up = True
+        self._floor = 0
+        """No server has an older version than this any more, or will not when it is asked."""
+        self._severed = False
+        self._readers: dict[type, Callable[[int, Any, Any], Sequence[Action]]] = {
+            Version: self._on_version,
+            Compute: self._on_compute,
+            Gone: self._on_gone,
+            Uninitialised: self._on_uninitialised,
+        }
+
+    def handle(self, event: Event) -> Sequence[Action]:
+        """What to do, in this order, now that ``event`` has happened."""
+        if self._severed:
+            return NOTHING
+        if isinstance(event, ReceivedEvent):
+            number, message, frames = event
+            reader = self._readers.get(type(message))
+            if reader is None:
+                return [DropAction(number, f"{type(message).__name__} is not for a worker")]
+            return reader(number, message, frames)
+        if isinstance(event, GreetedEvent):
+            self._servers[event.server].greeted = True
+            return [self._ask(event.server, LATEST)]
+        self._severed = True
+        return [SeveredAction(event.server)]
+
+    # --- versions --------------------------------------------------------------------------------
+
+    def _on_version(self, number: int, message: Version, frames: Any) -> Sequence[Action]:
+        server, version = self._servers[number], message.version
+        parcel, num_parcels = message.parcel, server.num_parcels
+        fits = frames is not None and 0 <= parcel < num_parcels and 0 <= version <= self._total_ticks
+        if not fits or (message.same and self.held < 0) or not self._are_shares(message.shares):
+            return [DropAction(number, f"version {version}, parcel {parcel}: not what it should be")]
+        # Late answers to earlier questions are passed over: there is one to the last question, too.
+        if self._catching_up:
+            wanted = version >= self._floor and server.asked in (LATEST, version)
+        else:
+            wanted = version == self.held + 1
+        if not wanted or len(server.frames) == num_parcels:
+            return NOTHING
+        if version != server.version:
+            server.forget()
+            server.version = version
+        server.frames[parcel] = frames
+        if parcel == 0:
+            server.orders = message
+        if len(server.frames) < num_parcels or not all([each.whole for each in self._servers]):
+            return NOTHING
+        return self._meet() if self._catching_up else [self._adopt()]
+
+    def _are_shares(self, shares: tuple[Share, ...]) -> bool:
+        return all([0 <= share.first <= share.stop <= self._num_slices for share in shares])
+
+    def _meet(self) -> Sequence[Action]:
+        """Every server has given a version; those that are ahead are asked for the oldest of these."""
+        oldest = min(server.version for server in self._servers)
+        ahead = [number for number, server in enumerate(self._servers) if server.version > oldest]
+        return [self._ask(number, oldest) for number in ahead] or [self._adopt()]
+
+    def _ask(self, number: int, version: int) -> PullAction:
+        server = self._servers[number]
+        server.forget()
+        server.asked = version
+        return PullAction(number, version, self.held)
+
+    def _adopt(self) -> AdoptAction:
+        lead = self._servers[0]
+        assert lead.orders is not None and len({server.version for server in self._servers}) == 1
+        action = AdoptAction(lead.version, [server.frames for server in self._servers], lead.orders)
+        self._catching_up, self.held = False, lead.version
+        for server in self._servers:
+            server.forget()
+        return action
+
+    def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
+        if not 0 <= message.latest <= self._total_ticks:
+            return [DropAction(number, f"there is no version {message.latest}")]
+        if self._catching_up and self._servers[number].asked == LATEST:
+            return NOTHING  # of an earlier question: the latest version is never gone
+        # Whoever has a version has had the one before from all others.
+        self._catching_up, self._floor = True, max(self._floor, message.latest - 1)
+        behind = [
+            number
+            for number, server in enumerate(self._servers)
+            if server.greeted and not (server.whole and server.version >= self._floor)
+        ]
+        return [self._ask(number, LATEST) for number in behind]
+
+    def _on_uninitialised(self, number: int, message: Uninitialised, frames: Any) -> Sequence[Action]:
+        if not (self._has_first and self._catching_up and self.held < 0):
+            return [DropAction(number, "asks for first values, which this worker has not got")]
+        return [InitialAction(number)]
+
+    def _on_compute(self, number: int, message: Compute, frames: Any) -> Sequence[Action]:
+        if self._catching_up or message.tick != self.held:
+            return NOTHING  # somebody else was quicker
+        slices = message.slices
+        if not slices or list(slices) != sorted({*slices}) or slices[0] < 0 or slices[-1] >= self._num_slices:
+            return [DropAction(number, f"there are no slices {slices}")]
+        return [ComputeAction(message.tick, message.slices)]

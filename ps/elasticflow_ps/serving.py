@@ -1,0 +1,300 @@
+"""One generation of a server that holds chunks: arrays and messages around ServerState."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from elasticflow.errors import ProtocolError
+from elasticflow.layout import Layout, Rule
+from elasticflow.messages import (
+    Assignment,
+    Clip,
+    Compute,
+    Cut,
+    Finish,
+    Gone,
+    Initial,
+    Norms,
+    Plan,
+    Progress,
+    Pull,
+    Push,
+    Settled,
+    ToMaster,
+    Uninitialised,
+    Version,
+)  # fmt: skip
+from elasticflow.schedule import Kind
+from elasticflow_ps import state as st
+from elasticflow_ps.parcels import Parcel
+from elasticflow_ps.snapshots import Row, Snapshots
+from elasticflow_ps.store import Store, Sum, parse, scale_for
+from elasticflow_ps.ways import Ways
+
+PROGRESS_S = 0.1
+"""The leading server tells the master how far it is at most this often."""
+
+Evaluations = dict[int, tuple[float, ...]]
+"""Cost and metrics by tick."""
+
+
+class Serving:
+    """Serves ``store`` from version ``start`` on; None: from the first values, which a worker sends.
+
+    made: called with each version that is whole, before anything becomes of it. send: takes messages to
+    the master. evaluations: all that this process knows of; more are added. norm_chunks: by server with
+    chunks, those of which it tells norms. ``dropped`` counts messages that made no sense.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        row: Row,
+        store: Store,
+        start: int | None,
+        *,
+        ways: Ways,
+        snapshots: Snapshots,
+        evaluations: Evaluations,
+        norm_chunks: dict[str, frozenset[int]],
+        made: Callable[[st.VersionAction], None],
+        send: Callable[[ToMaster], None],
+    ) -> None:
+        self.dropped = 0
+        self._generation = assignment.generation
+        self._schedule, self._optimizer = assignment.schedule, assignment.spec.optimizer
+        self._row, self._store, self._ways = row, store, ways
+        self._parcels = store.parcels
+        self._made, self._send = made, send
+        self._norm_chunks = norm_chunks
+        self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
+        self._losses: list[float] = []
+        self._evaluations = evaluations
+        self._untold = sorted(evaluations)
+        self._told_s, self._told_version = 0.0, -1
+        self._state = st.ServerState(
+            schedule=assignment.schedule,
+            num_parcels=len(self._parcels),
+            combine=Sum.plus,
+            leads=row.leads,
+            clips=assignment.spec.optimizer.clip_norm is not None,
+            start=start,
+            cut_every_steps=assignment.cut_every_steps,
+            snapshots=snapshots,
+        )
+
+    @property
+    def version(self) -> int:
+        """The newest whole version."""
+        return self._state.version
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run ends with this version."""
+        return self._state.finished
+
+    # --- what comes ------------------------------------------------------------------------------
+
+    def obey(self, message: Plan | Cut | Finish | Settled) -> None:
+        """A message of the master."""
+        if isinstance(message, Plan):
+            self._handle(st.PlanEvent(message.number, message.shares))
+        elif isinstance(message, Cut):
+            self._handle(st.CutEvent())
+        elif isinstance(message, Finish):
+            self._handle(st.FinishEvent())
+        else:
+            self._handle(st.SettledEvent(message.tick))
+
+    def opened(self, worker: str) -> None:
+        """A worker has connected."""
+        self._handle(st.OpenedEvent(worker))
+
+    def closed(self, worker: str) -> None:
+        """A worker's connection has closed."""
+        self._handle(st.ClosedEvent(worker))
+
+    def receive(self, worker: str, message: Push | Pull | Initial, frames: list[memoryview]) -> None:
+        """A worker's message. Raises ProtocolError if it makes no sense."""
+        if isinstance(message, Push):
+            self._handle(st.PushEvent(worker, message, self._pushed(message, frames)))
+        elif isinstance(message, Pull):
+            self._handle(st.PullEvent(worker, message))
+        else:
+            values = parse(self._parcel(message.parcel).state, frames)
+            self._handle(st.InitialEvent(message.parcel, values))
+
+    def _parcel(self, number: int) -> Parcel:
+        if not 0 <= number < len(self._parcels):
+            raise ProtocolError(f"there is no parcel {number}")
+        return self._parcels[number]
+
+    def _pushed(self, push: Push, frames: list[memoryview]) -> Sum | None:
+        parcel = self._parcel(push.parcel)
+        if not 0 <= push.tick < self._schedule.total_ticks:
+            raise ProtocolError(f"there is no tick {push.tick}")
+        spans = () if push.empty else parcel.pushed(self._schedule.at(push.tick).kind)
+        value = parse(spans, frames)
+        return None if push.empty else value
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """To be called when ``due_s`` has passed, and after anything else."""
+        self._handle(st.TimeEvent())
+        now_s, news = time.monotonic(), self._told_version < self.version
+        if self._row.leads and news and (now_s >= self._told_s + PROGRESS_S or self.finished):
+            self._tell_progress(self._untold)
+
+    def due_s(self) -> float | None:
+        """When to call ``turn`` at the latest; None if nothing becomes due."""
+        due_s = self._state.next_due_s()
+        if self._row.leads and self._told_version < self.version:
+            due_s = min(float("inf") if due_s is None else due_s, self._told_s + PROGRESS_S)
+        return due_s
+
+    def repeat(self) -> None:
+        """Tells a new master what the one before knew."""
+        if self._row.leads:
+            self._tell_progress(sorted(self._evaluations))
+
+    def _tell_progress(self, ticks: list[int]) -> None:
+        losses, self._losses, self._untold = self._losses, [], []
+        self._told_s, self._told_version = time.monotonic(), self.version
+        self._send(
+            Progress(
+                name=self._row.names[self._row.place],
+                generation=self._generation,
+                version=self.version,
+                last=self.finished,
+                loss=sum(losses) / len(losses) if losses else None,
+                evaluations=tuple((tick, self._evaluations[tick]) for tick in ticks),
+            )
+        )
+
+    # --- doing what the state says ---------------------------------------------------------------
+
+    def _handle(self, event: st.Event) -> None:
+        for action in self._state.handle(event, time.monotonic()):
+            self._act(action)
+
+    def _act(self, action: st.Action) -> None:
+        if isinstance(action, st.ServeAction):
+            self._serve(action)
+        elif isinstance(action, st.ApplyAction):
+            self._apply(action)
+        elif isinstance(action, st.VersionAction):
+            self._made(action)
+            self._store.retire(action.version - 1)
+        elif isinstance(action, st.ComputeAction):
+            self._ways.answer(action.worker, Compute(tick=action.tick, slices=action.slices))
+        elif isinstance(action, st.GoneAction):
+            self._ways.answer(action.worker, Gone(latest=action.latest))
+        elif isinstance(action, st.InitialiseAction):
+            self._store.initialise(0, self._parcels[action.parcel], action.value.arrays)
+        elif isinstance(action, st.AskInitialAction):
+            self._ways.answer(action.worker, Uninitialised())
+        elif isinstance(action, st.NormsAction):
+            self._send_norms(action)
+        else:
+            self.dropped += 1
+
+    def _serve(self, action: st.ServeAction) -> None:
+        parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
+        message = Version(
+            version=action.version,
+            parcel=action.parcel,
+            same=action.same,
+            shares=orders.shares,
+            cut=orders.cut,
+            snapshot=orders.snapshot,
+            finish=orders.finish,
+        )
+        arrays = [] if action.same else self._store.arrays(action.version, parcel)
+        self._store.track(action.version, parcel, self._ways.answer(action.worker, message, arrays))
+
+    def _apply(self, action: st.ApplyAction) -> None:
+        parcel, root = self._parcels[action.parcel], action.root
+        work = self._schedule.at(action.tick)
+        if root is None or work.kind is Kind.EVALUATE:
+            self._store.carry(action.tick, parcel)
+        else:
+            self._store.apply(
+                action.tick,
+                parcel,
+                root,
+                lr=self._optimizer.lr if action.lr is None else action.lr,
+                update=work.step,
+                scale=scale_for(action.norm, self._optimizer.clip_norm),
+            )
+        if root is not None:
+            self._note_report(action.tick, work.kind, root)
+
+    def _note_report(self, tick: int, kind: Kind, root: Sum) -> None:
+        for array, rule in zip(root.arrays, root.rules, strict=True):
+            if rule is Rule.REPORT and kind is Kind.TRAIN:
+                self._losses.append(float(array[0]))
+            elif rule is Rule.REPORT:
+                self._evaluations[tick] = tuple(float(value) for value in array)
+                self._untold.append(tick)
+
+    # --- clipping --------------------------------------------------------------------------------
+
+    def _send_norms(self, action: st.NormsAction) -> None:
+        norms = tuple(
+            norm
+            for parcel, root in zip(self._parcels, action.roots, strict=True)
+            for norm in self._store.norms(parcel, root)
+        )
+        names = self._row.names
+        if self._row.leads:
+            self._collect_norms(names[0], action.tick, norms)
+        else:
+            self._ways.send(names[0], Norms(tick=action.tick, norms=norms))
+
+    def take_norms(self, server: str, message: Norms) -> None:
+        """From another server to the leading one. Raises ProtocolError if it makes no sense.
+
+        Who is ahead of this server is so by one tick: nobody gets past a step without the others' norms.
+        """
+        near = self.version <= message.tick <= self.version + 1
+        if not self._row.leads or server not in self._norm_chunks or not near:
+            raise ProtocolError(f"norms of tick {message.tick} from {server}")
+        chunks = [chunk for chunk, _ in message.norms]
+        if chunks and sorted(chunks) != sorted(self._norm_chunks[server]):
+            raise ProtocolError(f"norms of chunks {chunks} from {server}")
+        if any(norm < 0 for _, norm in message.norms):
+            raise ProtocolError(f"a norm below 0 from {server}")
+        self._collect_norms(server, message.tick, message.norms)
+
+    def _collect_norms(self, server: str, tick: int, norms: tuple[tuple[int, float], ...]) -> None:
+        """Adds up in the order of the chunks, once every server's are there."""
+        known = self._norms.setdefault(tick, {})
+        known.setdefault(server, norms)
+        if len(known) < len(self._norm_chunks):
+            return
+        total = 0.0
+        for _, squared in sorted(pair for pairs in known.values() for pair in pairs):
+            total += squared
+        self._norms = {later: value for later, value in self._norms.items() if later > tick}
+        for name in known:
+            self._ways.answer(name, Clip(tick=tick, norm=total**0.5))
+        self._handle(st.ClipEvent(tick, total**0.5))
+
+    def clip(self, message: Clip) -> None:
+        """The leading server's answer to Norms."""
+        self._handle(st.ClipEvent(message.tick, message.norm))
+
+
+def norm_chunks_of(assignment: Assignment, layout: Layout) -> dict[str, frozenset[int]]:
+    """By server with chunks, those that hold parameters."""
+    return {
+        server.name: frozenset(
+            number
+            for number in server.chunks
+            if layout.groups[layout.chunks[number].group].rule is Rule.UPDATE
+        )
+        for server in assignment.servers
+        if server.chunks
+    }

@@ -1,0 +1,80 @@
+"""Where a server gets chunks from that it has not got itself: another server's memory, or the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from elasticflow.checkpoint import Reader, load_manifest
+from elasticflow.errors import CheckpointError, ProtocolError
+from elasticflow.messages import Fetch, Gone, State
+from elasticflow.storage import Storage
+from elasticflow.storage.background import Background
+from elasticflow_ps.keeping import Shape
+from elasticflow_ps.store import Store, parse
+from elasticflow_ps.ways import ServerLink
+
+
+class Fetching:
+    """Asks the server at the other end of ``link`` for a place's chunks, and fills a new store with them."""
+
+    def __init__(
+        self, link: ServerLink, place: int, version: int, store: Store, shapes: Sequence[Shape]
+    ) -> None:
+        self.holder, self.store = link.name, store
+        self._place, self._version, self._shapes = place, version, shapes
+        self._missing = set(range(len(shapes)))
+        link.send(Fetch(place=place, version=version))
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    def receive(self, message: State | Gone, frames: Sequence[memoryview]) -> None:
+        """Raises ProtocolError for what is not, or no longer, wanted; CheckpointError if there is nothing."""
+        if isinstance(message, Gone):
+            raise CheckpointError(f"{self.holder} has not got version {self._version} of place {self._place}")
+        wanted = (message.place, message.version) == (self._place, self._version)
+        if not wanted or message.parcel not in self._missing:
+            raise ProtocolError(f"{self.holder} sends {message}")
+        arrays = parse(self._shapes[message.parcel], frames).arrays
+        self.store.fill(self._version, self.store.parcels[message.parcel], arrays)
+        self._missing.remove(message.parcel)
+
+
+class Loading:
+    """Reads chunks of a commit in the background, again and again while the storage fails.
+
+    done: told the filled store, or None and the error's text. trouble: told what goes wrong meanwhile.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        patience_s: float,
+        step: int,
+        version: int,
+        new_store: Callable[[], Store],
+        done: Callable[[Store | None, str], None],
+        trouble: Callable[[str], None],
+    ) -> None:
+        def job() -> Store:
+            store = new_store()
+            with Reader(storage, load_manifest(storage, step)) as reader:
+                store.restore(version, reader.read_chunk)
+            return store
+
+        self._background = Background(patience_s)
+        self._background.submit(job, done, trouble)
+
+    @property
+    def fd(self) -> int:
+        """Readable when ``turn`` has something to do."""
+        return self._background.fd
+
+    def turn(self) -> None:
+        """Calls ``done`` or ``trouble``, if that is due."""
+        self._background.turn()
+
+    def close(self) -> None:
+        """Waits for nothing; nothing is told any more."""
+        self._background.close()

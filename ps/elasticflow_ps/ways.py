@@ -1,0 +1,130 @@
+"""Whom a server talks to in one generation: those who connect to it, and the servers it connects to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from elasticflow.keys import MemberKeys
+from elasticflow.layout import Array
+from elasticflow.messages import FromServer, ServerInfo, ToServer
+from elasticflow.settings import MemberSettings
+from elasticflow.transport import Closed, Context, DataLink, DataListener, Opened, Peer, Socket
+from elasticflow_ps.store import Tracker
+
+TURN = 64
+"""So many messages of one server are read before others get their turn."""
+
+
+class ServerLink:
+    """The way to another server. What is said before it has answered waits; what carries arrays may not."""
+
+    def __init__(
+        self, context: Context, keys: MemberKeys, info: ServerInfo, settings: MemberSettings, generation: int
+    ) -> None:
+        self.name = info.name
+        self._link = DataLink(context, keys, info.endpoint, settings.encrypt_data)
+        self._link.hello(settings.name, generation)
+        self._waiting: deque[ToServer] = deque()
+
+    @property
+    def sources(self) -> tuple[Socket, Socket]:
+        """To be polled."""
+        return self._link.socket, self._link.monitor
+
+    @property
+    def greeted(self) -> bool:
+        return self._link.greeted
+
+    @property
+    def dropped(self) -> int:
+        return self._link.dropped
+
+    def is_closed(self) -> bool:
+        """Whether the connection has been lost; it does not come back."""
+        return self._link.is_closed()
+
+    def send(self, message: ToServer) -> None:
+        """Sends as soon as it can be."""
+        if self.greeted:
+            self._link.send(message)
+        else:
+            self._waiting.append(message)
+
+    def send_arrays(self, message: ToServer, arrays: Sequence[Array]) -> Tracker | None:
+        """Sends now, to a server that has greeted."""
+        return self._link.send(message, arrays)
+
+    def receive(self) -> Iterator[tuple[FromServer, list[memoryview]]]:
+        """What has come, at most ``TURN`` messages; does not wait."""
+        for _ in range(TURN):
+            received = self._link.receive()
+            while self.greeted and self._waiting:
+                self._link.send(self._waiting.popleft())
+            if received is None:
+                return
+            yield received
+
+    def close(self) -> None:
+        """Nothing more goes out: the generation is over."""
+        self._link.close(linger_ms=0)
+
+
+class Ways:
+    """All connections of one process in its present generation.
+
+    peers: who has connected to it and proved itself, by name. links: to servers, by name.
+    """
+
+    def __init__(
+        self, settings: MemberSettings, keys: MemberKeys, context: Context, listener: DataListener
+    ) -> None:
+        self.listener = listener
+        self.peers: dict[str, Peer] = {}
+        self.links: dict[str, ServerLink] = {}
+        self._settings, self._keys, self._context = settings, keys, context
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were malformed, or came from strangers, so far. May be called by any thread."""
+        return self._dropped + self.listener.dropped
+
+    def enter(self, generation: int) -> None:
+        """Another generation: nothing of the one before goes in or out any more."""
+        for name in list(self.links):
+            self.drop(name)
+        self.peers.clear()
+        self.listener.enter(generation)
+
+    def connect(self, infos: Iterable[ServerInfo]) -> None:
+        """Begins connections to these servers, where there is none."""
+        for info in infos:
+            if info.name not in self.links:
+                self.links[info.name] = ServerLink(
+                    self._context, self._keys, info, self._settings, self.listener.generation
+                )
+
+    def drop(self, name: str) -> None:
+        """Ends the connection to a server."""
+        link = self.links.pop(name)
+        self._dropped += link.dropped
+        link.close()
+
+    def note(self, news: Opened | Closed) -> bool:
+        """Whether this changes who is connected: not if a peer has come back on another connection."""
+        peer = news.peer
+        if isinstance(news, Opened):
+            self.peers[peer.name] = peer
+            return True
+        return self.peers.get(peer.name) == peer and bool(self.peers.pop(peer.name))
+
+    def send(self, name: str, message: ToServer) -> None:
+        """To a server that this one has connected to; to one that is lost, nothing."""
+        if name in self.links:
+            self.links[name].send(message)
+
+    def answer(self, name: str, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
+        """To somebody who has connected to this server; to one that has gone, nothing."""
+        peer = self.peers.get(name)
+        return self.listener.send(peer, message, arrays) if peer else None

@@ -1,0 +1,24 @@
+"""A piece of the soak benchmark, with another seed each time; a failure says how to replay it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import pytest
+
+from benchmarks.soak import HANG_S, soak, table
+
+SECONDS = float(os.environ.get("ELASTICFLOW_SOAK_S", "300"))
+"""No strike comes after so many; then the run under way makes its last steps."""
+
+
+@pytest.mark.timeout(SECONDS + 4 * HANG_S + 60)
+def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():  # the seed is worth a line even if all is well
+        print()
+        outcomes = soak(secrets.randbelow(10**6), seconds=SECONDS, tell=lambda text: print(text, flush=True))
+        print(table(outcomes))
+    assert sum(len(outcome.faults) for outcome in outcomes), "nobody was hit"
+    told = [f"{one.command}: {one.problems}, see {one.folder}" for one in outcomes if one.problems]
+    assert not told, "\n".join(told)

@@ -1,0 +1,50 @@
+"""The lock of a run's folder: shared with those forked, with nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from elasticflow.errors import RunError
+from elasticflow.run_dir import Address, RunDir, publish
+
+
+def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert not run.is_locked()
+    lock = run.hold()
+    other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)  # not even then
+    (go, end), pid = os.pipe(), os.fork()
+    if pid == 0:
+        os.close(end)
+        os.read(go, 1)
+        os._exit(0)
+    os.close(go)
+    os.close(lock)
+    assert run.is_locked()
+    with pytest.raises(RunError, match="another run is using this folder"):
+        run.hold()
+    os.close(end)
+    os.waitpid(pid, 0)
+    assert not run.is_locked()
+    other.communicate()
+
+
+def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with pytest.raises(RunError, match="over, and left no report"):
+        run.read_address()
+    lock = run.hold()
+    with pytest.raises(RunError, match="starts or ends just now"):
+        run.read_address()
+    publish(run.address, Address("tcp://127.0.0.1:1", "here", 1))
+    assert run.read_address().pid == 1
+    os.close(lock)
+    with pytest.raises(RunError, match="this run is over, and left no report"):
+        run.read_address()
+    publish(run.report, {"state": "finished", "text": "the end of epoch 1"})
+    with pytest.raises(RunError, match="this run is over: finished, the end of epoch 1"):
+        run.read_address()

@@ -1,0 +1,276 @@
+"""What a worker does when servers and masters come and go: with a way to the servers made of a script."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticflow.api import SGD
+from elasticflow.errors import ProgramError
+from elasticflow.layout import Entry, Layout, Rule, Vector
+from elasticflow.messages import (
+    Assignment,
+    Attempt,
+    Beat,
+    Drain,
+    Excluded,
+    Faulty,
+    Lost,
+    Quarantine,
+    Quit,
+    Ready,
+    Share,
+    Spec,
+)
+from elasticflow.schedule import Schedule
+from elasticflow.slices import Node
+from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
+from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.worker import Loaded, Worker
+
+ENTRIES = (Entry("w", (4,), "float32", Rule.UPDATE), Entry("report", (1,), "float64", Rule.REPORT))
+SCHEDULE = Schedule(num_records=40, num_test=0, batch_size=4, num_slices=4, epochs=1)
+ALL = (Share("worker-1", 0, 4),)
+SPEC = Spec(
+    framework="symbols",
+    entries=ENTRIES,
+    optimizer=SGD(lr=0.1),
+    metrics=(),
+    num_records=40,
+    num_test=0,
+    data_signature="",
+)
+READY = Ready(name="worker-1", generation=1, started_s=0.0)
+LOST = Lost(name="worker-1", member="server-1")
+
+
+def assignment(generation: int = 1, **more: Any) -> Assignment:
+    more = {"in_memory": True, **more}
+    return Assignment(generation=generation, schedule=SCHEDULE, spec=SPEC, seed=0, servers=(), **more)
+
+
+def at(version: int, shares: tuple[Share, ...] = ALL, **orders: bool) -> Position:
+    return Position(version=version, shares=shares, **orders)
+
+
+class Script(Strategy):
+    """Events, and in between messages from the master, in the order given."""
+
+    def __init__(self, *lines: Any) -> None:
+        self.lines = deque(lines)
+        self.connected: list[int] = []
+        self.said: list[Any] = []
+        """What was pushed, as (tick, node), asked for, as a tick, and sent to the master."""
+        self.link = SimpleNamespace(send=self._send, received=self._received)
+        self._news: list[Any] = []
+
+    def _send(self, message: Any) -> None:
+        if isinstance(message, Ready):
+            message = Ready(name=message.name, generation=message.generation)
+        self.said.append(message)
+
+    def _received(self) -> list[Any]:
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def dropped(self) -> int:
+        return 7
+
+    def connect(self, assignment: Assignment) -> None:
+        self.connected.append(assignment.generation)
+
+    def wait(self) -> Event:
+        line = self.lines.popleft()
+        if line is None or isinstance(line, (Position, Overdue, Severed)):
+            return line
+        self._news = line if isinstance(line, list) else [line]
+        return None
+
+    def push(self, position: Position, node: Node, total: Vector | None, **more: Any) -> None:
+        self.said.append((position.version, node))
+
+    def ask(self, position: Position) -> None:
+        self.said.append(position.version)
+
+    def spare(self) -> Vector:
+        return Vector(Layout(ENTRIES))
+
+    def give_back(self, vector: Vector) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Batches:
+    def __init__(self, bad: set[int]) -> None:
+        self.bad, self.excluded = bad, 0
+
+    def exclude(self, excluded: tuple[Excluded, ...]) -> None:
+        self.excluded += len(excluded)
+        if excluded:
+            self.bad.clear()
+
+    def train(self, work: Any, number: int) -> tuple[int, int]:
+        return number, 1
+
+    def rows(self, work: Any, number: int) -> list[int]:
+        return [number]
+
+    def of_rows(self, kind: Any, rows: Any) -> int:
+        return int(rows[0])
+
+    def fetch(self, work: Any, numbers: Any) -> None:
+        pass
+
+
+class Program:
+    """Stands for a loaded program; slices in ``bad`` raise until something is excluded."""
+
+    def __init__(self, bad: tuple[int, ...] = ()) -> None:
+        self.settings = SimpleNamespace(name="worker-1", started_s=0.0)
+        self.program = SimpleNamespace(path="program.py")
+        self.made: Batches = Batches({*bad})
+        self.replica: Any = SimpleNamespace(refresh=lambda: None, compute=self._compute)
+        self.first_values = 0
+
+    def _compute(self, batch: int, *rest: Any, **more: Any) -> None:
+        if batch in self.made.bad:
+            raise ValueError("a bad slice")
+
+    def batches(self, schedule: Schedule) -> Batches:
+        return self.made
+
+    def learning_rate(self, work: Any) -> None:
+        return None
+
+    def make_first_values(self) -> None:
+        self.first_values += 1
+
+
+def played(*lines: Any, bad: tuple[int, ...] = (), program: Any = None) -> tuple[Worker, Any]:
+    """The worker after these lines, at the end of which it must have left, and all it said."""
+    script = Script(*lines)
+    worker = Worker(program or Program(bad), assignment(), script, script.link, Timeline(None, 0.0))
+    worker.run()
+    assert not script.lines
+    return worker, script
+
+
+TOP = Node(2, 0)
+
+
+def test_a_run_goes_from_version_to_version() -> None:
+    worker, script = played(at(0), at(1, finish=True), at(2))
+    assert script.said == [READY, (0, TOP), (1, TOP)]
+    beat = worker.heartbeat()
+    assert (beat.tick, beat.generation, beat.dropped) == (1, 1, 7)
+
+
+def test_a_lost_server_is_told_and_the_next_row_is_gone_over_to() -> None:
+    worker, script = played(
+        at(5), Severed("server-1"), None, assignment(2), at(4), at(5), at(6, finish=True), at(7)
+    )
+    ready = Ready(name="worker-1", generation=2)
+    assert script.said == [READY, (5, TOP), LOST, ready, (4, TOP), (5, TOP), (6, TOP)]
+    assert script.connected == [1, 2]
+    usage = worker.heartbeat().usage
+    assert usage is not None
+    assert usage.recovering_s > 0
+    assert 0 < usage.redone_s < usage.computing_s
+
+
+def test_a_newer_generation_is_taken_though_all_looks_well() -> None:
+    _, script = played(at(5), assignment(2), at(3), Quit(reason=""))
+    assert script.said == [READY, (5, TOP), Ready(name="worker-1", generation=2), (3, TOP)]
+    _, script = played(None, assignment(2), assignment(3), at(3), Quit(reason=""))
+    assert script.connected == [1, 2, 3]
+
+
+def test_the_same_generation_is_taken_only_by_who_is_cut_off() -> None:
+    _, script = played(at(5), assignment(1), Severed("server-1"), assignment(1), at(6), Quit(reason=""))
+    assert script.said == [READY, (5, TOP), LOST, READY, (6, TOP)]
+    assert script.connected == [1, 1]
+    _, script = played(at(5), assignment(3), Severed("server-1"), assignment(2), Quit(reason=""))
+    assert script.connected == [1, 3]
+
+
+def test_an_order_to_finish_is_not_that_of_the_next_generation() -> None:
+    _, script = played(at(5, finish=True), Severed("server-1"), assignment(2), at(6), at(7), Quit(reason=""))
+    assert script.said[-2:] == [(6, TOP), (7, TOP)]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_first_values_are_made_anew_by_who_has_others(started: bool) -> None:
+    program = Program()
+    lines = [at(0), at(1)] if started else []
+    others = [assignment(2, in_memory=False, restore_step=1), assignment(3, in_memory=False)]
+    played(*lines, *others, Quit(reason=""), program=program)
+    assert program.first_values == started
+
+
+def test_orders_are_heard_while_there_is_no_server() -> None:
+    excluded = (Excluded(3, 2),)
+    worker, script = played(
+        at(2), Severed("server-1"), [Quarantine(excluded), Attempt(tick=2, slice=1)], Drain(),
+        assignment(2), at(2, shares=()), bad=(3,),
+    )  # fmt: skip
+    tick = [message for message in script.said if not isinstance(message, (Ready, Lost, Faulty))]
+    assert tick == [(2, Node(1, 0)), (2, Node(0, 2))]
+    assert worker._batches.excluded == 1
+    _, script = played(at(2), Severed("server-1"), Quit(reason=""))
+    assert script.said == [READY, (2, TOP), LOST]
+
+
+def test_what_stands_is_said_again_to_another_master() -> None:
+    beat = Beat(incarnation=2)
+    _, script = played(beat, at(2), beat, Severed("server-1"), beat, Quit(reason=""), bad=(3,))
+    (faulty,) = {id(each): each for each in script.said if isinstance(each, Faulty)}.values()
+    pushes = [(2, Node(1, 0)), (2, Node(0, 2))]
+    assert script.said == [READY, faulty, *pushes, READY, faulty, LOST, LOST]
+
+
+def test_a_bad_slice_stands_until_it_is_left_out() -> None:
+    _, script = played(at(2), Overdue(2, (2, 3)), Quarantine((Excluded(3, 2),)), Quit(reason=""), bad=(3,))
+    assert script.said[-2:] == [(2, Node(0, 2)), (2, Node(0, 3))]
+
+
+# --- first values --------------------------------------------------------------------------------
+
+
+class Made:
+    """A Loaded whose model() makes what ``values`` says."""
+
+    def __init__(self, *values: float) -> None:
+        self._values = list(values)
+        self.loaded = Loaded.__new__(Loaded)
+        self.loaded.program = SimpleNamespace(path="program.py")  # type: ignore[assignment]
+        self.loaded._open_replica = self._open  # type: ignore[assignment]
+        self.loaded.replica = self._open()
+        self.loaded._first_sums = [int(g.view(np.uint64).sum()) for g in self.loaded.replica.state.groups]
+
+    def _open(self) -> Any:
+        state = Vector(Layout(ENTRIES))
+        state.groups[0][:4] = self._values.pop(0)
+        return SimpleNamespace(state=state)
+
+
+def test_first_values_come_back() -> None:
+    made = Made(1.5, 1.5)
+    made.loaded.make_first_values()
+    state = made.loaded.replica.state.groups[0]
+    state[1] = 7.0
+    made.loaded.make_first_values()
+    assert state[:4].tolist() == [1.5] * 4
+
+
+def test_other_first_values_than_the_first_are_refused() -> None:
+    made = Made(1.5, 1.25)
+    made.loaded.replica.state.groups[0][1] = 7.0
+    with pytest.raises(ProgramError, match=r"program\.py: model\(\) gave other first values"):
+        made.loaded.make_first_values()
