@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 
@@ -39,14 +38,18 @@ def _bare_s() -> float:
 def _sealed_s(keys: MemberKeys, encrypt: bool) -> float:
     """The same through our sockets."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    authenticator = admit_only_members(context, keys) if encrypt else None
+    gate = admit_only_members(context, keys)
     listener = DataListener(context, keys, "127.0.0.1", 0, encrypt)
+    listener.enter(1)
     link = DataLink(context, keys, f"tcp://127.0.0.1:{listener.port}", encrypt)
-    greeting = threading.Thread(target=link.greet, args=("worker-1",))
-    greeting.start()
-    while greeting.is_alive():
-        listener.socket.poll(10)
+    link.hello("worker-1", generation=1)
+    poller = zmq.Poller()
+    for socket in (listener.socket, link.socket):
+        poller.register(socket, zmq.POLLIN)
+    while not link.greeted:
+        poller.poll()
         list(listener.receive())
+        link.receive()
     array = np.ones(MEGABYTES << 20, np.uint8)
     since_s = time.perf_counter()
     for _ in range(PARTS):
@@ -58,9 +61,8 @@ def _sealed_s(keys: MemberKeys, encrypt: bool) -> float:
     seconds = time.perf_counter() - since_s
     link.close()
     listener.close()
-    if authenticator:
-        authenticator.stop()
-    context.destroy(linger=0)
+    gate.stop()
+    context.term()
     return seconds
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import Interval
-from benchmarks.soak_costs import USUAL_S, Recovery, gap, idle_of_others, recovery
+from benchmarks.soak_costs import USUAL_S, gap, idle_of_others, recovery
 from elasticflow import checkpoint
 from elasticflow.chaos import KINDS, Hand, News, Strike, Struck, hit, kinds_of
 from elasticflow.cli.connection import ENDED
@@ -226,7 +226,6 @@ class Trial:
         self._client_killed = False
         self._well_s: float | None = None
         self._moved_s = time.monotonic()
-        self._launched_s = 0.0
 
     def go(self, ends_s: float) -> Outcome:
         """Does it all. ends_s: no strike after that time."""
@@ -269,7 +268,7 @@ class Trial:
                 stderr=output,
                 start_new_session=True,
             )
-        self._launched_s = self._moved_s = time.monotonic()
+        self._moved_s = time.monotonic()
         while not self.run.address.exists() or self.run.address.read_bytes() == before:
             if self.client.poll() is not None:
                 raise RunError(f"it did not start: {self._last_words()}")
@@ -449,7 +448,7 @@ class Trial:
             # The next strike, and what came with one that did not wait for this one, are not its cost.
             if fault.aim.moment == "settled":
                 others = {name: found[name] for name in fault.others if name in found}
-                _measure(fault, others, found, self.seen, self._launched_s)
+                _measure(fault, others, found, self.seen)
 
 
 def _measure(
@@ -457,18 +456,20 @@ def _measure(
     others: dict[str, list[Interval]],
     everybody: dict[str, list[Interval]],
     seen: list[Seen],
-    launched_s: float,
 ) -> None:
     struck_s, until_s = fault.struck_s, fault.until_s
+    quiet_s = struck_s + fault.aim.strike.frozen_s + USUAL_S
     if fault.kind in OF_SERVERS:
-        found: Recovery | None = recovery(everybody, struck_s, until_s)
+        found = recovery(everybody, struck_s, until_s)
         if found:
             fault.cost_s, fault.lost = found
             fault.start_s = _start_s(seen, struck_s, struck_s + found.seconds)
+        elif fault.aim.strike.frozen_s:  # it went on before anybody missed it
+            fault.cost_s = gap(others, struck_s, min(until_s, quiet_s))
     elif fault.kind in OF_WORKERS:
         fault.cost_s = idle_of_others(others, struck_s, until_s)
     else:
-        fault.cost_s = gap(others, struck_s, min(until_s, struck_s + fault.aim.strike.frozen_s + USUAL_S))
+        fault.cost_s = gap(others, struck_s, min(until_s, quiet_s))
 
 
 def _start_s(seen: list[Seen], since_s: float, until_s: float) -> float | None:

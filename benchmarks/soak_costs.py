@@ -71,26 +71,40 @@ class Recovery(NamedTuple):
 
 
 def recovery(timelines: Timelines, struck_s: float, until_s: float) -> Recovery | None:
-    """How a run got over the loss of servers. None if it did not in this time.
+    """How a run got over the loss of servers. None if that took nothing, or was not done in this time.
 
-    After the longest pause in its computing a worker begins with the version that all go on from; with the
-    next one the run has made a new version.
+    All go on from one version; with the next one the run has made a new version.
     """
-    first_new: list[float] = []
-    reached, start = 0, None
+    resumed: list[Interval] = []
+    reached = 0
     for timeline in timelines.values():
         intervals = _between(timeline, struck_s - USUAL_S, until_s)
-        computing = [each for each in intervals if each.what == "computing"]
-        pauses = [(b.since_s - a.until_s, b) for a, b in pairwise(computing) if b.since_s >= struck_s]
-        if not pauses:
-            continue
-        _, resumed = max(pauses, key=lambda pause: pause[0])
-        start = resumed.tick if start is None else min(start, resumed.tick)
-        reached = max([reached, *(each.tick for each in intervals if each.since_s < resumed.since_s)])
-        following = [
-            at_s for at_s, tick in _begins(intervals) if tick > resumed.tick and at_s > resumed.since_s
-        ]
-        first_new += following[:1]
-    if start is None or not first_new:
+        first = _resumed(intervals, struck_s)
+        resumed += [first] if first else []
+        before_s = first.since_s if first else struck_s
+        reached = max([reached, *(each.tick for each in intervals if each.since_s < before_s)])
+    if not resumed:
         return None
-    return Recovery(min(first_new) - struck_s, max(0, reached - start))
+    begin_s, start = min(each.since_s for each in resumed), min(each.tick for each in resumed)
+    new = [
+        at_s
+        for timeline in timelines.values()
+        for at_s, tick in _begins(_between(timeline, begin_s, until_s))
+        if at_s > begin_s and tick > start
+    ]
+    return Recovery(min(new) - struck_s, max(0, reached - start)) if new else None
+
+
+def _resumed(intervals: Sequence[Interval], struck_s: float) -> Interval | None:
+    """What a worker computed first after it had lost its servers, or has computed before, and does again."""
+    recovering, highest, lived = False, -1, False
+    for each in intervals:
+        if each.until_s < struck_s:
+            lived, highest = True, max(highest, each.tick)
+        elif each.what == "recovering":
+            recovering = True
+        elif each.what == "computing":
+            if lived and (recovering or each.tick < highest):
+                return each
+            highest = max(highest, each.tick)
+    return None

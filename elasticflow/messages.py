@@ -11,11 +11,11 @@ Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROU
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
 
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
-over TCP with reconnection, so one is lost only with its receiver. A master that dies takes with it what
-it had not read: the next one says so by another ``Beat.incarnation``, and every member then repeats
-what still stands (Join, Ready, Faulty, Progress, Written, Offer). So it is when a member had to connect
-again. A message to a member is lost only with the master that sent it, or with the connection; the master
-then says again what still stands. Until then a stale plan costs time, not the model: what nobody does is overdue and gets done.
+over TCP with reconnection, so one is lost only with its receiver, or with the connection. A master that
+dies takes with it what it had not read: the next one says so by another ``Beat.incarnation``, and every
+member then repeats what still stands (Join, Ready, Faulty, Progress, Written, Offer). So it is when a
+member had to connect again; the master, too, then says again what still stands. Until then a stale plan
+costs time, not the model: what nobody does is overdue and gets done.
 
 Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
 
@@ -518,7 +518,7 @@ def decode_to_master(data: bytes) -> ToMaster:
     """Raises ProtocolError if the bytes are no message to a master."""
     try:
         return _decoders["to_master"].decode(data)  # type: ignore[no-any-return]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message to a master: {error}") from error
 
 
@@ -526,5 +526,5 @@ def decode_from_master(data: bytes) -> FromMaster:
     """Raises ProtocolError if the bytes are no message from a master."""
     try:
         return _decoders["from_master"].decode(data)  # type: ignore[no-any-return]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message from a master: {error}") from error

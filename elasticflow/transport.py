@@ -315,6 +315,8 @@ def _check_all(values: tuple[Any, ...]) -> None:
                 raise ProtocolError(f"a number that is none: {value}")
         elif kind is tuple:
             _check_all(value)
+        elif kind is dict:
+            _check_all((*value, *value.values()))
         elif isinstance(value, msgspec.Struct):
             check(value)
 

@@ -95,11 +95,11 @@ def discard_unfinished(storage: Storage, keep: Container[int] = ()) -> list[int]
 
 
 def _read(storage: Storage, step: int) -> Manifest:
-    with storage.open(f"{folder_of(step)}/{MANIFEST}") as file:
-        data = file.read(MOST_MANIFEST_BYTES + 1)
-    if len(data) > MOST_MANIFEST_BYTES:
-        raise ValueError(f"longer than {MOST_MANIFEST_BYTES} bytes, which no manifest is")
-    return decode(data, step)
+    path = f"{folder_of(step)}/{MANIFEST}"
+    if (size := storage.size(path)) > MOST_MANIFEST_BYTES:
+        raise ValueError(f"{size} bytes, more than any manifest has")
+    with storage.open(path) as file:
+        return decode(file.read(size), step)
 
 
 def _sorted(manifest: Manifest) -> Manifest:

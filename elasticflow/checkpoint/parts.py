@@ -84,6 +84,8 @@ def check_frame(file: BinaryIO, part: Part, layout: Layout) -> None:
         for saved in named.values()
     )
     for start, num_bytes in (*arrays, (part.num_bytes, 0)):
+        if not done <= start <= part.num_bytes:
+            raise ValueError(f"an array at byte {start}, which overlaps another or lies outside the file")
         file.seek(done)
         for length in _pieces(start - done):
             frame.update(file.read(length))

@@ -59,13 +59,12 @@ class _Shown:
 
     def fresh(self, row: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Those that are new, the oldest first; of the first row, the last ``recall``."""
-        new = row[-self._recall :]
+        unseen = [each for each in row if each not in self._last]
+        new: Sequence[Mapping[str, Any]] = unseen[-self._recall :]
         if self._last:
-            since = self._last[-1][self._key]
-            new = [each for each in row if each[self._key] >= since and each not in self._last]
-        if new:
-            newest = new[-1][self._key]
-            self._last = [each for each in (*self._last, *new) if each[self._key] == newest]
+            new = [each for each in unseen if each[self._key] >= self._last[0][self._key]]
+        newest = max((each[self._key] for each in (*self._last, *row)), default=0)
+        self._last = [each for each in (*self._last, *unseen) if each[self._key] == newest]
         return new
 
 

@@ -79,7 +79,9 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
 
 def _seconds(seconds: dict[str, float]) -> str:
     always = ("productive", "waiting", "starting")
-    return ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05 or name in always)
+    return ", ".join(
+        f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05 or name in always
+    )
 
 
 def faults_line(report: Mapping[str, Any]) -> str:

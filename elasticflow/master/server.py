@@ -70,6 +70,8 @@ OVERSLEPT_S = 0.5
 """A master that wakes so much later than it meant to had no chance to hear anybody."""
 SESSIONS = 1_000_000
 """More connections than a member ever makes to one master."""
+MOST_WATCHERS = 1000
+"""Clients that wait for news at the same time."""
 LAST_WORD_S = 1.0
 """How long to wait for the last word of a member that has ended by itself."""
 
@@ -252,12 +254,14 @@ class Master:
 
     def _take(self, route: bytes, message: ToMaster) -> None:
         if isinstance(message, StatusRequest):
-            self._watchers.append((route, message.newer_than))
+            self._watchers = [*self._watchers[-MOST_WATCHERS:], (route, message.newer_than)]
         elif isinstance(message, ScaleRequest):
             self._send(route, Answer(error=self._scale(message.workers)))
         elif isinstance(message, StopRequest):
             self._send(route, Answer())
             self._handle(ev.StopEvent(message.reason))
+        elif message.name not in self._state.members:
+            self._send(route, Quit(reason="not a member of this run (any more)"))
         else:
             self._meet(message.name, route)
             if isinstance(message, Heartbeat):

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from elasticflow.errors import ConfigError
 
 _TEMPORARY = ".partial"
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -65,7 +66,7 @@ class DirectoryStorage:
     def exists(self, name: str) -> bool:
         try:
             os.stat(self._path(name))  # of all errors but this one nothing follows
-        except FileNotFoundError:
+        except _ABSENT:
             self._check_root()
             return False
         return True
@@ -74,7 +75,7 @@ class DirectoryStorage:
         path = self._path(folder) if folder else self.root
         try:
             return sorted(name for name in os.listdir(path) if not name.endswith(_TEMPORARY))
-        except FileNotFoundError:
+        except _ABSENT:
             self._check_root()
             return []
 
@@ -86,7 +87,7 @@ class DirectoryStorage:
             else:
                 os.unlink(path)
             _sync_folder(path.parent)
-        except FileNotFoundError:
+        except _ABSENT:
             self._check_root()
 
     def sweep(self, folder: str) -> None:
@@ -109,10 +110,8 @@ class DirectoryStorage:
 
     def _check_root(self) -> None:
         """Raises OSError (ESTALE) if the root is gone."""
-        try:
-            os.stat(self.root)
-        except FileNotFoundError:
-            raise OSError(errno.ESTALE, f"the storage's folder {self.root} is gone") from None
+        if not os.path.isdir(self.root):
+            raise OSError(errno.ESTALE, f"the storage's folder {self.root} is gone")
 
     @contextmanager
     def _rooted(self) -> Iterator[None]:

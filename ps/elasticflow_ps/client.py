@@ -8,7 +8,7 @@ import numpy as np
 import zmq
 
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Array, Layout, Vector
+from elasticflow.layout import Layout, Vector
 from elasticflow.messages import (
     Assignment,
     FromServer,
@@ -16,7 +16,6 @@ from elasticflow.messages import (
     Pull,
     Push,
     ServerInfo,
-    ToServer,
     Version,
 )  # fmt: skip
 from elasticflow.schedule import Schedule
@@ -79,7 +78,6 @@ class ParameterServers(Strategy):
         infos = [info for info in assignment.servers if info.chunks]
         for info in infos:
             link = DataLink(self._context, self._keys, info.endpoint, self._encrypt)
-            link.socket.sndtimeo = 0  # ms; what is closed would be waited for, for ever
             self._servers.append(_Server(info, link, self._layout))
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
@@ -151,11 +149,11 @@ class ParameterServers(Strategy):
             return Overdue(action.tick, action.slices)
         server = self._servers[action.server]
         if isinstance(action, cs.PullAction):
-            self._send(server, Pull(version=action.version, have=action.have))
+            server.link.send(Pull(version=action.version, have=action.have))
         elif isinstance(action, cs.InitialAction):
             for parcel in server.parcels:
                 values = [span.view(self._state).copy() for span in parcel.state]
-                self._send(server, Initial(parcel=parcel.number), values)
+                server.link.send(Initial(parcel=parcel.number), values)
         elif isinstance(action, cs.SeveredAction):
             self._disconnect()
             return Severed(server.name)
@@ -214,7 +212,7 @@ class ParameterServers(Strategy):
                     slice_s=slice_s,
                     pull=last and parcel is server.parcels[0],
                 )
-                tracker = self._send(server, push, [] if total is None else parcel.views(total, kind))
+                tracker = server.link.send(push, [] if total is None else parcel.views(total, kind))
                 if tracker:
                     trackers.append(tracker)
         if total is not None:
@@ -222,13 +220,4 @@ class ParameterServers(Strategy):
 
     def ask(self, position: Position) -> None:
         for server in self._servers:
-            self._send(server, Pull(version=position.version + 1, have=position.version))
-
-    def _send(
-        self, server: _Server, message: ToServer, arrays: list[Array] | None = None
-    ) -> zmq.MessageTracker | None:
-        """To a server whose connection has closed, nothing: ``wait`` finds out about that."""
-        try:
-            return server.link.send(message, arrays or [])
-        except zmq.Again:
-            return None
+            server.link.send(Pull(version=position.version + 1, have=position.version))

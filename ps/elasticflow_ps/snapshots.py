@@ -151,8 +151,9 @@ class Snapshots:
     def enter(self, row: Row, start: int | None, snapshot_s: float, now_s: float) -> list[Action]:
         """Another generation begins, from the copies of version ``start``; None: from none.
 
-        All others are forgotten. The leading server counts ``start`` as ordered: with ``made`` each
-        server sees to it that its copy is with its keeper, who may be another than before.
+        All others are forgotten, and those that are not whole. The leading server counts ``start`` as
+        ordered: with ``made`` each server sees to it that its copy is with its keeper, who may be another
+        than before.
         snapshot_s: seconds between two orders, at least.
         """
         at_home = row.place == self._row.place
@@ -162,7 +163,7 @@ class Snapshots:
         self._ordered, self._ordered_s, self._took_s = None, None, 0.0
         if start is not None and row.keeper(0):
             self._ordered, self._ordered_s = start, now_s
-        return self._forget(copy for copy in [*self._whole, *self._coming] if copy[1] != start)
+        return self._forget([*self._coming, *(copy for copy in self._whole if copy[1] != start)])
 
     def fetched(self, version: int, holder: str) -> None:
         """This place's chunks have come from ``holder``, which goes on holding them."""

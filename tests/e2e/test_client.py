@@ -158,7 +158,8 @@ def test_everything_is_killed(start: Callable[..., Run], slow: None, monkeypatch
     for verb in ("status", "attach"):
         over = cli(verb, run.path)
         assert over.returncode == 1 and "processes were killed" in over.stderr
-    run.process.communicate()
+    run.process.wait()
+    run.dir.address.unlink()  # what the killed left behind is not to be taken for the next one's
 
     again = start("small_torch.py", "--resume", name=run.path.name)
     again.wait_for_step(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import socket as sockets
 import threading
 from collections.abc import Iterator
@@ -240,8 +241,9 @@ def test_who_is_early_is_answered_when_the_generation_begins(context: Context) -
     links[2].send(Pull(version=5))
     assert [each.peer.name for each in hear(listener, 2)] == ["worker-2"] * 2
     assert not links[1].socket.poll(20) and not links[3].socket.poll(0)
-    for each in (*links.values(), listener):
-        each.close()
+    for link in links.values():
+        link.close()
+    listener.close()
 
 
 def test_a_past_generation_is_dropped(context: Context, listener: DataListener) -> None:
@@ -615,6 +617,42 @@ def test_the_master_hears_last_words_before_closings(context: Context, master: C
             assert route in said
             closed.append(route)
     assert len(set(closed)) == 50 and not master._router._fds and not master._router._routes
+
+
+def come_and_go(port: int, name: str, count: int) -> None:
+    """Connections one after the other; some say nothing, some are cut off."""
+    rng, context = random.Random(name), zmq.Context()
+    for _ in range(count):
+        socket = control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
+        for _ in range(rng.choice((0, 1, 1, 3))):
+            socket.send(encode(Leaving(name=name)))
+        socket.close(linger=rng.choice((0, WAIT_MS)))
+    context.term()
+
+
+def test_every_connection_is_closed_once_however_often_descriptors_are_reused(
+    context: Context, master: ControlListener
+) -> None:
+    member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
+    member.send(encode(StatusRequest()))
+    stays, _ = told(master)
+    threads = [threading.Thread(target=come_and_go, args=(master.port, name, 100)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    spoke: set[bytes] = set()
+    closed: list[bytes] = []
+    while (
+        zmq.select([master.socket, master.monitor], [], [], timeout=0.05)[0]
+        or any(thread.is_alive() for thread in threads)
+        or len(master._router._open) > 1
+    ):
+        for route, _ in master.receive():
+            assert route not in closed
+            spoke.add(route)
+        closed += master.closed()
+    assert set(closed) == spoke and len(closed) == len(spoke) and stays not in spoke
+    assert master._router._fds.keys() == {stays}
+    member.close()
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,18 @@ from typing import Any, TypeVar
 import numpy as np
 import zmq
 
-from elasticflow.api import SGD, Adam, Optimizer
+from elasticflow.api import Adam, Optimizer
 from elasticflow.checkpoint import Manifest, Part, commit
 from elasticflow.keys import make_keys
 from elasticflow.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.messages import (
     Assignment,
-    Beat,
     FromMaster,
+    FromServer,
     Gone,
     Halt,
     Initial,
     Join,
-    Lost,
     Offer,
     Progress,
     Pull,
@@ -48,15 +47,17 @@ KEYS = make_keys().member
 WAIT_S = 30.0
 """Longer than anything here takes: after it a test has failed."""
 ENTRIES = (
-    Entry("w", (700, 1100), "float32", Rule.UPDATE),
+    Entry("w", (300, 500), "float32", Rule.UPDATE),
     Entry("v", (70,), "float64", Rule.UPDATE),
     Entry("mean", (5,), "float32", Rule.MEAN),
     Entry("count", (), "int64", Rule.FIRST),
     Entry("report", (2,), "float64", Rule.REPORT),
 )
 LAYOUT = Layout(ENTRIES)
-SCHEDULE = Schedule(num_records=800, num_test=8, batch_size=8, num_slices=2, epochs=2)
-"""100 steps and one tick that evaluates, twice."""
+SCHEDULE = Schedule(num_records=480, num_test=8, batch_size=8, num_slices=2, epochs=2)
+"""60 steps and one tick that evaluates, twice."""
+PARCEL_BYTES = 80_000
+"""Makes several parcels of so small a model, large enough to be sent without a copy."""
 
 M = TypeVar("M", bound=ToMaster)
 
@@ -126,7 +127,7 @@ class Process:
         listener = DataListener(self._context, KEYS, "127.0.0.1", 0, encrypt=False)
         self.server = ParameterServer(self._settings, KEYS, job.storage, self._context, listener, self.link)
         self._listener = listener
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.endpoint = self.link.hear(Join).endpoint
 
@@ -224,6 +225,7 @@ class Job:
             snapshot_s=self.snapshot_s,
             **more,
         )
+        self.assignment = assignment
         for process in self.row:
             process.link.tell(assignment)
         if wait:
@@ -329,8 +331,8 @@ class FakeWorker:
     def version(self) -> int:
         return self.orders.version
 
-    def connect(self, assignment: Assignment) -> None:
-        """Meets all servers of a generation at its first version."""
+    def connect(self, assignment: Assignment, at: int | None = None) -> None:
+        """Meets all servers of a generation at its first version, or at the one they are at."""
         self.disconnect()
         for info in assignment.servers:
             if info.chunks:
@@ -343,7 +345,7 @@ class FakeWorker:
                 assert link.receive() is None
             link.send(Pull(version=-1))
         self._collect()
-        assert self.version == assignment.start_tick
+        assert self.version == (assignment.start_tick if at is None else at)
 
     def disconnect(self) -> None:
         for link, _ in self.links:
@@ -384,7 +386,9 @@ class FakeWorker:
         for parcel in parcels:
             link.send(Initial(parcel=parcel.number), [span.view(self.state).copy() for span in parcel.state])
 
-    def push(self, places: Iterable[int] | None = None, parcels: int | None = None, **more: Any) -> None:
+    def push(
+        self, places: Iterable[int] | None = None, parcels: int | None = None, *, finish: bool = False
+    ) -> None:
         """The whole of this tick; to some servers, or some parcels, alone."""
         tick = self.version
         noise = np.random.default_rng(tick)
@@ -402,13 +406,24 @@ class FakeWorker:
                     index=0,
                     cut=self.orders.cut,
                     snapshot=self.orders.snapshot,
-                    finish=self.orders.finish,
+                    finish=self.orders.finish or finish,
                     slice_s=0.001,
                     pull=parcel.number == 0,
-                    **more,
                 )
                 arrays = parcel.views(self._total, SCHEDULE.at(tick).kind)
                 link.send(message, [array.copy() for array in arrays])
+
+    def wait_for_one_parcel(self, place: int) -> None:
+        """Of the next version; it is thrown away."""
+        message = self.wait_for_anything(place)
+        assert isinstance(message, Version) and message.version == self.version + 1
+
+    def wait_for_anything(self, place: int) -> FromServer:
+        """The next message from a server."""
+        link, _ = self.links[place]
+        while (received := link.receive()) is None:
+            self._poll(link)
+        return received[0]
 
     def step(self) -> None:
         self.push()

@@ -55,11 +55,24 @@ def test_servers_are_lost_and_some_steps_with_them() -> None:
 
 
 def test_no_step_is_lost_when_the_version_at_hand_could_be_kept() -> None:
-    timeline = [*_steps(0, 101, 0.0), *_steps(100, 150, 2.5)]
+    timeline = [*_steps(0, 101, 0.0), Interval("recovering", 100, 2.02, 2.5), *_steps(100, 150, 2.5)]
     found = recovery({"a": timeline}, 2.01, 10.0)
     assert found is not None
     assert found.lost == 0
     assert found.seconds == pytest.approx(2.5 + STEP_S - 2.01)
+
+
+def test_newcomers_and_pauses_are_no_recovery() -> None:
+    paused = [*_steps(0, 101, 0.0), *_steps(101, 150, 2.5)]
+    assert recovery({"a": paused, "b": _steps(110, 150, 2.7)}, 2.01, 10.0) is None
+
+
+def test_all_processes_are_new() -> None:
+    """A worker's name is another process's after a resume: it begins where the checkpoint was."""
+    found = recovery({"a": [*_steps(0, 101, 0.0), *_steps(60, 150, 9.0)]}, 2.01, 20.0)
+    assert found is not None
+    assert found.lost == 40
+    assert found.seconds == pytest.approx(9.0 + STEP_S - 2.01)
 
 
 def test_a_run_that_does_not_recover() -> None:

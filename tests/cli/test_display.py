@@ -1,0 +1,106 @@
+"""What is shown of a run, and what happens when nobody looks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from elasticflow.cli.progress import Display, figures
+from elasticflow.cli.runs import as_text
+from elasticflow.cli.terminal import lasting_output
+from elasticflow.master.actions import NoteAction
+from elasticflow.master.members import Member, MemberState
+
+from ..telling import Told
+
+
+def noted(told: Told, *texts: str) -> dict[str, Any]:
+    for text in texts:
+        told.story.note(NoteAction("info", text))
+    return told.status()
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The events that were shown."""
+    return [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+
+
+def test_events_are_shown_once_also_where_masters_repeat_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second master remembers all but the last of the first."""
+    told, display = Told(), Display(recall=2)
+    display.show(noted(told, "a", "b", "c"))
+    assert shown(capsys) == ["b", "c"]
+    display.show(noted(told.after(1), "d", "d again"))
+    before = told.story.remembered()
+    display.show(noted(told, "lost"))
+    told.begin(before)
+    told.after(1)
+    display.show(told.status())
+    display.show(noted(told, "e"))
+    assert shown(capsys) == ["d", "d again", "lost", "e"]
+    display.close()
+
+
+def test_an_evaluation_is_shown_once_though_the_run_goes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    told, display = Told(), Display()
+    for tick in (10, 21, 10, 21, 32):
+        told.progress(tick + 1, evaluations=((tick, (0.5, 0.5)),))
+        display.show(told.status())
+    lines = [line for line in capsys.readouterr().out.splitlines() if ": test" in line]
+    assert [line.split(":")[0] for line in lines] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
+@given(some.lists(some.integers(0, 5), max_size=20))
+def test_no_event_is_shown_twice_or_left_out(counts: list[int]) -> None:
+    told, lines, number = Told(), [], 0
+    display = Display()
+    display.line = lines.append  # type: ignore[method-assign]
+    for count in counts:
+        told.after(count % 2)
+        display.show(noted(told, *[f"event {number + each}" for each in range(count)]))
+        number += count
+    told_of = [line.partition("] ")[2] for line in lines if line.startswith("[")]
+    assert told_of == [f"event {each}" for each in range(number)]
+
+
+def test_what_is_not_as_always_is_shown() -> None:
+    told = Told()
+    told.state.has("worker-1", "worker-2")
+    told.state.row.names, told.state.row.chunks = ["server-0", "server-1"], ((0, 1), ())
+    servers = [Member(name, "server", MemberState.READY, 0.0) for name in ("server-0", "server-1")]
+    workers = told.state.workers
+    told.state.of = lambda role: workers if role == "worker" else servers
+    plain = as_text(told.status())
+    assert "servers 1" in plain and "server-1" in plain and "stands by" in plain
+    assert not any(word in plain for word in ("regrouping", "dropped", "refused", "faults", "storage"))
+    told.state.regrouping = True
+    told.state.troubles = {"server-0": "no space left"}
+    told.fault("server-1")
+    status = told.story.status(told.state, incarnation=3, dropped=4, refused=5)
+    assert "servers 1, regrouping" in figures(status)
+    for words in (
+        "number 3, 4 messages dropped, 5 connections refused",
+        "faults: 2",
+        "server-0: no space left",
+    ):
+        assert words in as_text(status), as_text(status)
+
+
+def test_output_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with lasting_output():
+            print("to somebody", flush=True)
+            assert os.read(reading, 100) == b"to somebody\n"
+            os.close(reading)
+            print("to nobody", flush=True)
+            with Display() as display:
+                display.line("nor this")
+            print("nor this, which is still in a buffer at the end")
+        assert sys.stdout is stream

@@ -1,0 +1,335 @@
+"""What the commands show and do: to a run under way, to one that is over, and against strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from elasticflow.keys import MemberKeys, read_keys
+from elasticflow.messages import StopRequest, encode
+from elasticflow.transport import control_link
+
+from .conftest import CLI, PROGRAMS, Run, cli, digest_in
+from .processes import marked, new_mark, wait_until_gone
+
+OPTIONS = ("--epochs", 3, "--batch-size", 64)
+STEPS = 3 * 16
+
+
+@dataclass
+class Seen:
+    """A run that strangers bothered, and what was seen of it while it was under way and afterwards."""
+
+    path: Path
+    output: str
+    status: dict[str, Any]
+    text: str
+    too_many: subprocess.CompletedProcess[str]
+    stranger_was_answered: bool
+    dropped: int
+    watched: list[dict[str, Any]]
+
+
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports at which a process listens, from /proc."""
+    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    inodes = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and line[9] in inodes}
+
+
+def bother(run: Run, status: dict[str, Any]) -> bool:
+    """Sends what strangers may send to all ports of a run. Returns whether one of them was answered."""
+    keys = read_keys(run.dir.member_keys, MemberKeys)
+    public, secret = (half.decode() for half in zmq.curve_keypair())
+    forged = msgspec.structs.replace(keys, member_public=public, member_secret=secret)
+    endpoint = run.dir.read_address().endpoint
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        plain = context.socket(zmq.DEALER)
+        plain.connect(endpoint)
+        forger = control_link(context, forged, endpoint)
+        strangers = [plain, forger]
+        for stranger in strangers:
+            with suppress(zmq.Again):  # refused already
+                stranger.send(encode(StopRequest(reason="a stranger says so")), zmq.NOBLOCK)
+        for server in status["servers"]:
+            (port,) = listening_ports(server["pid"])
+            talker = context.socket(zmq.DEALER)
+            talker.connect(f"tcp://127.0.0.1:{port}")
+            talker.send_multipart([os.urandom(200), os.urandom(1000)])
+            strangers.append(talker)
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(os.urandom(5000))
+        return any(stranger.poll(0) for stranger in strangers)
+    finally:
+        context.destroy(linger=0)
+
+
+def secrets_of(run: Run) -> list[str]:
+    found = [json.loads(path.read_bytes()) for path in (run.dir.member_keys, run.dir.master_keys)]
+    members = [found[0], found[1]["member"]]
+    return [found[1]["secret"], *(each[name] for each in members for name in each if "public" not in name)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    path = tmp_path_factory.mktemp("seen") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLICE_S", "0.02")
+        number = ("--workers", 2, "--servers", 2, "--checkpoint-every", 10, "--keep-checkpoints", 3)
+        run = Run(path, "small_torch.py", *OPTIONS, *number)
+    watch = None
+    try:
+        run.wait_for_step(1)
+        watch = subprocess.Popen([*CLI, "status", str(path), "--watch", "--json"], stdout=subprocess.PIPE)
+        return look_at(run, watch)
+    finally:
+        for process in (run.process, watch):
+            if process:
+                process.kill()
+                process.communicate()
+
+
+def look_at(run: Run, watch: subprocess.Popen[bytes]) -> Seen:
+    status = run.wait_until(lambda s: s["step"] >= 2 and [w["state"] for w in s["workers"]] == ["ready"] * 2)
+    answered = bother(run, status)
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(status)]
+    status = json.loads(cli("status", run.path, "--json").stdout)
+    text = cli("status", run.path).stdout
+    too_many = cli("scale", run.path, 9)
+    secrets = secrets_of(run)
+    for file in (run.dir.member_keys, run.dir.master_keys):
+        assert file.stat().st_mode & 0o777 == 0o600
+    output = run.finish()
+    watched = [json.loads(line) for line in watch.communicate(timeout=30)[0].splitlines()]
+    assert watch.returncode == 0
+    files = [
+        path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.parent.name != "keys"
+    ]
+    for secret in secrets:
+        assert not any(secret.encode() in data for data in (*files, *commands, output.encode()))
+    report = json.loads(run.dir.report.read_bytes())
+    dropped = sum(server["dropped_messages"] for server in report["servers"])
+    return Seen(run.path, output, status, text, too_many, answered, dropped, watched)
+
+
+def pids_of(status: dict[str, Any]) -> list[int]:
+    return [member["pid"] for member in (status["master"], *status["servers"], *status["workers"])]
+
+
+# --- a run under way ----------------------------------------------------------------------------------
+
+
+def test_status_as_json(seen: Seen) -> None:
+    status = seen.status
+    assert status["state"] == "running" and status["epoch"] in (1, 2, 3)
+    assert 2 <= status["step"] <= STEPS and status["steps_total"] == STEPS
+    assert 0 < status["loss"] < 3 and status["records_per_s"] > 0 and status["eta_s"] > 0
+    assert status["target_workers"] == 2
+    members = [status["master"], *status["servers"], *status["workers"]]
+    assert [m["name"] for m in members] == ["master", "server-0", "server-1", "worker-1", "worker-2"]
+    for member in members:
+        assert member["host"] == socket.gethostname() and member["pid"] > 0
+        assert member["state"] in ("running", "ready") and 0 <= member["step"] <= STEPS
+    assert f"{seen.path}: running" in seen.text
+    for word in ("/3  step ", f"/{STEPS}", "records/s", "workers 2/2", "servers 2", "ETA", "server-1", "pid"):
+        assert word in seen.text, seen.text
+
+
+def test_status_watched_until_the_end(seen: Seen) -> None:
+    """Each status is newer than the one before; the last is of the end."""
+    news = [status["news"] for status in seen.watched]
+    assert news == sorted(set(news)) and len(news) > 2
+    assert [status["state"] for status in seen.watched][-1] == "finished"
+    assert seen.watched[-1]["step"] == STEPS
+
+
+def test_scale_out_of_range(seen: Seen) -> None:
+    assert seen.too_many.returncode == 1
+    assert "workers must be from 1 to 8" in seen.too_many.stderr and "not 9" in seen.too_many.stderr
+
+
+def test_strangers_get_nowhere(seen: Seen, start: Callable[..., Run]) -> None:
+    """No answer, no effect, but a count of what was dropped; and the digest of a run left alone."""
+    assert not seen.stranger_was_answered
+    assert "stranger says so" not in seen.output
+    assert digest_in(seen.output) == start("small_torch.py", *OPTIONS, "--workers", 1).digest()
+
+
+# --- a run that is over -------------------------------------------------------------------------------
+
+
+def test_status_of_an_ended_run(seen: Seen) -> None:
+    text = cli("status", seen.path)
+    assert (
+        text.returncode == 0
+        and f"{seen.path}: finished" in text.stdout
+        and f"step {STEPS}/{STEPS}" in text.stdout
+    )
+    report = json.loads(cli("status", seen.path, "--json").stdout)
+    assert report["state"] == "finished" and report["step"] == report["steps_total"] == STEPS
+    assert seen.status.keys() - report.keys() == {"news"}
+    for command in (("scale", seen.path, 2), ("stop", seen.path)):
+        refused = cli(*command)
+        assert refused.returncode == 1 and "this run is over: finished" in refused.stderr
+    nowhere = cli("status", seen.path.parent / "nowhere")
+    assert nowhere.returncode == 1 and "nowhere: " in nowhere.stderr and "Traceback" not in nowhere.stderr
+
+
+def test_checkpoint_commands(seen: Seen) -> None:
+    """Steps are multiples of --checkpoint-every and the last; the last 3 are kept; one digest everywhere."""
+    listed = cli("checkpoint", "list", seen.path).stdout.splitlines()
+    assert [line.split("  ")[0] for line in listed] == ["step 30", "step 40", f"step {STEPS}"]
+    assert "2 files" in listed[0] and "bytes" in listed[0]
+    shown = cli("checkpoint", "show", seen.path, "--step", 40).stdout
+    for word in (
+        "small_torch.py, step 40",
+        "Adam",
+        "seed 0",
+        "net.1.running_mean",
+        "buffer",
+        "server-1-of-2.h5",
+    ):
+        assert word in shown, shown
+    verified = cli("checkpoint", "verify", seen.path)
+    assert verified.returncode == 0 and verified.stdout.splitlines()[-1] == f"step {STEPS}: whole"
+    assert cli("checkpoint", "digest", seen.path).stdout.strip() == digest_in(seen.output)
+    assert cli("checkpoint", "digest", seen.path, "--step", 30).stdout.strip() != digest_in(seen.output)
+    missing = cli("checkpoint", "show", seen.path, "--step", 7)
+    assert (
+        missing.returncode == 1
+        and "no checkpoint of step 7" in missing.stderr
+        and "30, 40, 48" in missing.stderr
+    )
+
+
+def test_export_loads_everywhere(seen: Seen, tmp_path: Path) -> None:
+    """The same arrays in all formats; PyTorch takes them as they are."""
+    import torch
+    from safetensors.numpy import load_file
+
+    files = {suffix: tmp_path / f"model{suffix}" for suffix in (".npz", ".safetensors", ".h5")}
+    for file in files.values():
+        assert cli("export", seen.path, file).stdout == f"{file}\n"
+    with np.load(files[".npz"]) as loaded:
+        arrays = dict(loaded)
+    others = [load_file(files[".safetensors"])]
+    with h5py.File(files[".h5"]) as hdf5:
+        others.append({name: hdf5[name][()] for name in arrays})
+    for other in others:
+        assert other.keys() == arrays.keys()
+        assert all(np.array_equal(other[name], array) for name, array in arrays.items())
+    sys.path.insert(0, str(PROGRAMS))
+    try:
+        import small_torch
+    finally:
+        sys.path.remove(str(PROGRAMS))
+    net = small_torch.model()["net"]
+    net.load_state_dict({n[4:]: torch.from_numpy(a) for n, a in arrays.items() if n.startswith("net.")})
+    test = small_torch.data()["test"].rows(np.arange(100))
+    params = {"net": net.eval(), "scale": torch.from_numpy(arrays["scale"])}
+    x, y = (torch.from_numpy(test[name]) for name in ("x", "y"))
+    accuracy = small_torch.metrics(x, y, params)["accuracy"].item()
+    (shown,) = set(re.findall(r"epoch 3: test cost .* accuracy (\S+)", seen.output))
+    assert f"{accuracy:.4f}" == shown
+    wrong = cli("export", seen.path, tmp_path / "model.pkl")
+    assert wrong.returncode == 1 and ".npz" in wrong.stderr and ".safetensors" in wrong.stderr
+
+
+def test_check() -> None:
+    done = cli("check", PROGRAMS / "small_torch.py")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    for word in (
+        "net.0.weight  parameter  [32, 20]  float32",
+        "838 parameters",
+        "3,352 bytes",
+        "cost 1.0",
+        "Adam",
+    ):
+        assert word in done.stdout, done.stdout
+
+
+# --- Ctrl-C, and a terminal ---------------------------------------------------------------------------
+
+
+def test_interrupted_twice_and_resumed(
+    start: Callable[..., Run], seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One Ctrl-C commits a checkpoint; two leave at once, and no process; --resume goes on from either."""
+    (tmp_path / "often.yaml").write_text("checkpoint-every: 0.2s\nepochs: 2\nservers: 2\n")
+    monkeypatch.setenv("SLICE_S", "0.02")
+    run = start("small_torch.py", *OPTIONS, "--config", tmp_path / "often.yaml", name="run")
+    status = run.wait_until(lambda s: s["checkpoint_step"])
+    assert (
+        status["steps_total"] == STEPS and len(status["servers"]) == 2
+    )  # command line beats file beats default
+    os.kill(run.process.pid, signal.SIGINT)
+    code, output = run.wait()
+    assert code == 3, output
+    assert output.splitlines()[-1].startswith("stopped: stopped by Ctrl-C: ") and "--resume" in output
+    committed = int(cli("checkpoint", "list", run.path).stdout.splitlines()[-1].split()[1])
+    assert f"step-{committed:010}" in output and status["checkpoint_step"] <= committed < STEPS
+
+    monkeypatch.setenv("SLICE_S", "0.05")
+    for name, value in (environment := new_mark()).items():
+        monkeypatch.setenv(name, value)
+    again = start("small_torch.py", "--resume", name="run")
+    again.wait_for_step(committed + 1)
+    assert len(marked(environment)) >= 5
+    os.kill(again.process.pid, signal.SIGINT)
+    assert again.process.stdout is not None
+    said = iter(again.process.stdout.readline, "")
+    assert any(line.startswith("Ctrl-C: ") for line in said)
+    os.kill(again.process.pid, signal.SIGINT)
+    code, output = again.wait()
+    assert code == 1 and "ended at once" in output and "--resume" in output and "Traceback" not in output, (
+        output
+    )
+    assert wait_until_gone(environment) == []
+    over = cli("status", run.path)
+    assert over.returncode == 1 and "go on with --resume" in over.stderr
+
+    monkeypatch.setenv("SLICE_S", "0")
+    resumed = on_a_terminal(
+        "train", PROGRAMS / "small_torch.py", "--resume", "--run-dir", run.path, "--workers", 3
+    )
+    assert f"going on from step {committed}" in resumed
+    assert digest_in(resumed) == digest_in(seen.output)
+    assert "━" in resumed and f"step {STEPS}/{STEPS}" in resumed  # the bar
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """What a command that ends well shows on a terminal, without the codes that move the cursor."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
+    command = [*CLI, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 4096):
+            parts.append(part)
+    except OSError:  # Linux says EIO where the other end is closed
+        pass
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(parts).decode()).replace("\r", "\n")
+    assert process.wait() == 0, text
+    return text
