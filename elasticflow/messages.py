@@ -148,7 +148,9 @@ class Heartbeat(_Message, frozen=True):
     slice_s: float = 0.0
     usage: Usage | None = None
     dropped: int = 0
-    """Messages that were malformed, or came from strangers, so far."""
+    """Messages that were malformed, or made no sense, so far."""
+    refused: int = 0
+    """Connections that ended before they had proved that they belong here, so far."""
 
 
 class Leaving(_Message, frozen=True):
@@ -183,7 +185,8 @@ class Progress(_Message, frozen=True):
 
     To a new master: with all evaluations that this server knows of.
     last: the run ends with this version. loss: mean cost of the steps since the last Progress.
-    evaluations: (tick, cost and metrics) of those since the last.
+    evaluations: (tick, cost and metrics) of those since the last. stalls: (tick, seconds) of ticks that
+    took long: so many seconds more than twice the median of their kind.
     """
 
     name: str
@@ -192,6 +195,7 @@ class Progress(_Message, frozen=True):
     last: bool = False
     loss: float | None = None
     evaluations: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    stalls: tuple[tuple[int, float], ...] = ()
 
 
 class Lost(_Message, frozen=True):

@@ -29,12 +29,6 @@ SPEC = Spec(
 )
 
 
-class Stalling(Progress, frozen=True):
-    """News that also tell of ticks that took long: (tick, seconds beyond twice the usual)."""
-
-    stalls: tuple[tuple[int, float], ...] = ()
-
-
 @dataclass
 class Seen:
     """What a story looks at of a master's state."""
@@ -93,7 +87,7 @@ class Told:
         self.story.fault(member, role or member.partition("-")[0], text, self.clock_s)
 
     def progress(self, version: int, **values: Any) -> None:
-        message = Stalling(name="server-0", generation=self.state.generation, version=version, **values)
+        message = Progress(name="server-0", generation=self.state.generation, version=version, **values)
         self.story.progress(self.state, message)
 
     def regrouped(self, reached: int, start: int, source: str = "memory") -> None:

@@ -66,6 +66,7 @@ class Member(msgspec.Struct):
     tick: int = -1
     slice_s: float = 0.0
     dropped: int = 0
+    refused: int = 0
     usage: Usage = msgspec.field(default_factory=Usage)
     was_ready: bool = False
 

@@ -35,11 +35,15 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct):
-    """Servers by place. chunks: by place, fixed once the program is known; none: it stands by."""
+    """Servers by place. chunks: by place, fixed once the program is known; none: it stands by.
+
+    start: where the present generation began.
+    """
 
     names: list[str]
     generation: int = 0
     phase: Phase = Phase.GATHERING
+    start: Start | None = None
     chunks: tuple[tuple[int, ...], ...] = ()
     offers: dict[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
     """By server that was halted: the (place, version) it holds."""
@@ -58,7 +62,7 @@ class Row(msgspec.Struct):
         self.names[self.names.index(old)] = new
         self.offers.pop(old, None)
 
-    def start(self, committed_tick: int | None) -> Start:
+    def begin(self, committed_tick: int | None) -> Start:
         """The newest point that all places can be brought to; memory before storage, if as new."""
         nowhere = ("",) * len(self.names)
         places = [place for place, chunks in enumerate(self.chunks) if chunks]

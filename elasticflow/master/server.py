@@ -151,6 +151,7 @@ class Master:
         if self._manifest:
             self._note("info", f"going on from step {self._manifest.step}")
         self._journal.write_now(self._remembered())
+        self._story.resized(0, self._state.target, self._state.reason)
         self._do(self._state.start(time.monotonic()))
 
     def _adopt(self) -> None:
@@ -223,7 +224,9 @@ class Master:
             if member.state not in taking_part:
                 self._backend.kill(member.name)
         deadline = time.monotonic() + FAREWELL_S
-        while self._backend.num_running and (left_s := deadline - time.monotonic()) > 0:
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not self._backend.num_running and not self._background.busy:
+                break
             self._turn(left_s)
         self._backend.close()
         publish(self._run.report, self._story.report(self._state, end, **self._counters()))

@@ -256,6 +256,8 @@ class MasterState:
         self._next_worker = max([self._next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
         self._next_server = max([self._next_server, *(number_of(n) + 1 for n in living if "server" in n)])
         actions: list[Action] = [KillAction(name) for name in living if name not in self.members]
+        for name in [name for name in self.row.names if name not in self.members]:
+            actions += self._replace(name, now_s)
         for member in self.members.values():
             member.heard_s = member.since_s = now_s
             member.doubted_s = None
@@ -265,8 +267,8 @@ class MasterState:
         if self.state is not RunState.STARTING:
             self._cut_s = now_s
         if self.row.generation and self.row.phase is Phase.SERVING:
-            going_on = Start(self.version, "memory", ("",) * len(self.row.names))
-            self._assignment = self._assignment_from(going_on)
+            assert self.row.start
+            self._assignment = self._assignment_from(self.row.start)
             actions += self._lead_on()
         elif self.row.generation:
             actions += self._halt_all(now_s)
@@ -402,10 +404,11 @@ class MasterState:
         member = self.members.get(event.name)
         if member is None:
             return [QuitAction(event.name, "not a member of this run (any more)")]
-        member.heard_s, member.tick, member.dropped = now_s, event.tick, event.dropped
+        member.heard_s, member.tick = now_s, event.tick
+        member.dropped, member.refused = event.dropped, event.refused
         member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
         member.usage = event.usage or member.usage
-        actions = self._settle_doubts(member)
+        actions = self._settle_doubts(member, now_s)
         if event.generation > self.row.generation:
             # A master before this one died before it wrote that down.
             self.row.generation = member.generation = event.generation
@@ -430,7 +433,7 @@ class MasterState:
             return []
         if any(s.state is MemberState.HALTED and s.name not in self.row.offers for s in servers):
             return []
-        start = self.row.start(self.committed_tick)
+        start = self.row.start = self.row.begin(self.committed_tick)
         actions = self._go_back_to(start, now_s) if self.row.generation else []
         self.row.generation += 1
         self.row.phase = Phase.RESTORING
@@ -508,7 +511,7 @@ class MasterState:
         self.row.offers.clear()
         actions: list[Action] = []
         for server in self.of("server"):
-            if server.generation:
+            if server.state is not MemberState.STARTING:
                 server.state, server.since_s = MemberState.HALTED, now_s
                 actions.append(HaltAction(server.name, self.row.generation + 1))
         for worker in self.of("worker", MemberState.LOST):
@@ -517,13 +520,17 @@ class MasterState:
 
     def _on_offer(self, event: Offer, now_s: float) -> list[Action]:
         server, total = self.members.get(event.name), self.total_ticks
-        due = server and server.state is MemberState.HALTED and event.generation == self.row.generation + 1
-        if not server or not due or total is None:
+        if not server or event.name not in self.row.names or event.generation <= self.row.generation:
             return []
         server.heard_s = now_s
-        possible = ((place, version) for place, version in event.held if 0 <= version <= total)
+        actions: list[Action] = []
+        if server.state is not MemberState.HALTED or event.generation != self.row.generation + 1:
+            # A master before this one had halted it, and died before that was written down.
+            self.row.generation, server.generation = event.generation - 1, event.generation - 1
+            actions = self._halt_all(now_s)
+        possible = ((place, v) for place, v in event.held if 0 <= v and (total is None or v <= total))
         self.row.offers[event.name] = tuple(possible)
-        return self._form(now_s)
+        return actions + self._form(now_s)
 
     def _lose_server(self, server: Member, why: str, now_s: float) -> list[Action]:
         """Another one takes its place, and all go on from what they have in common."""
@@ -538,12 +545,16 @@ class MasterState:
             if self._early_deaths > MOST_EARLY_DEATHS:
                 text = f"{self._early_deaths} processes in a row died before they were ready"
                 return gone + self._end(RunState.FAILED, f"{text}; the last, {server.name}, {why}")
-        name = f"server-{self._next_server}"
-        self._next_server += 1
-        self.row.replace(server.name, name)
-        gone += self._start(name, "server", now_s)
+        gone += self._replace(server.name, now_s)
         halted = self.row.generation == 0 or self.row.phase is Phase.GATHERING
         return gone + (self._form(now_s) if halted else self._halt_all(now_s))
+
+    def _replace(self, lost: str, now_s: float) -> list[Action]:
+        """Starts another server in the place of one."""
+        name = f"server-{self._next_server}"
+        self._next_server += 1
+        self.row.replace(lost, name)
+        return self._start(name, "server", now_s)
 
     # --- those who go ----------------------------------------------------------------------------
 
@@ -596,16 +607,19 @@ class MasterState:
             server.doubted_s = now_s
         return []
 
-    def _settle_doubts(self, member: Member) -> list[Action]:
-        """It lives: who cannot reach it may try again."""
-        actions: list[Action] = []
-        for name in sorted(member.doubted_by) if self.row.phase is Phase.SERVING else ():
-            worker = self.members.get(name)
-            if worker and worker.role == "worker" and worker.generation == self.row.generation:
-                worker.generation = 0
-                actions += self._assign_worker(worker)
+    def _settle_doubts(self, member: Member, now_s: float) -> list[Action]:
+        """It lives. Workers that cannot reach it may try again, servers in another generation."""
+        doubted_by = [self.members[name] for name in sorted(member.doubted_by) if name in self.members]
         member.doubted_by.clear()
         member.doubted_s = None
+        severed = self.row.phase is not Phase.GATHERING and not self.commits.final_under_way
+        if severed and any(each.role == "server" for each in doubted_by):
+            return self._halt_all(now_s)
+        actions: list[Action] = []
+        for worker in doubted_by if self.row.phase is Phase.SERVING else ():
+            if worker.role == "worker" and worker.generation == self.row.generation:
+                worker.generation = 0
+                actions += self._assign_worker(worker)
         return actions
 
     def _on_exited(self, event: ExitedEvent, now_s: float) -> list[Action]:
@@ -780,8 +794,8 @@ class MasterState:
 
     def _patience_ends_s(self, member: Member) -> float | None:
         """When a member that stays silent is no longer waited for; None if it may take its time."""
-        if member.state is MemberState.STARTING:
-            return None
+        if member.state is MemberState.STARTING:  # who has not said a word may still wait for its turn
+            return member.heard_s + self.config.lost_s if member.heard_s > member.since_s else None
         if member.state is MemberState.LOST:
             return member.since_s + self.config.suspect_s if member.role == "worker" else None
         silent_s = member.heard_s + self.config.suspect_s
@@ -800,8 +814,8 @@ class MasterState:
             return self._lose_server(member, "lost its connections" if doubted else silent, now_s)
         if member.state is MemberState.READY:
             member.state = MemberState.SUSPECT
-            note = NoteAction("fault", f"{member.name} is silent; the others do its slices")
-            return [note, *self._replan(), *self._judge(now_s)]
+            fault = FaultAction(member.name, "worker", "is silent; the others do its slices")
+            return [fault, *self._replan(), *self._judge(now_s)]
         text = "lost its connection" if member.state is MemberState.LOST else silent
         return [KillAction(member.name), *self._remove(member, text, now_s)]
 
@@ -810,7 +824,7 @@ class MasterState:
             member.heard_s += event.seconds
             if member.doubted_s is not None:
                 member.doubted_s += event.seconds
-            if member.state is MemberState.LOST:
+            if member.state in (MemberState.LOST, MemberState.STARTING):
                 member.since_s += event.seconds
         return []
 

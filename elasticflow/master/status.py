@@ -161,7 +161,7 @@ class Story:
         assert state.schedule is not None and state.spec is not None
         self._see(state)
         memory, now_s, time_s = self._memory, self._clock(), self._time_s()
-        for _, seconds in getattr(progress, "stalls", ()):
+        for _, seconds in progress.stalls:
             memory.faults.stalled(seconds, time_s)
         self._taken_over(progress.version, time_s)
         memory.version = progress.version
@@ -388,7 +388,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
 
 def _server(server: Member, state: MasterState) -> dict[str, Any]:
     standby = bool(state.row.chunks) and server.name not in state.row.holders
-    return {**_member(server, state), "standby": standby}
+    return {**_member(server, state), "standby": standby, "refused_connections": server.refused}
 
 
 def _member(member: Member, state: MasterState) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class ParameterServer:
         self._lost: set[str] = set()
         self._dropped = 0
         self._quit = False
+        self._poller, self._polled = zmq.Poller(), list[Any]()
 
     def heartbeat(self) -> Heartbeat:
         """May be called by any thread."""
@@ -177,6 +178,7 @@ class ParameterServer:
             tick=serving.version if serving else self._tick,
             generation=self._generation,
             dropped=dropped + (serving.dropped if serving else 0),
+            refused=self._listener.refused,
         )
 
     # --- the loop --------------------------------------------------------------------------------
@@ -196,13 +198,15 @@ class ParameterServer:
         self._parts.close()
 
     def _wait(self) -> set[object]:
-        poller = zmq.Poller()
-        sources = [self._listener.socket, self._listener.monitor, self._master.wake_fd, self._parts.fd]
-        for link in self._ways.links.values():
-            sources += link.sources
-        for source in [*sources, *([self._loading.fd] if self._loading else [])]:
-            poller.register(source, zmq.POLLIN)
-        return {source for source, _ in poller.poll(poll_ms(self._timeout_s()))}
+        sources: list[Any] = [self._listener.socket, self._listener.monitor]
+        sources += [self._master.wake_fd, self._parts.fd]
+        sources += [source for link in self._ways.links.values() for source in link.sources]
+        sources += [self._loading.fd] if self._loading else []
+        if sources != self._polled:
+            self._polled, self._poller = sources, zmq.Poller()
+            for source in sources:
+                self._poller.register(source, zmq.POLLIN)
+        return {source for source, _ in self._poller.poll(poll_ms(self._timeout_s()))}
 
     def _timeout_s(self) -> float | None:
         if self._halted:
@@ -300,6 +304,9 @@ class ParameterServer:
             self._tick = self._serving.version
             self._live = (self._now.place, self._tick) if self._store.is_whole(self._tick) else None
         self._serving = self._fetching = None
+        self._stop_loading()
+
+    def _stop_loading(self) -> None:
         if self._loading:
             self._loading.close()
             self._loading = None
@@ -357,6 +364,7 @@ class ParameterServer:
         start = now.assignment.start_tick
 
         def done(store: Store | None, error: str) -> None:
+            self._stop_loading()
             if store is None:
                 raise CheckpointError(error)
             self._serve(now, store, start)

@@ -29,6 +29,7 @@ from elasticflow.schedule import Kind
 from elasticflow_ps import state as st
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
+from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Store, Sum, parse, scale_for
 from elasticflow_ps.ways import Ways
 
@@ -70,6 +71,7 @@ class Serving:
         self._norm_chunks = norm_chunks
         self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
         self._losses: list[float] = []
+        self._stalls, self._made_s = Stalls(), time.monotonic()
         self._evaluations = evaluations
         self._untold = sorted(evaluations)
         self._told_s, self._told_version = 0.0, -1
@@ -170,6 +172,7 @@ class Serving:
                 last=self.finished,
                 loss=sum(losses) / len(losses) if losses else None,
                 evaluations=tuple((tick, self._evaluations[tick]) for tick in ticks),
+                stalls=self._stalls.take(),
             )
         )
 
@@ -185,6 +188,9 @@ class Serving:
         elif isinstance(action, st.ApplyAction):
             self._apply(action)
         elif isinstance(action, st.VersionAction):
+            tick, now_s = action.version - 1, time.monotonic()
+            self._stalls.done(tick, self._schedule.at(tick).kind, now_s - self._made_s)
+            self._made_s = now_s
             self._made(action)
             self._store.retire(action.version - 1)
         elif isinstance(action, st.ComputeAction):

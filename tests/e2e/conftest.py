@@ -6,38 +6,107 @@ import os
 import re
 import signal
 import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticflow.cli.connection import Connection
+from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
 from elasticflow.run_dir import RunDir
 
+from .processes import CLI, end_all, new_mark
+from .programs.gates import MARK, Gate
+
 PROGRAMS = Path(__file__).parent / "programs"
-CLI = [sys.executable, "-m", "elasticflow.cli"]
+PATIENCE_S, TEST_PATIENCE_S = 240.0, 480
+"""What hangs is ended after so long; what is only slow is not, on a machine with ten times the work."""
 
 
-def cli(*arguments: object, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
+
+
+def cli(*arguments: object, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
     command = [*CLI, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 
 class Run:
-    """A run under way, and what tests do to it."""
+    """A run under way, and what tests do to it. End it after use: it is a context manager.
 
-    def __init__(self, path: Path, program: str, *options: object) -> None:
+    path: its folder. shut: gates that are shut from the beginning, such as "step 10", where whoever
+    is to compute step 10 is held. command: instead of the program and its folder, with its options.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        program: str,
+        *options: object,
+        shut: Sequence[str] = (),
+        command: Sequence[str] = (),
+    ) -> None:
         self.dir = RunDir(path)
         self.path = path
-        command = [*CLI, "train", str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        self.environment = dict(os.environ) if MARK in os.environ else new_mark()
+        self._gates: dict[str, Gate] = {}
+        for place in shut:
+            self.shut(place)
+        default = ["train", str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
+        descriptor, name = tempfile.mkstemp(prefix="elasticflow-")
+        self._said: int | None = descriptor
+        with open(name, "ab") as file:  # a file can be read at any time, and never fills up
+            self.process = subprocess.Popen(
+                [*CLI, *(command or default)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        os.unlink(name)
+        self._text = ""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leaves no process behind, whatever has happened. Its output can still be read."""
+        end_all(self.environment)
+        self.process.wait()
+        for place in list(self._gates):
+            self.open(place)
+        if self._said is not None:
+            self._text = self.output()
+            os.close(self._said)
+            self._said = None
+
+    # --- gates -----------------------------------------------------------------------------------
+
+    def shut(self, place: str) -> None:
+        """Whoever comes to this place of the program from now on is held there."""
+        self._gates[place] = Gate(self.environment, place)
+
+    def open(self, place: str) -> None:
+        """Lets those go on that are held there."""
+        self._gates.pop(place).open()
+
+    def held_at(self, place: str, timeout_s: float = PATIENCE_S) -> int:
+        """Waits for the next process that is held there, and returns its number."""
+        return self._gates[place].next_pid(timeout_s)
+
+    # --- what it says ----------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         with Connection(self.dir) as connection:
@@ -45,21 +114,30 @@ class Run:
         assert answer.status is not None
         return answer.status
 
-    def wait_until(self, what: Callable[[dict[str, Any]], object], timeout_s: float = 60) -> dict[str, Any]:
-        """Waits for a status for which ``what`` is true. The master tells of each change."""
+    def wait_until(
+        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        """Waits for a status for which ``what`` is true. The master tells of each change.
+
+        It does not tell of each state in between: what is over by the time that it answers is not seen.
+        """
         deadline = time.monotonic() + timeout_s
         while not self.dir.address.exists():
             assert self.process.poll() is None and time.monotonic() < deadline, self.output()
             time.sleep(0.01)  # nothing to wait on before there is a master
         news = -1
-        with Connection(self.dir) as connection:
-            while True:
-                answer = connection.ask(StatusRequest(newer_than=news), timeout_s=deadline - time.monotonic())
-                assert answer.status is not None
-                if what(answer.status):
-                    return answer.status
-                assert answer.status["state"] in ("starting", "running", "finishing"), self.output()
-                news = answer.status["news"]
+        try:
+            with Connection(self.dir) as connection:
+                while True:
+                    request = StatusRequest(newer_than=news)
+                    status = connection.ask(request, timeout_s=deadline - time.monotonic()).status
+                    assert status is not None
+                    if what(status):
+                        return status
+                    assert status["state"] in ("starting", "running", "finishing"), self.output()
+                    news = status["news"]
+        except RunError as error:
+            pytest.fail(f"{error}\n{self.output()}")
 
     def wait_for_step(self, step: int) -> dict[str, Any]:
         return self.wait_until(lambda status: status["step"] >= step)
@@ -67,6 +145,21 @@ class Run:
     def wait_for_workers(self, count: int) -> dict[str, Any]:
         """Until exactly so many workers are ready, and nobody else is on the way."""
         return self.wait_until(lambda s: [w["state"] for w in s["workers"]] == ["ready"] * count)
+
+    def wait_for_output(self, words: str, timeout_s: float = PATIENCE_S) -> None:
+        """Until the command has shown these words."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.output():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.output()
+            time.sleep(0.01)  # a file cannot be waited on
+
+    def output(self) -> str:
+        """What the command has shown until now."""
+        if self._said is None:
+            return self._text
+        return os.pread(self._said, os.fstat(self._said).st_size, 0).decode()
+
+    # --- what is done to it ----------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
         status = self.status()
@@ -81,24 +174,33 @@ class Run:
     def kill(self, name: str) -> None:
         self.signal(name, signal.SIGKILL)
 
-    def output(self) -> str:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.communicate()[0]
+    def stop(self, held_at: str) -> subprocess.CompletedProcess[str]:
+        """``elasticflow stop`` while the run is, or soon will be, held at a gate: that cannot be too late."""
+        command = [*CLI, "stop", str(self.path)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=self.environment) as stopping:
+            try:
+                self.wait_until(lambda status: status["state"] == "finishing")
+                self.open(held_at)
+                out, err = stopping.communicate(timeout=PATIENCE_S)
+            except BaseException:
+                stopping.kill()
+                raise
+        return subprocess.CompletedProcess(command, stopping.returncode, out, err)
 
-    def finish(self, timeout_s: float = 90) -> str:
+    def finish(self, timeout_s: float = PATIENCE_S) -> str:
         """Waits for the run's good end, and returns its output."""
         try:
-            output, _ = self.process.communicate(timeout=timeout_s)
+            code, output = self.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the run does not end; {self.status()}")
-        assert self.process.returncode == 0, output
+            pytest.fail(f"the run does not end\n{self.output()}")
+        assert code == 0, output
         return output
 
-    def wait(self, timeout_s: float = 60) -> tuple[int, str]:
+    def wait(self, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
         """Waits for the end, however it is: exit code and output."""
-        output, _ = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, output
+        code = self.process.wait(timeout_s)
+        return code, self.output()
 
     def digest(self) -> str:
         return digest_in(self.finish())
@@ -110,21 +212,23 @@ def digest_in(output: str) -> str:
     return found[1]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> None:
+    """A job in a shell's background ignores Ctrl-C, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts runs, and leaves no process behind."""
-    runs: list[Run] = []
+    with ExitStack() as runs:
+        count = 0
 
-    def make(program: str, *options: object, name: str = "") -> Run:
-        run = Run(tmp_path / (name or f"run-{len(runs)}"), program, *options)
-        runs.append(run)
-        return run
+        def make(program: str, *options: object, name: str = "", **more: Any) -> Run:
+            nonlocal count
+            run = runs.enter_context(Run(tmp_path / (name or f"run-{count}"), program, *options, **more))
+            count += 1
+            return run
 
-    yield make
-    for run in runs:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.communicate()
-        if run.dir.is_locked() and run.dir.address.exists():
-            os.kill(run.dir.read_address().pid, signal.SIGTERM)
-            run.dir.wait_until_free()
+        yield make

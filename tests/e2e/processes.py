@@ -6,13 +6,14 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from .conftest import CLI
+from .programs.gates import MARK
 
-MARK = "ELASTICFLOW_TEST_MARK"
+CLI = [sys.executable, "-m", "elasticflow.cli"]
 
 
 def new_mark() -> dict[str, str]:
@@ -31,21 +32,28 @@ def marked(environment: dict[str, str]) -> list[int]:
     return found
 
 
-def wait_until_gone(environment: dict[str, str], timeout_s: float = 10) -> list[int]:
+def wait_until_gone(environment: dict[str, str], timeout_s: float = 30) -> list[int]:
     """Waits until no marked process lives; returns those that still do, after ending them."""
     deadline = time.monotonic() + timeout_s
     while (left := marked(environment)) and time.monotonic() < deadline:
         time.sleep(0.02)  # processes that are no children of ours cannot be waited for
-    for pid in left:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    end_all(environment)
     return left
+
+
+def end_all(environment: dict[str, str]) -> None:
+    """Ends all marked processes, also those that one of them starts meanwhile."""
+    while left := marked(environment):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 class Outcome:
     """How a command ended. left: processes that outlived it. found: what is in its folder now."""
 
-    def __init__(self, folder: Path, *arguments: object, timeout_s: float = 60) -> None:
+    def __init__(self, folder: Path, *arguments: object, timeout_s: float = 240) -> None:
         environment = new_mark()
         done = subprocess.run(
             [*CLI, *map(str, arguments)],

@@ -14,7 +14,7 @@ import pytest
 from elasticflow.cli import main
 from elasticflow.cli.check import MARK
 
-from .conftest import Run, cli
+from .conftest import Run
 from .processes import Outcome, assert_told
 
 HEAD = "import numpy as np\nimport elasticflow as ef\n"
@@ -289,7 +289,7 @@ def test_damaged_checkpoints(again: Path) -> None:
 
 def test_folder_in_use_by_a_live_run(start: Callable[..., Run], tmp_path: Path) -> None:
     """Neither a new run nor --resume disturbs it."""
-    run = start("counting.py", "--epochs", 1000, "--batch-size", 16, "--workers", 1, name="run")
+    run = start("counting.py", "--batch-size", 16, "--workers", 1, name="run", shut=["step 100"])
     run.wait_for_step(1)
     before = {path: path.read_bytes() for path in (run.dir.settings, run.dir.member_keys)}
     (tmp_path / "good.py").write_text(GOOD)
@@ -298,7 +298,7 @@ def test_folder_in_use_by_a_live_run(start: Callable[..., Run], tmp_path: Path) 
             "another run is using", "stop run"
         )
     assert {path: path.read_bytes() for path in before} == before
-    stopped = cli("stop", run.path)
+    stopped = run.stop(held_at="step 100")
     assert stopped.returncode == 0 and "stopped: stopped by 'elasticflow stop'" in stopped.stdout
     code, output = run.wait()
     assert code == 3 and "steps are missing, go on with --resume" in output.splitlines()[-1]

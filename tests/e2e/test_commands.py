@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from elasticflow.keys import MemberKeys, read_keys
 from elasticflow.messages import StopRequest, encode
 from elasticflow.transport import control_link
 
-from .conftest import CLI, PROGRAMS, Run, cli, digest_in
-from .processes import marked, new_mark, wait_until_gone
+from .conftest import CLI, PATIENCE_S, PROGRAMS, Run, cli, digest_in
+from .processes import marked, wait_until_gone
 
 OPTIONS = ("--epochs", 3, "--batch-size", 64)
 STEPS = 3 * 16
@@ -78,7 +79,10 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
             strangers.append(talker)
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(os.urandom(5000))
-        run.wait_until(lambda s: all(server["dropped_messages"] for server in s["servers"]))
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(server["dropped_messages"] for server in run.status()["servers"]):
+            assert time.monotonic() < deadline, run.status()
+            time.sleep(0.1)  # heartbeats tell the count, and are no news that one could wait for
         return any(stranger.poll(0) for stranger in strangers)
     finally:
         context.destroy(linger=0)
@@ -93,24 +97,28 @@ def secrets_of(run: Run) -> list[str]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     path = tmp_path_factory.mktemp("seen") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLICE_S", "0.02")
-        number = ("--workers", 2, "--servers", 2, "--checkpoint-every", 10, "--keep-checkpoints", 3)
-        run = Run(path, "small_torch.py", *OPTIONS, *number)
-    watch = None
-    try:
+    number = ("--workers", 2, "--servers", 2, "--checkpoint-every", 10, "--keep-checkpoints", 3)
+    gates = [f"step {committed + 5}" for committed in (10, 20, 30, 40)]
+    with Run(path, "small_torch.py", *OPTIONS, *number, shut=gates) as run:
+        command = [*CLI, "status", str(path), "--watch", "--json"]
         run.wait_for_step(1)
-        watch = subprocess.Popen([*CLI, "status", str(path), "--watch", "--json"], stdout=subprocess.PIPE)
-        return look_at(run, watch)
-    finally:
-        for process in (run.process, watch):
-            if process:
-                process.kill()
-                process.communicate()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=run.environment) as watch:
+            try:
+                return look_at(run, watch)
+            except BaseException:
+                watch.kill()
+                raise
 
 
 def look_at(run: Run, watch: subprocess.Popen[bytes]) -> Seen:
-    status = run.wait_until(lambda s: s["step"] >= 2 and [w["state"] for w in s["workers"]] == ["ready"] * 2)
+    assert watch.stdout is not None
+    first = watch.stdout.readline()
+    run.wait_for_workers(2)
+    # A checkpoint is left out if the one before is not written yet; here none is to be left out.
+    for committed in (10, 20, 30):
+        run.wait_until(lambda s, committed=committed: s["checkpoint_step"] == committed)
+        run.open(f"step {committed + 5}")
+    status = run.wait_until(lambda s: s["checkpoint_step"] == 40)
     answered = bother(run, status)
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(status)]
     status = json.loads(cli("status", run.path, "--json").stdout)
@@ -119,8 +127,9 @@ def look_at(run: Run, watch: subprocess.Popen[bytes]) -> Seen:
     secrets = secrets_of(run)
     for file in (run.dir.member_keys, run.dir.master_keys):
         assert file.stat().st_mode & 0o777 == 0o600
+    run.open("step 45")
     output = run.finish()
-    watched = [json.loads(line) for line in watch.communicate(timeout=30)[0].splitlines()]
+    watched = [json.loads(line) for line in (first + watch.communicate(timeout=PATIENCE_S)[0]).splitlines()]
     assert watch.returncode == 0
     files = [
         path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.parent.name != "keys"
@@ -276,35 +285,35 @@ def test_interrupted_twice_and_resumed(
 ) -> None:
     """One Ctrl-C commits a checkpoint; two leave at once, and no process; --resume goes on from either."""
     (tmp_path / "often.yaml").write_text("checkpoint-every: 0.2s\nepochs: 2\nservers: 2\n")
-    monkeypatch.setenv("SLICE_S", "0.02")
-    run = start("small_torch.py", *OPTIONS, "--config", tmp_path / "often.yaml", name="run")
+    monkeypatch.setenv("SLICE_S", "0.02")  # a step takes 0.08 s or more
+    options = (*OPTIONS, "--config", tmp_path / "often.yaml")
+    run = start("small_torch.py", *options, name="run", shut=["step 20"])
     status = run.wait_until(lambda s: s["checkpoint_step"])
+    run.wait_for_output("worker-1 has joined")  # from then on Ctrl-C is no longer the end at once
     assert (
         status["steps_total"] == STEPS and len(status["servers"]) == 2
     )  # command line beats file beats default
     os.kill(run.process.pid, signal.SIGINT)
+    run.wait_until(lambda s: s["state"] == "finishing")
+    run.open("step 20")
     code, output = run.wait()
     assert code == 3, output
     assert output.splitlines()[-1].startswith("stopped: stopped by Ctrl-C: ") and "--resume" in output
     committed = int(cli("checkpoint", "list", run.path).stdout.splitlines()[-1].split()[1])
     assert f"step-{committed:010}" in output and status["checkpoint_step"] <= committed < STEPS
 
-    monkeypatch.setenv("SLICE_S", "0.05")
-    for name, value in (environment := new_mark()).items():
-        monkeypatch.setenv(name, value)
-    again = start("small_torch.py", "--resume", name="run")
+    again = start("small_torch.py", "--resume", name="run", shut=[f"step {committed + 1}"])
     again.wait_for_step(committed + 1)
-    assert len(marked(environment)) >= 5
+    again.wait_for_output("going on from")
+    assert len(marked(again.environment)) >= 5
     os.kill(again.process.pid, signal.SIGINT)
-    assert again.process.stdout is not None
-    said = iter(again.process.stdout.readline, "")
-    assert any(line.startswith("Ctrl-C: ") for line in said)
+    again.wait_for_output("\nCtrl-C: ")
     os.kill(again.process.pid, signal.SIGINT)
     code, output = again.wait()
     assert code == 1 and "ended at once" in output and "--resume" in output and "Traceback" not in output, (
         output
     )
-    assert wait_until_gone(environment) == []
+    assert wait_until_gone(again.environment) == []
     over = cli("status", run.path)
     assert over.returncode == 1 and "go on with --resume" in over.stderr
 

@@ -18,7 +18,9 @@ LINE = 1 + SOURCE.read_text().splitlines().index('        raise ValueError(f"can
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest without any fault."""
-    return Run(tmp_path_factory.mktemp("undisturbed") / "run", "faulty.py", *OPTIONS, "--workers", 1).digest()
+    path = tmp_path_factory.mktemp("undisturbed") / "run"
+    with Run(path, "faulty.py", *OPTIONS, "--workers", 1) as run:
+        return run.digest()
 
 
 def test_stops_by_default_and_can_be_resumed(
@@ -28,10 +30,10 @@ def test_stops_by_default_and_can_be_resumed(
     when = tmp_path / "when"
     monkeypatch.setenv("WHEN", str(when))
     monkeypatch.setenv("BAD", "57")
-    monkeypatch.setenv("SLICE_S", "0.01")
-    run = start("faulty.py", *OPTIONS, "--checkpoint-every", 2, "--servers", 2)
+    run = start("faulty.py", *OPTIONS, "--checkpoint-every", 2, "--servers", 2, shut=["step 7"])
     status = run.wait_until(lambda s: s["checkpoint_step"])
     when.touch()
+    run.open("step 7")  # two epochs to go
     code, output = run.wait()
     assert code == 1, output
     for said in (
@@ -48,7 +50,6 @@ def test_stops_by_default_and_can_be_resumed(
     report = json.loads(run.dir.report.read_bytes())
     assert report["state"] == "failed" and report["checkpoint_step"] >= status["checkpoint_step"]
     assert cli("checkpoint", "verify", run.path).returncode == 0
-    monkeypatch.setenv("SLICE_S", "0")
     resumed = start("faulty.py", "--resume", "--workers", 1, name="run-0").finish()
     assert f"going on from step {report['checkpoint_step']}" in resumed
     assert digest_in(resumed) == undisturbed
@@ -81,10 +82,10 @@ def test_fault_of_one_worker_alone_is_no_fault_of_the_record(
 ) -> None:
     once = tmp_path / "once"
     monkeypatch.setenv("ONCE", str(once))
-    monkeypatch.setenv("SLICE_S", "0.01")
-    run = start("faulty.py", *OPTIONS, "--workers", 2)
+    run = start("faulty.py", *OPTIONS, "--workers", 2, shut=["step 7"])
     run.wait_for_workers(2)
     once.touch()
+    run.open("step 7")
     assert run.digest() == undisturbed
     assert not once.exists()
     assert json.loads(run.dir.report.read_bytes())["quarantined"] == []

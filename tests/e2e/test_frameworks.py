@@ -16,13 +16,15 @@ from .conftest import Run, cli
 # Not imported here: in one process TensorFlow and torch's compiler do not get along.
 needs_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 TENSORFLOW = ("--epochs", 4, "--batch-size", 32, "--slices", 4)
+EARLY, LATE = "step 10", "step 50"  # of 64
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of two workers and three servers, left alone, in TensorFlow."""
     path = tmp_path_factory.mktemp("undisturbed") / "run"
-    return Run(path, "small_tensorflow.py", *TENSORFLOW, "--workers", 2, "--servers", 3).digest()
+    with Run(path, "small_tensorflow.py", *TENSORFLOW, "--workers", 2, "--servers", 3) as run:
+        return run.digest()
 
 
 @needs_tensorflow
@@ -32,29 +34,27 @@ def test_tensorflow_disturbed(
 ) -> None:
     """Three workers with one killed, one stopped and continued, one drained."""
     monkeypatch.setenv("SLICE_S", "0.02")
-    run = start("small_tensorflow.py", *TENSORFLOW, "--workers", 3, "--servers", 2)
+    run = start("small_tensorflow.py", *TENSORFLOW, "--workers", 3, "--servers", 2, shut=[EARLY, LATE])
     run.wait_for_workers(3)
     names = [f"worker-{n}" for n in (1, 2, 3)]
     random.Random(seed).shuffle(names)
     run.kill(names[0])
-    run.wait_for_step(run.status()["step"] + 3)
+    run.open(EARLY)
+    run.wait_for_step(13)
     run.signal(names[1], signal.SIGSTOP)
     run.wait_for_step(run.status()["step"] + 5)
     run.signal(names[1], signal.SIGCONT)
     assert cli("scale", run.path, 2).returncode == 0
+    run.open(LATE)
     assert run.digest() == undisturbed
 
 
 @needs_tensorflow
-def test_tensorflow_resumed(
-    start: Callable[..., Run], undisturbed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLICE_S", "0.01")
-    run = start("small_tensorflow.py", *TENSORFLOW, "--workers", 1, name="stopped")
+def test_tensorflow_resumed(start: Callable[..., Run], undisturbed: str) -> None:
+    run = start("small_tensorflow.py", *TENSORFLOW, "--workers", 1, name="stopped", shut=[LATE])
     run.wait_for_step(10)
-    assert cli("stop", run.path).returncode == 0
+    assert run.stop(held_at=LATE).returncode == 0
     assert run.wait()[0] == 3
-    monkeypatch.setenv("SLICE_S", "0")
     resumed = start("small_tensorflow.py", "--workers", 2, "--servers", 2, "--resume", name="stopped")
     assert resumed.digest() == undisturbed
 

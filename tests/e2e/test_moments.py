@@ -15,7 +15,8 @@ MOMENTS = ("in forward", "between push and reply", "between the servers", "while
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return Run(tmp_path_factory.mktemp("undisturbed") / "run", "dying.py", *OPTIONS).digest()
+    with Run(tmp_path_factory.mktemp("undisturbed") / "run", "dying.py", *OPTIONS) as run:
+        return run.digest()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .conftest import CLI, Run, cli, digest_in
+from .conftest import PROGRAMS, Run, cli, digest_in
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,24 +23,41 @@ def _commands() -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
+# What it adds to the example does not change what is computed: the rate is the optimizer's.
+GATE = """
+
+import sys
+
+sys.path.append("PROGRAMS")
+from gates import pass_gate
+
+
+def learning_rate(step, epoch):
+    pass_gate(f"step {step}")
+    return LR
+"""
+
+
 def test_the_session_of_the_readme(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
+    """With the example as it is, and a gate at step 500 that it does not pass before it is told to stop."""
     train, status, scale, stop, resume, digest, export = _commands()
-    undisturbed = start("../../../examples/digits/digits.py", *train[2:], name="undisturbed")
-    expected = undisturbed.digest()
-    process = subprocess.Popen([*CLI, *train], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    run = Run.__new__(Run)
-    run.process, run.path = process, tmp_path / "runs" / "digits-1"
-    run.dir = type(undisturbed.dir)(run.path)
+    program = tmp_path / train[1]
+    program.parent.mkdir(parents=True)
+    text = (ROOT / train[1]).read_text()
+    (lr,) = re.findall(r"lr=([0-9.]+)", text)
+    program.write_text(text + GATE.replace("PROGRAMS", str(PROGRAMS)).replace("LR", lr))
+    monkeypatch.chdir(tmp_path)
+    expected = start(str(ROOT / train[1]), *train[2:], name="undisturbed").digest()
+    run = start("", name="runs/digits-1", command=train, shut=["step 500"])
     run.wait_for_workers(2)
     assert "running" in cli(*status).stdout
     assert cli(*scale).returncode == 0
     run.wait_for_workers(4)
     run.kill("worker-2")
-    assert cli(*stop).returncode == 0
+    assert stop == ["stop", "runs/digits-1"]
+    assert run.stop(held_at="step 500").returncode == 0
     assert run.wait()[0] == 3
     resumed = cli(*resume)
     assert resumed.returncode == 0, resumed.stderr

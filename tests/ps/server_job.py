@@ -54,8 +54,8 @@ ENTRIES = (
     Entry("report", (2,), "float64", Rule.REPORT),
 )
 LAYOUT = Layout(ENTRIES)
-SCHEDULE = Schedule(num_records=480, num_test=8, batch_size=8, num_slices=2, epochs=2)
-"""60 steps and one tick that evaluates, twice."""
+SCHEDULE = Schedule(num_records=320, num_test=8, batch_size=8, num_slices=2, epochs=2)
+"""40 steps and one tick that evaluates, twice."""
 PARCEL_BYTES = 80_000
 """Makes several parcels of so small a model, large enough to be sent without a copy."""
 

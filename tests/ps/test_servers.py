@@ -49,8 +49,9 @@ Start = Callable[..., tuple[Job, FakeWorker]]
 
 
 @pytest.fixture(autouse=True)
-def many_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
+def many_parcels_and_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticflow_ps.parcels.CHUNK_BYTES", PARCEL_BYTES)
+    monkeypatch.setattr("elasticflow_ps.snapshots.REST", 0.0)
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ def test_a_part_is_what_was_cut_and_bears_the_generations_name(start: Start) -> 
     worker.train(5)
     step = checkpointed(job, worker)
     at_cut = worker.model()
-    worker.train(40)  # while it is written, as far as the disk is slow
+    worker.train(30)  # while it is written, as far as the disk is slow
     assert commits(job.storage) == [step]
     manifest = load_manifest(job.storage, step)
     assert [part.file for part in manifest.parts] == [f"generation-1-server-{n}.h5" for n in range(2)]
@@ -342,7 +343,7 @@ def test_storage_that_fails_is_told_and_training_goes_on(
 
 def test_a_new_master_is_told_all_that_stands(start: Start) -> None:
     job, worker = start(2)
-    worker.train(65)  # past the first evaluation
+    worker.train(45)  # past the first evaluation
     step = checkpointed(job, worker)
     leader, other = (process.link for process in job.row)
     for link in (leader, other):
@@ -351,7 +352,7 @@ def test_a_new_master_is_told_all_that_stands(start: Start) -> None:
         assert link.hear(Ready).generation == 1
         assert link.hear(Written).part
     progress = leader.hear(Progress)
-    assert [tick for tick, _ in progress.evaluations] == [60]
+    assert [tick for tick, _ in progress.evaluations] == [40]
     assert SCHEDULE.steps_before(progress.version) >= step
     leader.tell(Settled(tick=progress.version))
     leader.said.clear()

@@ -1,4 +1,7 @@
-"""small_torch.py in a worker that kills itself, once in the whole run, at a moment named by DIE_AT."""
+"""small_torch.py in a worker that kills itself, once in the whole run, at a moment named by DIE_AT.
+
+It has one gate more: "catching up", which a newcomer passes once it has joined.
+"""
 
 import os
 import signal
@@ -7,7 +10,8 @@ import small_torch
 from elasticflow.transport import DataLink
 from elasticflow.worker.worker import Worker
 from elasticflow_ps.client import ParameterServers
-from small_torch import data, metrics, model  # noqa: F401
+from gates import pass_gate
+from small_torch import data, learning_rate, metrics, model  # noqa: F401
 
 MOMENT, FLAG = os.environ.get("DIE_AT", ""), os.environ.get("DIE_ONCE", "")
 AFTER = 41  # odd: of two pushes, one to each server, the first
@@ -71,5 +75,14 @@ def wait_and_die(self):
 
 if MOMENT == "between push and reply":
     ParameterServers.wait = wait_and_die
-before(ParameterServers, "catch_up", "while joining")
+run = Worker.run
+
+
+def pass_and_run(self):
+    pass_gate("catching up")
+    run(self)
+
+
+Worker.run = pass_and_run
+before(Worker, "run", "while joining")
 before(Worker, "_do_tick", "when ready")

@@ -4,13 +4,14 @@ With ONCE it raises one single time, in one process, as soon as the file of that
 """
 
 import os
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import elasticflow as ef
+from gates import pass_gate
 
 
 def rows(name):
@@ -19,20 +20,30 @@ def rows(name):
 
 BAD, NAN = rows("BAD"), rows("NAN")
 WHEN, ONCE = os.environ.get("WHEN"), os.environ.get("ONCE")
-SLICE_S = float(os.environ.get("SLICE_S", "0"))
 
 
 def model():
-    return {"w": torch.ones(3), "optimizer": ef.SGD(lr=0.01, momentum=0.9)}
+    return {"w": torch.ones(3), "optimizer": ef.SGD(momentum=0.9)}
+
+
+def learning_rate(step, epoch):
+    pass_gate(f"step {step}")
+    return 0.01
+
+
+def took(path):
+    """Whether the file was there, for one process alone."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+        return True
+    return False
 
 
 def forward(row, x, params):
-    time.sleep(SLICE_S)
     bad = BAD.intersection(row.tolist())
     if bad and (WHEN is None or Path(WHEN).exists()):
         raise ValueError(f"cannot read record {min(bad)}")
-    if ONCE and Path(ONCE).exists():
-        Path(ONCE).unlink()
+    if ONCE and took(ONCE):
         raise OSError("a hiccup of this machine")
     cost = (x @ params["w"]).square()
     return torch.where(torch.tensor([int(r) in NAN for r in row]), torch.nan, cost).mean()

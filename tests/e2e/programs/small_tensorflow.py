@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import elasticflow as ef
+from gates import pass_gate
 
 SLICE_S = float(os.environ.get("SLICE_S", "0"))
 
@@ -22,7 +23,12 @@ def model():
             keras.layers.Dense(3),
         ]
     )
-    return {"net": net, "scale": tf.Variable(tf.ones(3)), "optimizer": ef.AdamW(lr=0.01, clip_norm=0.5)}
+    return {"net": net, "scale": tf.Variable(tf.ones(3)), "optimizer": ef.AdamW(clip_norm=0.5)}
+
+
+def learning_rate(step, epoch):
+    pass_gate(f"step {step}")
+    return 0.01
 
 
 def forward(x, y, params):

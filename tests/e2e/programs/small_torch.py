@@ -1,4 +1,4 @@
-"""A net with BatchNorm and dropout, on data made here; slow enough to be disturbed."""
+"""A net with BatchNorm and dropout, on data made here. Gates and slow slices let it be disturbed."""
 
 import os
 import time
@@ -7,11 +7,14 @@ import numpy as np
 import torch
 
 import elasticflow as ef
+from gates import pass_gate
 
 SLICE_S = float(os.environ.get("SLICE_S", "0"))
+LR = 0.01
 
 
 def model():
+    pass_gate("model")
     net = torch.nn.Sequential(
         torch.nn.Linear(20, 32),
         torch.nn.BatchNorm1d(32),
@@ -19,7 +22,12 @@ def model():
         torch.nn.Dropout(0.2),
         torch.nn.Linear(32, 3),
     )
-    return {"net": net, "scale": torch.ones(3), "optimizer": ef.Adam(lr=0.01)}
+    return {"net": net, "scale": torch.ones(3), "optimizer": ef.Adam(lr=LR)}
+
+
+def learning_rate(step, epoch):
+    pass_gate(f"step {step}")
+    return LR
 
 
 def forward(x, y, params):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RECONNECT_S = 0.05
 MOST_RECONNECT_S = 0.5
 LINGER_S = 1.0
+LONG_S = 3.0
 
 
 class Member(Process):
@@ -35,6 +36,7 @@ class Member(Process):
         self._heard_s = self.clock.now_s
         self._beating = False
         self.partitioned_s = 0.0
+        self.has_spoken = False
         self._connect()
 
     def obey(self, message: FromMaster) -> None:
@@ -48,7 +50,7 @@ class Member(Process):
     def send(self, message: ToMaster) -> None:
         """To the master."""
         self._unheard.append(message)
-        self._offer(message)
+        self._say(message)
 
     def start_heartbeats(self) -> None:
         self._beating = True
@@ -79,7 +81,12 @@ class Member(Process):
 
     # --- the line --------------------------------------------------------------------------------
 
-    def _offer(self, message: ToMaster) -> None:
+    def freeze(self, seconds: float) -> None:
+        """Nobody can tell one that never says a word from one that takes its time to start."""
+        super().freeze(seconds if self.has_spoken else min(seconds, LONG_S))
+
+    def _say(self, message: ToMaster) -> None:
+        self.has_spoken = True
         if not self._line:
             self._waiting.append(message)
             return
@@ -97,7 +104,7 @@ class Member(Process):
         self._line = Connection(self, master, self._hear, master.hear)
         waiting, self._waiting = self._waiting, []
         for message in waiting:
-            self._offer(message)
+            self._say(message)
 
     def _hear(self, line: Connection, message: Any) -> None:
         if line is not self._line:
@@ -123,7 +130,7 @@ class Member(Process):
             return self._abandon()
         if silence_s > SEARCH_BEATS * self._config.heartbeat_s and self.world.master.port != self._port:
             self._move()
-        self._offer(self.heartbeat())
+        self._say(self.heartbeat())
         self.later(self._config.heartbeat_s, self._beat)
 
     def _move(self) -> None:

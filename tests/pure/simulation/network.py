@@ -198,7 +198,22 @@ class Connection:
         self.up, self.down = Pipe(self, far, to_far), Pipe(self, near, to_near)
         self.greeted = False
         """Near knows that far has heard it."""
+        self.waiting: list[Any] = []
+        """What near says once it knows that."""
         near.connections[self] = far.connections[self] = None
+
+    def greet(self) -> None:
+        """Far has answered near's Hello."""
+        self.greeted = True
+        for message in self.waiting:
+            self.up.send(message)
+
+    def say(self, message: Any) -> None:
+        """From near, as soon as it may."""
+        if self.greeted:
+            self.up.send(message)
+        else:
+            self.waiting.append(message)
 
     def close(self, by: Process | None, *, lossy: bool) -> None:
         """``by`` has closed it, or died, and reads no more; None: the network has lost it."""

@@ -49,10 +49,11 @@ from elasticflow_ps.parts import REMEMBERED
 from elasticflow_ps.serving import PROGRESS_S
 
 from .member import Member
-from .network import CLOSED, Connection, Process, Timer
+from .network import CLOSED, Connection, Timer
 from .truth import Parcel, combine, norm_of, square, updated
 
 if TYPE_CHECKING:
+    from .laws import Key
     from .world import World
 
 
@@ -404,6 +405,7 @@ class SimServer(Member):
         self._early: dict[Connection, Hello] = {}
         self.keeping = Keeping(self)
         self.generation, self._halted = 0, 0
+        self.key: Key = (0, 0, ())
         self._now: Generation | None = None
         self._store: Store | None = None
         self._live: sn.Copy | None = None
@@ -427,11 +429,6 @@ class SimServer(Member):
     @property
     def version(self) -> int:
         return self._serving.version if self._serving else self._tick
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Of this generation, in this life of the run."""
-        return self.world.life, self.generation
 
     def _begin_to_live(self) -> None:
         self._join()
@@ -534,6 +531,7 @@ class SimServer(Member):
         self._stop()
         self._now = now = Generation(self.world, assignment, self.name)
         self.generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
+        self.key = self.world.life, self.generation, now.names
         self._lost.clear()
         self._written.clear()
         self._enter_ways()
@@ -669,7 +667,7 @@ class SimServer(Member):
     def tell(self, name: str, message: Any) -> None:
         """To a server that this one has connected to."""
         if name in self.links:
-            self.links[name].up.send((message, None))
+            self.links[name].say((message, None))
 
     def answer(self, name: str, message: Any, arrays: Any = ()) -> None:
         """To somebody who has connected to this server."""
@@ -739,7 +737,7 @@ class SimServer(Member):
             del self.links[name]
             self._tell_lost(name)
         elif isinstance(message[0], Welcome):
-            connection.greeted = True
+            connection.greet()
         elif not self._halted:
             self._hear_server(name, *message)
         self._turned()
@@ -765,7 +763,3 @@ class SimServer(Member):
             self.keeping.snapshots.fetched(message.version, holder)
             self._serve(now, self._filled(message.version, copy), message.version)
 
-
-def connect_to(server: Process | None) -> Any:
-    """What takes a connection at the address of a process."""
-    return server.take if isinstance(server, SimServer) else lambda connection, message: None

@@ -102,7 +102,7 @@ class Client:
             return self._handle(cs.ClosedEvent(number))
         head, arrays = message
         if isinstance(head, Welcome):
-            self._row[number][2].greeted = True
+            self._row[number][2].greet()
             return self._handle(cs.GreetedEvent(number))
         return self._handle(cs.ReceivedEvent(number, head, arrays))
 

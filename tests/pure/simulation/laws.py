@@ -1,0 +1,134 @@
+"""What must hold at all times, whatever happens; each breach is an AssertionError.
+
+That every value is that of an undisturbed run is checked where it is made, sent and taken. Here is what
+concerns several processes, by *key*: a life of the run, a generation of servers in it, and their names. (If
+all who knew of a generation have died, the next master may begin another one of the same number.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticflow.master import actions as ac
+from elasticflow.master.members import RunState
+from elasticflow.master.row import Phase
+from elasticflow.master.state import MasterState
+from elasticflow.messages import Assignment
+from elasticflow_ps import state as st
+
+if TYPE_CHECKING:
+    from .member import Member
+    from .server import Generation, SimServer
+    from .world import World
+
+Key = tuple[int, int, tuple[str, ...]]
+
+
+class Laws:
+    """stopped: somebody has asked the run to stop. spares_workers: nothing happens but to servers."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.spares_workers = self.stopped = False
+        self._orders: dict[tuple[Key, int], st.Orders] = {}
+        self._applied: set[tuple[Key, str, int, int]] = set()
+        self._made: dict[tuple[Key, int], st.VersionAction] = {}
+        self._newest: dict[Key, dict[str, int]] = {}
+        self._safe: dict[Key, int] = {}
+        self._assigned: dict[Key, Assignment] = {}
+        self._asked: dict[tuple[Key, str, str, int, int], int] = {}
+        self._last: set[int] = set()
+        self._cut: set[int] = set()
+        self._latest: Key = (0, 0, ())
+
+    # --- servers ---------------------------------------------------------------------------------
+
+    def ordered(self, key: Key, version: int, orders: st.Orders) -> None:
+        known = self._orders.setdefault((key, version), orders)
+        assert known == orders, f"two orders for version {version}: {known} and {orders}"
+
+    def applied(self, server: SimServer, action: st.ApplyAction) -> None:
+        what = (server.key, server.name, action.tick, action.parcel)
+        assert what not in self._applied, f"{server.name} applies tick {action.tick} twice"
+        self._applied.add(what)
+
+    def made(self, server: SimServer, now: Generation, action: st.VersionAction) -> None:
+        key, version = server.key, action.version
+        start = now.assignment.start_tick
+        newest = self._newest.setdefault(key, dict.fromkeys(now.names, start))
+        holding = [now.names[place] for place in sorted(now.row.holding)]
+        assert version == newest[server.name] + 1, f"{server} leaves out a version: {newest}"
+        newest[server.name] = version
+        made = [newest[name] for name in holding]
+        assert max(made) - min(made) <= 1, f"servers are more than a step apart: {newest}"
+        seen = self._made.setdefault((key, version), action)
+        assert seen == action, f"servers disagree: {seen} and {action}"
+        if action.last:
+            self._last.add(version)
+        if action.cut:
+            self._cut.add(version)
+        orders = self._orders.get((key, version - 1))
+        if action.cut and not action.last:
+            assert orders is not None and orders.cut, f"nobody ordered {action}"
+            assert not self._world.truth.schedule.evaluates(version), "a cut before an evaluation"
+        if action.snapshot:
+            assert orders is not None and orders.snapshot, f"nobody ordered {action}"
+
+    def safe(self, key: Key, version: int) -> None:
+        assert version > self._safe.get(key, -1), "safe for a second time"
+        self._safe[key] = version
+
+    def asked(self, server: SimServer, action: st.ComputeAction) -> None:
+        for number in action.slices:
+            what = (server.key, server.name, action.worker, action.tick, number)
+            self._asked[what] = self._asked.get(what, 0) + 1
+
+    @property
+    def most_asked(self) -> int:
+        """How often one server asked one worker for one slice of a tick."""
+        return max(self._asked.values(), default=0)
+
+    # --- the master ------------------------------------------------------------------------------
+
+    def assigned(self, action: ac.AssignAction) -> None:
+        if self._world.members[action.name].role == "server":
+            assignment = action.assignment
+            names = tuple(info.name for info in assignment.servers)
+            key = self._world.life, assignment.generation, names
+            assert self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}"
+            self._latest = key
+
+    def regrouped(self, state: MasterState, action: ac.RegroupedAction) -> None:
+        """What all servers but one, at least, have in two memories is not lost."""
+        life, _, names = key = self._latest
+        lost = [name for name in names if name not in state.row.names]
+        if self._world.shape.snapshot_s and life == self._world.life and len(lost) <= 1:
+            safe = self._safe.get(key, 0)
+            assert action.start >= safe, f"{lost} lost, {action}, though version {safe} was safe"
+
+    def master(self, state: MasterState) -> None:
+        """After each event: it knows of nothing that only servers that are gone have made."""
+        if state.row.phase is Phase.SERVING and not state.ended:
+            key = self._world.life, state.generation, tuple(state.row.names)
+            assigned = self._assigned[key]
+            newest = max(self._newest.get(key, {}).values(), default=assigned.start_tick)
+            assert state.version <= newest, f"the master knows of version {state.version}, {newest} is made"
+
+    def committed(self, action: ac.CommitAction) -> None:
+        total = self._world.truth.schedule.total_ticks
+        assert action.tick in self._cut or action.tick == total, f"committed {action.tick}, not cut"
+
+    def ended(self, member: Member) -> None:
+        """Workers that take part leave when they have the last version, and not before."""
+        world = self._world
+        spared = self.spares_workers and getattr(member, "was_ready", False)
+        assert not spared or self._last or world.master.end, f"{member} ends, because of a server"
+
+    def end(self, end: ac.EndAction) -> None:
+        total, newest = self._world.truth.schedule.total_ticks, self._world.storage.newest
+        assert end.state is not RunState.FAILED, end.text
+        if end.state is RunState.FINISHED:
+            assert newest and newest[1].tick == total, f"finished, with {newest and newest[1].tick} of {total}"
+        else:
+            assert self.stopped, f"nobody asked for it: {end}"
+            assert "before the first step" in end.text or newest and newest[1].tick in self._last
