@@ -29,7 +29,7 @@ class _Kill:
         self.in_step = 0.0
         self.after: list[float] = []
         for timeline in timelines.values():
-            idle = _idle_by_tick(timeline)
+            idle = idle_by_tick(timeline)
             tick = next(each.tick for each in timeline if each.until_s >= killed_s)
             usual = median([idle[t] for t in range(tick - 40, tick) if t in idle])
             # The victim's slices may be missing from this step, or, if it had pushed, from the next.
@@ -37,7 +37,7 @@ class _Kill:
             self.after += [idle.get(t, 0.0) - usual for t in range(tick + 2, tick + 2 + STEPS_AFTER)]
 
 
-def _idle_by_tick(timeline: list[Interval]) -> dict[int, float]:
+def idle_by_tick(timeline: list[Interval]) -> dict[int, float]:
     """Seconds of each tick for which a worker waited before the last thing it computed in it, or its end.
 
     Once it has been given a share of the missing work, it waits for others' shares as in any step.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks.figures import median
 from benchmarks.jobs import Interval
-from benchmarks.kill import _idle_by_tick
+from benchmarks.kill import idle_by_tick
 
 USUAL_S = 1.5
 """What is usual is told by so many seconds before a fault, in which there was none."""
@@ -31,7 +31,7 @@ def idle_of_others(others: Timelines, struck_s: float, until_s: float) -> float 
         after = [each.tick for each in intervals if each.until_s >= struck_s]
         if not after:
             continue
-        idle = _idle_by_tick(intervals)
+        idle = idle_by_tick(intervals)
         usual = median([seconds for tick, seconds in idle.items() if tick < after[0]])
         # The victim's slices may be missing from this step, or, if it had pushed, from the next.
         here = max(idle.get(tick, 0.0) for tick in (after[0], after[0] + 1)) - usual

@@ -44,9 +44,12 @@ from elasticflow.errors import ProtocolError
 from elasticflow.keys import MasterKeys, MemberKeys, data_password
 from elasticflow.layout import CHUNK_BYTES, Array
 from elasticflow.messages import (
+    Clip,
     FromMaster,
     FromServer,
     Hello,
+    Norms,
+    Progress,
     ToMaster,
     ToServer,
     Welcome,
@@ -75,6 +78,8 @@ MOST_PEERS = 4096
 MOST_EARLY = 512
 """Hellos that may wait for their generation."""
 HELLO_BYTES = 512
+TELL_OF_THE_MODEL = (Progress, Norms, Clip)
+"""Messages whose fractions come out of the model."""
 WHOLE = 2**53
 """Whole numbers in messages are below; ticks, rows and places are, by far."""
 
@@ -299,24 +304,25 @@ def _is_newer(one: bytes, other: bytes) -> bool:
 def check(message: msgspec.Struct) -> None:
     """Raises ProtocolError if there is a number in it that none of ours has: NaN, infinite or huge.
 
-    A NaN would be passed on to the model, and a huge number to something that allocates.
+    A NaN would be passed on to the model, and a huge number to something that allocates. What tells of
+    costs and gradients may hold any float: a model that diverges has such numbers.
     """
-    _check_all(msgspec.structs.astuple(message))
+    _check_all(msgspec.structs.astuple(message), not isinstance(message, TELL_OF_THE_MODEL))
 
 
-def _check_all(values: tuple[Any, ...]) -> None:
+def _check_all(values: tuple[Any, ...], finite: bool) -> None:
     for value in values:
         kind = type(value)
         if kind is int:
             if not -1 <= value < WHOLE:
                 raise ProtocolError(f"a whole number that cannot be meant: {value}")
         elif kind is float:
-            if not math.isfinite(value):
+            if finite and not math.isfinite(value):
                 raise ProtocolError(f"a number that is none: {value}")
         elif kind is tuple:
-            _check_all(value)
+            _check_all(value, finite)
         elif kind is dict:
-            _check_all((*value, *value.values()))
+            _check_all((*value, *value.values()), finite)
         elif isinstance(value, msgspec.Struct):
             check(value)
 

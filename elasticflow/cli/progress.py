@@ -45,8 +45,9 @@ def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
-    """One evaluation, in one line."""
-    values = "  ".join(f"{k} {v:.4f}" for k, v in evaluation.items() if k not in ("epoch", "step"))
+    """One evaluation, in one line. JSON knows no NaN: it has null there."""
+    measured = {name: value for name, value in evaluation.items() if name not in ("epoch", "step")}
+    values = "  ".join(f"{name} {'nan' if v is None else format(v, '.4f')}" for name, v in measured.items())
     return f"epoch {evaluation['epoch']}: test {values}"
 
 

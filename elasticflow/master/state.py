@@ -738,9 +738,9 @@ class MasterState:
             return []
         before = self.troubles.pop(event.name, "")
         if not event.text:
-            return [NoteAction("info", f"{event.name} can write its checkpoint again")] if before else []
+            return [NoteAction("info", f"{event.name} can use the storage again")] if before else []
         self.troubles[event.name] = event.text
-        text = f"{event.name} cannot write its checkpoint, and tries again: {event.text}"
+        text = f"{event.name} cannot use the storage just now, and tries again: {event.text}"
         return [NoteAction("fault", text)]
 
     def _cut_failed(self, tick: int, last: bool, text: str) -> list[Action]:
