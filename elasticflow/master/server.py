@@ -22,6 +22,7 @@ from elasticflow.checkpoint import (
     load_manifest,
     newest_intact,
     prune,
+    verify,
 )
 from elasticflow.config import Config
 from elasticflow.errors import CheckpointError, ElasticFlowError, RunError
@@ -156,6 +157,8 @@ class Master:
 
     def _adopt(self) -> None:
         """Goes on where the master before this one died, with those of its members that live."""
+        with contextlib.suppress(OSError):  # so that the next one has another number
+            self._journal.write_now(self._remembered())
         living = self._backend.living()
         self._story.fault("master", "master", f"died; master {self._incarnation} goes on", time.monotonic())
         self._note("info", f"master {self._incarnation} goes on with {len(living)} members")
@@ -298,9 +301,17 @@ class Master:
         return self._end is None
 
     def _remove_damaged(self, manifest: Manifest) -> None:
-        """Makes room: the run will come to the steps of the damaged checkpoints again."""
+        """Makes room: the run will come to the steps of the damaged checkpoints again.
+
+        Raises RunError if one of them is whole after all: the storage had failed to read it.
+        """
         for step in commits(self._storage):
             if step > manifest.step:
+                if not verify(self._storage, step):
+                    raise RunError(
+                        f"the checkpoint of step {step} was damaged when this run began, and is whole now: "
+                        "its storage is not to be relied on. Go on with --resume once it is."
+                    )
                 self._storage.remove(folder_of(step))
                 self._note("warning", f"the damaged checkpoint of step {step} is removed")
 

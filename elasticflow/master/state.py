@@ -136,6 +136,8 @@ class MasterState:
         self._plan_number = 0
         self._next_worker, self._next_server = 1, len(self.row.names)
         self._failures = self._early_deaths = 0
+        self._inherited: frozenset[str] = frozenset()
+        """Members that may know of a generation that was not written down."""
         self._cut_s: float | None = None
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
         if memory:
@@ -251,6 +253,7 @@ class MasterState:
         """
         if self.ended:
             return [EndAction(self.state, self._end_text)]
+        self._inherited = frozenset(living)
         if self.schedule and self.committed_tick == self.schedule.total_ticks:
             return self._committed(self.schedule.total_ticks)
         self._next_worker = max([self._next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
@@ -262,6 +265,7 @@ class MasterState:
             member.heard_s = member.since_s = now_s
             member.doubted_s = None
             member.doubted_by.clear()
+            member.pid = living.get(member.name, member.pid)
             if member.role == "worker":
                 member.generation = 0  # what it was told may have been lost with the one who told it
         if self.state is not RunState.STARTING:
@@ -270,7 +274,7 @@ class MasterState:
             assert self.row.start
             self._assignment = self._assignment_from(self.row.start)
             actions += self._lead_on()
-        elif self.row.generation:
+        else:
             actions += self._halt_all(now_s)
         return actions + self._size(now_s)
 
@@ -318,6 +322,9 @@ class MasterState:
         member.heard_s = now_s
         if member.state is MemberState.STARTING:
             member.state = MemberState.LOADING
+            if member.role == "server" and member.name in self._inherited:
+                member.state, member.since_s = MemberState.HALTED, now_s
+                return [HaltAction(member.name, self.row.generation + 1)]
         return self._admit_worker(member, event, now_s) if member.role == "worker" else self._form(now_s)
 
     def _admit_worker(self, member: Member, event: Join, now_s: float) -> list[Action]:
@@ -795,7 +802,8 @@ class MasterState:
     def _patience_ends_s(self, member: Member) -> float | None:
         """When a member that stays silent is no longer waited for; None if it may take its time."""
         if member.state is MemberState.STARTING:  # who has not said a word may still wait for its turn
-            return member.heard_s + self.config.lost_s if member.heard_s > member.since_s else None
+            there = member.pid or member.heard_s > member.since_s
+            return member.heard_s + self.config.lost_s if there else None
         if member.state is MemberState.LOST:
             return member.since_s + self.config.suspect_s if member.role == "worker" else None
         silent_s = member.heard_s + self.config.suspect_s

@@ -24,8 +24,10 @@ from elasticflow.keys import MemberKeys, data_password, make_keys
 from elasticflow.messages import (
     Answer,
     Beat,
+    Clip,
     FromServer,
     Gone,
+    Heartbeat,
     Hello,
     Initial,
     Leaving,
@@ -37,6 +39,7 @@ from elasticflow.messages import (
     StatusRequest,
     ToMaster,
     ToServer,
+    Usage,
     Welcome,
     encode,
 )
@@ -403,6 +406,19 @@ def test_a_seal_that_does_not_fit_ends_the_connection(
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        Progress(name="server-0", generation=1, version=1, loss=math.nan),
+        Progress(name="server-0", generation=1, version=1, evaluations=((1, (math.inf,)),)),
+        Norms(tick=0, norms=((1, math.inf),)),
+        Clip(tick=0, norm=math.nan),
+    ],
+)
+def test_what_comes_out_of_the_model_may_be_any_number(message: msgspec.Struct) -> None:
+    transport.check(message)
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         b"",
@@ -410,7 +426,7 @@ def test_a_seal_that_does_not_fit_ends_the_connection(
         encode(Push(tick=2**60, parcel=0, level=0, index=0)),
         encode(Push(tick=0, parcel=0, level=0, index=0, lr=math.nan)),
         encode(Push(tick=0, parcel=0, level=-7, index=0)),
-        encode(Norms(tick=0, norms=((1, math.inf),))),
+        encode(Push(tick=0, parcel=0, level=0, index=0, slice_s=math.inf)),
         encode(Hello(name="worker-1", generation=1, nonce=bytes(16))),
         encode(Gone(latest=1)),
         encode(PUSH)[:-1],
@@ -667,8 +683,8 @@ def test_every_connection_is_closed_once_however_often_descriptors_are_reused(
         [b"\x82\xa1x" + b"\x91" * 10_000 + b"\xc0\xa4type\xadStatusRequest"],
         [encode(StatusRequest()) + b"\x00"],
         [encode(StatusRequest(newer_than=2**60))],
-        [encode(Progress(name="server-0", generation=1, version=1, loss=math.nan))],
-        [encode(Progress(name="server-0", generation=1, version=1, evaluations=((1, (math.inf,)),)))],
+        [encode(Heartbeat(name="worker-1", tick=1, slice_s=math.nan))],
+        [encode(Heartbeat(name="worker-1", tick=1, usage=Usage(computing_s=math.inf)))],
         [encode(Progress(name="server-0", generation=-9, version=1))],
     ],
 )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .world import World
 
 RESTART_S = (0.01, 0.2)
-LAGS = (1, 1, 1, 2, 3)
+LAGS = (1, 1, 1, 1, 2, 3, 10)
 """How many writes back the journal is that a dead master leaves behind."""
 
 
@@ -95,7 +95,7 @@ class SimMaster(Process):
         newest = world.storage.newest
         restored = (newest[0], newest[1].tick, newest[1].excluded) if newest else None
         self.state = MasterState(world.config, restored=restored, memory=memory)
-        self._journal = deque([journal] if journal else [], maxlen=max(LAGS))
+        self._journal: deque[bytes] = deque(maxlen=max(LAGS))
         self._routes: dict[str, Connection] = {}
         self._sessions: dict[str, int] = {}
         self._timer = Timer(self, self._turned)
@@ -105,11 +105,11 @@ class SimMaster(Process):
     # --- the loop --------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._write_journal()
         if self._adopts:
             self._adopt()
         else:
             self.world.storage.discard_unfinished()
-            self._write_journal()
             self._do(self.state.start(self.clock.now_s))
         self._turned()
 

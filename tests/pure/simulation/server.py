@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -420,6 +420,8 @@ class SimServer(Member):
         self._writes_until_s = 0.0
         self._timer = Timer(self, self._due)
         self._turning = False
+        self.openings: Counter[str] = Counter()
+        """How often each worker has connected."""
         self.later(self.clock.rng.uniform(0.01, 0.05), self._begin_to_live)
 
     def __repr__(self) -> str:
@@ -482,8 +484,7 @@ class SimServer(Member):
         self._turned()
 
     def _repeat(self) -> None:
-        if not self.generation:
-            self._join()
+        self._join()
         if self._halted:
             self._offer()
         elif self._ready:
@@ -706,6 +707,7 @@ class SimServer(Member):
         self._turned()
 
     def _opened(self, name: str) -> None:
+        self.openings[name] += 1
         if not self._halted and self._serving and self._now and name not in self._now.names:
             self._serving.handle(st.OpenedEvent(name))
 

@@ -249,7 +249,7 @@ class SimWorker(Member):
 
     def _join(self) -> Generator[None, None, Assignment | Quit]:
         while True:
-            self.send(Join(name=self.name, role="worker", host="", pid=1, spec=self.world.spec))
+            self._say_who()
             answer = None
             while answer is None:
                 answer = next((m for m in self.orders if isinstance(m, (Assignment, Quit, Beat))), None)
@@ -258,6 +258,9 @@ class SimWorker(Member):
             self.orders.remove(answer)
             if not isinstance(answer, Beat):
                 return answer
+
+    def _say_who(self) -> None:
+        self.send(Join(name=self.name, role="worker", host="", pid=1, spec=self.world.spec))
 
     def _take_up(self, assignment: Assignment) -> None:
         if not assignment.in_memory and assignment.restore_step is None and self.was_ready:
@@ -352,6 +355,7 @@ class SimWorker(Member):
         self._excluded = {each.row for each in message.excluded}
 
     def _repeat(self) -> None:
+        self._say_who()
         if self._severed:
             self.send(Lost(name=self.name, member=self._severed.member))
         elif self._position:

@@ -119,7 +119,7 @@ class World:
         self.storage = Storage(self.truth)
         if shape.start:
             self.storage.begin_with(*shape.start)
-        self.num_events = self.num_computed = self.num_workers = 0
+        self.num_events = self.num_computed = self.num_killed = 0
         self.life = 1
         self.dies_at_end = False
         self.journals = journals or any(fault.kind in MASTER_DIES for fault in self.all_faults)
@@ -280,6 +280,7 @@ class World:
     def _each(self, verb: str, fault: Fault, victims: list[Member]) -> None:
         for victim in victims:
             if verb == "kill":
+                self.num_killed += 1
                 victim.kill()
             elif verb == "freeze":
                 victim.freeze(fault.seconds)
