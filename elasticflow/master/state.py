@@ -291,7 +291,7 @@ class MasterState:
 
     def _size(self, now_s: float) -> list[Action]:
         """Starts or drains workers until there are as many as the target says."""
-        if self._all_made:
+        if self._all_made and self.spec:
             return []
         actions: list[Action] = []
         staying = [m for m in self.of("worker") if m.state not in (MemberState.DRAINING, MemberState.LOST)]
@@ -512,6 +512,13 @@ class MasterState:
         worker.generation = self.row.generation
         return [AssignAction(worker.name, msgspec.structs.replace(self._assignment, excluded=self.excluded))]
 
+    def _assign_again(self, member: Member) -> list[Action]:
+        """Tells a worker that has no way to the servers once more."""
+        if member.role != "worker" or member.generation != self.row.generation:
+            return []
+        member.generation = 0
+        return self._assign_worker(member)
+
     def _halt_all(self, now_s: float) -> list[Action]:
         """Stops the servers that are left, to find out from where all of them can go on."""
         self.row.phase = Phase.GATHERING
@@ -577,14 +584,16 @@ class MasterState:
 
     def _on_lost(self, event: Lost, now_s: float) -> list[Action]:
         """A connection in the data plane closed. A worker is dead then, or as good as; a server is asked."""
-        member = self.members.get(event.member)
-        if member is None or event.name not in self.members:
+        member, teller = self.members.get(event.member), self.members.get(event.name)
+        if teller is None:
             return []
+        if member is None:
+            return self._assign_again(teller)  # its servers are not those of now
         if member.role == "server":
             member.doubted_by.add(event.name)
             return self._doubt(member, now_s)
         here = (MemberState.READY, MemberState.SUSPECT, MemberState.LOADING)
-        if member.state not in here or self.members[event.name].role != "server" or self.regrouping:
+        if member.state not in here or teller.role != "server" or self.regrouping:
             return []
         member.state, member.since_s = MemberState.LOST, now_s
         anew = [] if self._last_made else self._size(now_s)  # at the end it may just have left
@@ -624,9 +633,7 @@ class MasterState:
             return self._halt_all(now_s)
         actions: list[Action] = []
         for worker in doubted_by if self.row.phase is Phase.SERVING else ():
-            if worker.role == "worker" and worker.generation == self.row.generation:
-                worker.generation = 0
-                actions += self._assign_worker(worker)
+            actions += self._assign_again(worker)
         return actions
 
     def _on_exited(self, event: ExitedEvent, now_s: float) -> list[Action]:
@@ -728,8 +735,9 @@ class MasterState:
         return []
 
     def _on_written(self, event: Written, now_s: float) -> list[Action]:
-        right = event.generation == self.row.generation and event.name in self.row.holders
-        if not right or self.total_ticks is None or not 0 <= event.tick <= self.total_ticks:
+        if self.total_ticks is None or not 0 <= event.tick <= self.total_ticks:
+            return []
+        if event.generation != self.row.generation or event.name not in self.row.holders:
             return []
         if event.error or event.part is None:
             return self._cut_failed(

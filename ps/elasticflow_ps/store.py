@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, Chunk, Rule, aligned_empty
+from elasticflow.layout import Array, Chunk, Rule
+from elasticflow_ps.arena import Arena
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
 
@@ -118,6 +119,7 @@ class Store:
     def __init__(self, parcels: Sequence[Parcel], kernel: Kernel) -> None:
         self.parcels = tuple(parcels)
         self.num_bytes = 0
+        self._arena = Arena()
         self._kernel = kernel
         self._versions: dict[int, dict[int, _Slab]] = {}
         self._slots: dict[int, Slabs] = {}
@@ -138,7 +140,7 @@ class Store:
                 del loose[place]
                 return _Slab(slab.array)
         self.num_bytes += span.num_bytes
-        return _Slab(_empty(span))
+        return _Slab(self._arena.empty(span.num_bytes).view(span.dtype))
 
     def recycle(self, slab: _Slab) -> None:
         """Takes a slab back if nobody needs it any more."""
@@ -321,10 +323,6 @@ def parse(spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
 
 def _spans(parcels: Iterable[Parcel]) -> Iterator[Span]:
     return (span for parcel in parcels for span in parcel.state)
-
-
-def _empty(span: Span) -> Array:
-    return aligned_empty(span.num_bytes).view(span.dtype)
 
 
 def scale_for(norm: float | None, clip_norm: float | None) -> float:

@@ -36,7 +36,7 @@ class Member(Process):
         self._heard_s = self.clock.now_s
         self._beating = False
         self.partitioned_s = 0.0
-        self.has_spoken = False
+        self.has_spoken = self._has_told = False
         self._connect()
 
     def obey(self, message: FromMaster) -> None:
@@ -49,6 +49,7 @@ class Member(Process):
 
     def send(self, message: ToMaster) -> None:
         """To the master."""
+        self._has_told = True
         self._unheard.append(message)
         self._say(message)
 
@@ -120,7 +121,7 @@ class Member(Process):
 
     def _is_new(self, beat: Beat) -> bool:
         before, self._incarnation = self._incarnation, beat.incarnation
-        return bool(self._unheard) if before is None else before != beat.incarnation
+        return self._has_told if before is None else before != beat.incarnation
 
     def _beat(self) -> None:
         if not self._beating:

@@ -493,6 +493,8 @@ class SimServer(Member):
                 self._serving.repeat()
             for written in self._written:
                 self.send(written)
+            for member in sorted(self._lost):
+                self.send(Lost(name=self.name, member=member))
 
     def _halt(self, generation: int) -> None:
         if generation <= self.generation or generation < self._halted:
