@@ -98,6 +98,8 @@ class MasterLink:
         self._outbox: deque[ToMaster] = deque()
         self._unheard: list[bytes] = []
         """What was said since the last word from the master."""
+        self._said = False
+        """Whether anything was said to any master yet."""
         self._inbox: deque[FromMaster] = deque()
         self._send_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -190,6 +192,7 @@ class MasterLink:
                 _offer(socket, encode(self._heartbeat()))
             while self._outbox and _offer(socket, message := encode(self._outbox[0])):
                 self._unheard.append(message)
+                self._said = True
                 self._outbox.popleft()
             if closing:
                 break
@@ -229,7 +232,7 @@ class MasterLink:
     def _is_new(self, beat: Beat) -> bool:
         """Whether another master may have been told something that this one has not read."""
         before, self._incarnation = self._incarnation, beat.incarnation
-        return bool(self._unheard) if before is None else before != beat.incarnation
+        return self._said if before is None else before != beat.incarnation
 
 
 def _offer(socket: Socket, message: bytes) -> bool:

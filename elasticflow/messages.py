@@ -99,7 +99,10 @@ class Excluded(msgspec.Struct, frozen=True):
 
 
 class Join(_Message, frozen=True):
-    """First word of a worker or server: who and where it is. Answered by Assignment."""
+    """First word of a worker or server: who and where it is. Answered by Assignment.
+
+    excluded: the records that it leaves out already, of which a new master may not know.
+    """
 
     name: str
     role: str
@@ -108,6 +111,7 @@ class Join(_Message, frozen=True):
     fingerprint: dict[str, str] = {}
     endpoint: str = ""
     spec: Spec | None = None
+    excluded: tuple[Excluded, ...] = ()
 
 
 class Ready(_Message, frozen=True):

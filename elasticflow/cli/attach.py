@@ -23,14 +23,16 @@ def attach(arguments: argparse.Namespace) -> int:
         try:
             with Display(RECALLED) as display:
                 watch(run, display, _look_away)
-            run.wait_until_free()
+                run.wait_until_free()
+                report = read_report(run)
+                if report:
+                    display.show(report)  # what happened after the last status that came
         except KeyboardInterrupt:
             print(
                 f"{run.path}: goes on. 'elasticflow attach {run.path}' shows it again, "
                 f"'elasticflow stop {run.path}' ends it with a checkpoint."
             )
             return 130
-        report = read_report(run)
         if report is None:
             raise RunError(
                 f"{run.path}: its processes were killed; "

@@ -188,22 +188,25 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
             if sys.stdout.isatty():
                 display.line(f"{run.path}: {_how_to_leave(run)}")
             watch(run, display, lambda connection: stopping.interrupted(connection, display))
-        code = master.wait()
-        run.wait_until_free()  # a master whose supervisor was killed goes on by itself
+            code = master.wait()
+            run.wait_until_free()  # a master whose supervisor was killed goes on by itself
+            report = read_report(run)
+            if report:
+                display.show(report)  # what happened after the last status that came
     except KeyboardInterrupt:
         _end_at_once(run, master)
         raise RunError(
             f"{run.path}: ended at once; 'elasticflow train --resume --run-dir {run.path}' goes on from the "
             "last checkpoint."
         ) from None
-    report = read_report(run)
     if report is None:
         raise RunError(
             f"{run.path}: the master ended with exit code {code}, and left no report; "
             f"the last words in {run.master_log}: {_last_line(run.master_log)}"
         )
     show_end(run, report)
-    if report["first_step_s"] is None and report["state"] == "failed":
+    kept = report["checkpoint_step"] is not None
+    if report["first_step_s"] is None and report["state"] == "failed" and not kept:
         folder.put_back()
     return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
 

@@ -23,10 +23,13 @@ from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.fingerprint import environment
 from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.member import EXIT_ABANDONED
 from elasticflow.program import imports
 from elasticflow.settings import MemberSettings
 
 SOCKET = "nursery.sock"
+LAST_WORDS_BYTES = 1 << 16
+"""Of a log, as much as its last line may be looked for in."""
 HELLO_S = 30.0
 """How long a nursery may take to say what lives; one that does not is stuck, and is replaced."""
 TRIES, KILLS = 2, 10
@@ -235,7 +238,8 @@ class LocalBackend(Backend):
     def _ending(self, name: str, status: int | None) -> Ended:
         if status is None:
             return Ended(name, How.KILLED, "ended")
-        how = How.FAILED if status > 0 else How.KILLED if status < 0 else How.DONE
+        left = status < 0 or status == EXIT_ABANDONED  # by no error of its own
+        how = How.KILLED if left else How.FAILED if status > 0 else How.DONE
         text = _cause(status)
         if status > 0:
             text += f"; its last words, in {self._logs / name}.log: {_last_line(self._logs / f'{name}.log')}"
@@ -325,8 +329,9 @@ def _cause(code: int) -> str:
 
 
 def _last_line(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         if lines:
             return lines[-1][:300]
     return "(none)"

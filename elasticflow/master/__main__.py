@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from elasticflow.backend import load_backend
 from elasticflow.errors import ElasticFlowError
 from elasticflow.fingerprint import THREAD_SETTINGS
+from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.run_dir import RunDir
 
@@ -79,7 +80,7 @@ class _Ready:
             self._descriptor = None
 
     def failed(self, error: ElasticFlowError) -> int:
-        print(f"Error: {error}", flush=True)
+        say(f"Error: {error}")
         self(str(error))
         return 1
 

@@ -35,6 +35,10 @@ class Commits:
         self._under_way[event.tick] = event.last or self._under_way.get(event.tick, False)
         return () if again else tuple(parts[name] for name in holders)
 
+    def end_with(self, tick: int) -> None:
+        """The run ends with this checkpoint."""
+        self._under_way[tick] = True
+
     def is_committed(self, tick: int) -> bool:
         """Whether there is a checkpoint of this version, or of a later one."""
         return self.committed_tick is not None and tick <= self.committed_tick

@@ -3,7 +3,6 @@ membership, never for a step. It may lag behind; what it does not tell, the memb
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -34,13 +33,12 @@ def read_journal(path: Path) -> Journal | None:
 
 
 class JournalWriter:
-    """Writes in the background: where the disk hangs, the master does not. Only the newest counts."""
+    """Writes in the background: no hanging disk holds up who writes. Only the newest counts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._background = Background(patience_s=float("inf"))
         self._waiting: bytes | None = None
-        self._written = b""
 
     @property
     def fd(self) -> int:
@@ -71,6 +69,6 @@ class JournalWriter:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.next")  # there is one writer
     temporary.write_bytes(data)
     temporary.replace(path)

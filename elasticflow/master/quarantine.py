@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from elasticflow.messages import Excluded, Faulty
 
 
@@ -39,6 +41,10 @@ class Quarantine:
     def exclude(self, rows: list[int], tick: int) -> None:
         """Leaves rows out from a tick on."""
         self.excluded += tuple(Excluded(row, tick) for row in rows)
+
+    def learn(self, excluded: Iterable[Excluded]) -> None:
+        """Of records that workers leave out already: a master before this one has told them."""
+        self.excluded += tuple(each for each in excluded if each.row not in self.rows)
 
     def forget(self, before: int) -> None:
         """What was raised in ticks before this one is settled."""

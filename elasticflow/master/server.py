@@ -31,6 +31,7 @@ from elasticflow.layout import Layout
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.journal import Journal, JournalWriter, read_journal
+from elasticflow.master.log import say
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
@@ -108,6 +109,7 @@ class Master:
         self._watchers: list[tuple[bytes, int]] = []
         self._news = 0
         self._end: ac.EndAction | None = None
+        self._woken_s = time.monotonic()
 
     def _restore(self, resume: bool, adopts: bool) -> tuple[Manifest | None, list[str]]:
         """The newest whole checkpoint, None if there is none yet; and the damages of newer ones.
@@ -115,8 +117,10 @@ class Master:
         One who adopts a run that goes on only needs to know the newest.
         """
         if adopts:
-            steps = commits(self._storage)
-            return (load_manifest(self._storage, steps[-1]) if steps else None), []
+            with contextlib.suppress(CheckpointError):  # without it, the journal's word must do
+                steps = commits(self._storage)
+                return (load_manifest(self._storage, steps[-1]) if steps else None), []
+            return None, []
         if not resume:
             return None, []
         manifest, damages = newest_intact(self._storage)
@@ -141,6 +145,7 @@ class Master:
         while self._end is None:
             at_s = self._state.next_time_s()
             self._turn(None if at_s is None else at_s - time.monotonic())
+            self._excuse(time.monotonic() - self._woken_s)
             self._handle(ev.TimeEvent())
             self._answer_watchers()
         return self._farewell(self._end)
@@ -151,7 +156,10 @@ class Master:
             self._note("warning", f"a checkpoint is damaged: {damage}")
         if self._manifest:
             self._note("info", f"going on from step {self._manifest.step}")
-        self._journal.write_now(self._remembered())
+        try:
+            self._journal.write_now(self._remembered())
+        except OSError as error:
+            raise RunError(f"{self._run.path}: cannot be written: {error.strerror}.") from error
         self._story.resized(0, self._state.target, self._state.reason)
         self._do(self._state.start(time.monotonic()))
 
@@ -179,11 +187,9 @@ class Master:
             poller.register(self._client_fd, zmq.POLLIN)
         begun_s = time.monotonic()
         ready = {source for source, _ in poller.poll(poll_ms(timeout_s))}
-        if (
-            timeout_s is not None
-            and (late_s := time.monotonic() - begun_s - max(0.0, timeout_s)) > OVERSLEPT_S
-        ):
-            self._handle(ev.OversleptEvent(late_s))
+        self._woken_s = time.monotonic()
+        if timeout_s is not None:
+            self._excuse(self._woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
         self._journal.turn()
@@ -191,6 +197,11 @@ class Master:
             self._lose_client()
         if ready.difference(ours, (self._client_fd,)):
             self._bury()
+
+    def _excuse(self, late_s: float) -> None:
+        """This process did not run for so long: it is not the members who were silent."""
+        if late_s > OVERSLEPT_S:
+            self._handle(ev.OversleptEvent(late_s))
 
     def _bury(self) -> None:
         for ended in self._backend.ended():
@@ -213,12 +224,15 @@ class Master:
     def _hear_out(self, name: str) -> None:
         """A member that ended by itself said why; its last word may come after the news of its end."""
         deadline = time.monotonic() + LAST_WORD_S
+        poller = zmq.Poller()
+        for source in (self._listener.socket, self._listener.monitor):
+            poller.register(source, zmq.POLLIN)
         while not self._end and (left_s := deadline - time.monotonic()) > 0:
             member = self._state.members.get(name)
             if member is None or member.state is MemberState.DRAINING or name not in self._routes:
                 return
-            if self._listener.socket.poll(int(left_s * 1000) + 1):
-                self._receive()
+            poller.poll(poll_ms(left_s))
+            self._receive()
 
     def _farewell(self, end: ac.EndAction) -> ac.EndAction:
         """Lets the members leave, and writes the report. Those that took no part have nothing to lose."""
@@ -232,7 +246,10 @@ class Master:
                 break
             self._turn(left_s)
         self._backend.close()
-        publish(self._run.report, self._story.report(self._state, end, **self._counters()))
+        try:
+            publish(self._run.report, self._story.report(self._state, end, **self._counters()))
+        except OSError as error:
+            say(f"warning: {self._run.report} cannot be written: {error.strerror}")
         self._answer_watchers()
         self._close()
         return end
@@ -345,24 +362,23 @@ class Master:
 
     def _note(self, kind: str, text: str) -> None:
         self._story.note(ac.NoteAction(kind, text))
-        print(f"{kind}: {text}", flush=True)
+        say(f"{kind}: {text}")
         self._news += 1
 
     # --- events and actions ----------------------------------------------------------------------
 
     def _handle(self, event: ev.Event) -> None:
-        before = self._state.version
+        accepted = isinstance(event, (Progress, Written)) and self._state.accepts(event)
         actions = self._state.handle(event, time.monotonic())
         if isinstance(event, (Heartbeat, Leaving)):
             self._story.keep_usage(self._state)
-        elif isinstance(event, Progress) and self._state.version >= before:
+        elif isinstance(event, Progress) and accepted:
             self._story.progress(self._state, event)
             self._news += 1
-        elif isinstance(event, Written) and self._state.schedule:
+        elif isinstance(event, Written) and accepted and self._state.schedule:
             self._story.written(self._state.schedule.steps_before(event.tick), event)
         self._do(actions)
-        evaluated = isinstance(event, Progress) and event.evaluations
-        if actions or evaluated or not isinstance(event, (Heartbeat, Progress, ev.TimeEvent)):
+        if actions or not isinstance(event, (Heartbeat, Progress, ev.TimeEvent)):
             self._journal.write(self._remembered())
 
     def _remembered(self) -> Journal:
@@ -497,7 +513,7 @@ class Master:
     def _finish(self, action: ac.EndAction) -> None:
         self._note("end", action.text)
         if action.detail:
-            print(action.detail, flush=True)
+            say(action.detail)
         self._end = action
 
 
@@ -559,9 +575,10 @@ def _listen(
     context: Context, keys: MasterKeys, host: str, port: int, before: Journal | None
 ) -> ControlListener:
     """At the port of the master before this one, where there was one: its members look for it there."""
-    if before and before.port != port:
+    if before:
         with contextlib.suppress(zmq.ZMQError):
             return ControlListener(context, keys, host, before.port)
+        port = 0  # somebody has taken it: the members find another one in RUN/master.json
     return ControlListener(context, keys, host, port)
 
 
@@ -594,7 +611,8 @@ def serve(
             ) from error
         if not again:
             run.report.unlink(missing_ok=True)
-        publish(run.address, Address(master.endpoint, sockets.gethostname(), os.getpid()))
+        with contextlib.suppress(OSError) if again else contextlib.nullcontext():
+            publish(run.address, Address(master.endpoint, sockets.gethostname(), os.getpid()))
         ready("")
         try:
             end = master.run(client_fd)

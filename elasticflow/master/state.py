@@ -75,6 +75,10 @@ USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
 MOST_EARLY_DEATHS = 10
 """So many processes in a row that die before they are ready, and none that lives, end the run."""
+PLANS = 1_000_000
+"""More plans than a master makes that it has no time to write down."""
+SEVERED = -1
+"""Instead of the generation that a worker was told of: it has no way to the servers of any."""
 DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 
@@ -199,6 +203,8 @@ class MasterState:
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """What to do, in this order, now that ``event`` has happened."""
         if self.ended:
+            if isinstance(event, CommittedEvent) and not event.error:
+                self.commits.committed(event.tick)  # it was under way
             return self._on_leaving(event, now_s) if isinstance(event, Leaving) else []
         return self._handlers[type(event)](event, now_s)
 
@@ -232,14 +238,16 @@ class MasterState:
         self.row = memory.row
         self.target, self.reason = memory.target, memory.reason
         self.fingerprint = memory.fingerprint
+        committed = self.excluded
         self.quarantine = Quarantine(memory.excluded)
+        self.quarantine.learn(committed)
         known = (memory.committed_tick, self.committed_tick)
         self.commits = Commits(max((tick for tick in known if tick is not None), default=None))
         self.version = memory.version
         self.stop_reason, self._end_text = memory.stop_reason, memory.end_text
         self._next_worker, self._next_server = memory.next_worker, memory.next_server
         self._failures, self._early_deaths = memory.failures, memory.early_deaths
-        self._plan_number = memory.plan_number
+        self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
         ready = self.of("worker", MemberState.READY)
@@ -268,8 +276,9 @@ class MasterState:
             member.pid = living.get(member.name, member.pid)
             if member.role == "worker":
                 member.generation = 0  # what it was told may have been lost with the one who told it
+        _, every_s = self.config.checkpoint_interval
         if self.state is not RunState.STARTING:
-            self._cut_s = now_s
+            self._cut_s = now_s - (every_s or 0.0)  # nobody knows how long ago the last one was
         if self.row.generation and self.row.phase is Phase.SERVING:
             assert self.row.start
             self._assignment = self._assignment_from(self.row.start)
@@ -320,6 +329,7 @@ class MasterState:
             return [QuitAction(event.name, "not a member of this run (any more)")]
         member.host, member.pid, member.endpoint = event.host, event.pid, event.endpoint
         member.heard_s = now_s
+        self.quarantine.learn(event.excluded)
         if member.state is MemberState.STARTING:
             member.state = MemberState.LOADING
             if member.role == "server" and member.name in self._inherited:
@@ -350,7 +360,7 @@ class MasterState:
         self.fingerprint = event.fingerprint
         schedule = self._learn(event.spec)
         actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
-        if self.version >= schedule.total_ticks:
+        if max(self.version, self.committed_tick or 0) >= schedule.total_ticks:
             return actions + self._end(
                 RunState.FINISHED, f"there is nothing left to do: {schedule.total_steps} steps are done"
             )
@@ -420,8 +430,9 @@ class MasterState:
             # A master before this one died before it wrote that down.
             self.row.generation = member.generation = event.generation
             return actions + self._halt_all(now_s)
-        member.generation = max(member.generation, event.generation)
-        if member.role == "worker" and event.generation < self.row.generation:
+        if member.generation != SEVERED:
+            member.generation = max(member.generation, event.generation)
+        if member.role == "worker" and min(member.generation, event.generation) < self.row.generation:
             actions += self._assign_worker(member)
         if member.state is MemberState.SUSPECT:
             member.state = MemberState.READY
@@ -434,6 +445,8 @@ class MasterState:
     def _form(self, now_s: float) -> list[Action]:
         """Once the program is known, and every server has joined or offered, they are given their chunks."""
         if not self.spec or self.row.phase is not Phase.GATHERING or self.ended:
+            return []
+        if self.commits.final_under_way:  # nobody takes the place of those who are lost now
             return []
         servers = [self.members[name] for name in self.row.names]
         if any(server.state is MemberState.STARTING for server in servers):
@@ -513,10 +526,10 @@ class MasterState:
         return [AssignAction(worker.name, msgspec.structs.replace(self._assignment, excluded=self.excluded))]
 
     def _assign_again(self, member: Member) -> list[Action]:
-        """Tells a worker that has no way to the servers once more."""
-        if member.role != "worker" or member.generation != self.row.generation:
+        """Tells a worker that has no way to the servers once more, as soon as there is something to tell."""
+        if member.role != "worker":
             return []
-        member.generation = 0
+        member.generation = SEVERED
         return self._assign_worker(member)
 
     def _halt_all(self, now_s: float) -> list[Action]:
@@ -577,8 +590,8 @@ class MasterState:
         if member and event.usage:
             member.usage = event.usage
         if member and member.role == "worker":
-            # Who leaves undrained has got the last version from all servers.
-            self._all_made |= member.state is not MemberState.DRAINING
+            # Who leaves undrained has got the last version from all servers, or those of before this row.
+            self._all_made |= self._last_made and member.state is not MemberState.DRAINING
             member.state = MemberState.DRAINING
         return []
 
@@ -591,7 +604,12 @@ class MasterState:
             return self._assign_again(teller)  # its servers are not those of now
         if member.role == "server":
             member.doubted_by.add(event.name)
-            return self._doubt(member, now_s)
+            if teller.state is MemberState.LOST:
+                teller.state = MemberState.SUSPECT  # it let go of all servers because of this one
+            self._doubt(member, now_s)
+            return []
+        if any(member.name in server.doubted_by for server in self.of("server")):
+            return []  # it lives, and has said why
         here = (MemberState.READY, MemberState.SUSPECT, MemberState.LOADING)
         if member.state not in here or teller.role != "server" or self.regrouping:
             return []
@@ -601,7 +619,9 @@ class MasterState:
 
     def _on_disconnected(self, event: DisconnectedEvent, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
-        return self._doubt(member, now_s) if member and member.role == "server" else []
+        if member and member.role == "server":
+            self._doubt(member, now_s)
+        return []
 
     def _on_reconnected(self, event: ReconnectedEvent, now_s: float) -> list[Action]:
         """Says again what may have got lost; the member does the same."""
@@ -617,11 +637,10 @@ class MasterState:
             return [AssignAction(member.name, self._assignment)]
         return self._lead_on() if self.row.phase is Phase.SERVING else []
 
-    def _doubt(self, server: Member, now_s: float) -> list[Action]:
+    def _doubt(self, server: Member, now_s: float) -> None:
         """It has a heartbeat's time to show that it lives."""
         if server.doubted_s is None:
             server.doubted_s = now_s
-        return []
 
     def _settle_doubts(self, member: Member, now_s: float) -> list[Action]:
         """It lives. Workers that cannot reach it may try again, servers in another generation."""
@@ -654,11 +673,6 @@ class MasterState:
                 text = f"{self._early_deaths} workers in a row died before they were ready"
                 return self._end(RunState.FAILED, f"{text}; the last {event.text}")
         return self._remove(member, event.text, now_s)
-
-    def _resume_point(self) -> str:
-        if self.committed_tick is None or self.schedule is None:
-            return "the beginning: nothing is committed yet"
-        return f"step {self.schedule.steps_before(self.committed_tick)}"
 
     def _remove(self, member: Member, why: str, now_s: float) -> list[Action]:
         """Goes on without a worker, and starts another in its place."""
@@ -724,9 +738,16 @@ class MasterState:
 
     # --- progress and checkpoints ------------------------------------------------------------------
 
+    def accepts(self, event: Progress | Written) -> bool:
+        """Whether this is of the present generation, from one who should say it, and makes sense."""
+        if self.total_ticks is None or event.generation != self.row.generation:
+            return False
+        if isinstance(event, Progress):
+            return event.name == self.row.leader and 0 <= event.version <= self.total_ticks
+        return event.name in self.row.holders and 0 <= event.tick <= self.total_ticks
+
     def _on_progress(self, event: Progress, now_s: float) -> list[Action]:
-        right = event.generation == self.row.generation and event.name == self.row.leader
-        if not right or self.total_ticks is None or not 0 <= event.version <= self.total_ticks:
+        if not self.accepts(event):
             return []
         self.version = max(self.version, event.version)
         self.quarantine.forget(self.version)
@@ -735,17 +756,18 @@ class MasterState:
         return []
 
     def _on_written(self, event: Written, now_s: float) -> list[Action]:
-        if self.total_ticks is None or not 0 <= event.tick <= self.total_ticks:
+        if not self.accepts(event):
             return []
-        if event.generation != self.row.generation or event.name not in self.row.holders:
-            return []
+        if self.commits.is_committed(event.tick):  # by servers of before, or that it is was not heard
+            if event.last and self.commits.committed_tick == event.tick:
+                self.commits.end_with(event.tick)
+                return self._committed(event.tick)
+            return [SettledAction((event.name,), event.tick)]
         if event.error or event.part is None:
             return self._cut_failed(
                 event.tick, event.last, f"{event.name} could not write its part: {event.error}"
             )
         parts = self.commits.written(event, self.row.holders)
-        if parts and self.commits.is_committed(event.tick):  # before the servers went back
-            return self._committed(event.tick)
         return [CommitAction(event.tick, parts)] if parts else []
 
     def _on_troubled(self, event: Troubled, now_s: float) -> list[Action]:
@@ -777,7 +799,7 @@ class MasterState:
     def _committed(self, tick: int) -> list[Action]:
         last = self.commits.committed(tick)
         assert self.schedule is not None
-        total, done = self.schedule.total_steps, self.schedule.steps_before(tick)
+        total, done = self.schedule.total_steps, self.schedule.steps_before(self.committed_tick or tick)
         if tick == self.total_ticks:
             return self._end(RunState.FINISHED, f"all {total} steps are done")
         if last:
@@ -792,20 +814,24 @@ class MasterState:
         for member in [*self.of("server"), *self.of("worker")]:
             if member.name in self.members and not self.ended:
                 actions += self._check_alive(member, now_s)
-        _, every_s = self.config.checkpoint_interval
-        if every_s and self._cut_s is not None and now_s >= self._cut_s + every_s and not self.stop_reason:
+        if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
             self._cut_s = now_s
-            if self.row.phase is Phase.SERVING:
-                actions.append(CutAction(self.row.leader, finish=False))
+            actions.append(CutAction(self.row.leader, finish=False))
         return actions
 
     def next_time_s(self) -> float | None:
         """When to send a TimeEvent at the latest."""
         times = [at_s for m in self.members.values() if (at_s := self._patience_ends_s(m)) is not None]
-        _, every_s = self.config.checkpoint_interval
-        if every_s and self._cut_s is not None and not self.stop_reason:
-            times.append(self._cut_s + every_s)
+        if self.row.phase is Phase.SERVING and self._cut_due_s() < float("inf"):
+            times.append(self._cut_due_s())
         return min(times, default=None)
+
+    def _cut_due_s(self) -> float:
+        """When the next checkpoint is to be ordered from here."""
+        _, every_s = self.config.checkpoint_interval
+        if every_s is None or self._cut_s is None or self.stop_reason:
+            return float("inf")
+        return self._cut_s + every_s
 
     def _patience_ends_s(self, member: Member) -> float | None:
         """When a member that stays silent is no longer waited for; None if it may take its time."""

@@ -121,9 +121,9 @@ class Story:
         self._steps: deque[tuple[float, int]] = deque()
 
     def remembered(self) -> StoryMemory:
-        """A copy of what the next master has to know."""
+        """What the next master has to know. Goes on changing: encode it now."""
         self._memory.time_s = self._time_s()
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(self._memory), type=StoryMemory)
+        return self._memory
 
     def _time_s(self, now_s: float | None = None) -> float:
         return round((self._clock() if now_s is None else now_s) - self._origin_s, 3)

@@ -1,8 +1,8 @@
 """The parent of a run's master: when the master dies, it puts another one in its place.
 
-The supervisor does so little that nothing of it can fail: it opens no socket, and starts no thread, so
-each master is forked from a clean process that has imported all it needs. What master and supervisor
-share is the run's lock. If the supervisor is killed, the master goes on; then the next death is the end.
+The supervisor does as little as it can: it opens no socket and starts no thread, so each master is forked
+from a clean process that has imported all it needs. What master and supervisor share is the run's lock. If
+the supervisor is killed, the master goes on; then the next death is the end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from elasticflow.master.log import say
 
 CRASHED = 70
 """Exit code of a master that met an error nobody expected."""
@@ -75,9 +77,9 @@ class Supervisor:
                 return TERMINATED
             if not self._budget.spend(time.monotonic()):
                 most, within_s = self._budget.most, self._budget.within_s
-                _say(f"Error: the run is given up: its master died more than {most} times in {within_s:g} s")
+                say(f"Error: the run is given up: its master died more than {most} times in {within_s:g} s")
                 return 1
-            _say(f"warning: the master {_cause(code)}; another one takes its place")
+            say(f"warning: the master {_cause(code)}; another one takes its place")
             code = self._attend(self._fork(again=True))
         return code
 
@@ -130,7 +132,3 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def _cause(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

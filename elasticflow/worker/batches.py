@@ -69,6 +69,11 @@ class Batches:
         self._excluded.update((each.row, each.from_tick) for each in excluded)
         self._ahead.clear()
 
+    @property
+    def excluded(self) -> tuple[Excluded, ...]:
+        """The records that are left out."""
+        return tuple(Excluded(row, from_tick) for row, from_tick in sorted(self._excluded.items()))
+
     def rows(self, work: Work, number: int) -> Rows:
         """Row numbers of a slice, quarantined records left out."""
         first, last = self._schedule.slice_of(work, number)

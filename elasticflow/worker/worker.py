@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from elasticflow.data import Sources, open_path, open_source
@@ -195,9 +196,15 @@ class Worker:
     """A worker from its first assignment on, through all generations of servers."""
 
     def __init__(
-        self, loaded: Loaded, assignment: Assignment, strategy: Strategy, link: MasterLink, timeline: Timeline
+        self,
+        loaded: Loaded,
+        join: Join,
+        assignment: Assignment,
+        strategy: Strategy,
+        link: MasterLink,
+        timeline: Timeline,
     ) -> None:
-        self._loaded, self._strategy, self._link = loaded, strategy, link
+        self._loaded, self._join, self._strategy, self._link = loaded, join, strategy, link
         self._name, self._seed = loaded.settings.name, assignment.seed
         self._replica = loaded.replica
         self._schedule = assignment.schedule
@@ -339,6 +346,7 @@ class Worker:
 
     def _repeat(self) -> None:
         """Tells a new master what the one before may have taken with it."""
+        self._link.send(msgspec.structs.replace(self._join, excluded=self._batches.excluded))
         if self._severed:
             self._link.send(Lost(name=self._name, member=self._severed.member))
         elif self._position:
@@ -461,10 +469,11 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
     try:
         link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
         loaded = Loaded(settings)
-        assignment = _join(loaded, link)
+        join = _join_of(loaded)
+        assignment = _admitted(join, link)
         if assignment is None:
             return 0
-        _train(loaded, assignment, keys, link, running)
+        _train(loaded, join, assignment, keys, link, running)
         link.send(Leaving(name=settings.name, usage=running[0].heartbeat().usage))
         return 0
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
@@ -477,10 +486,10 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
         link.close()
 
 
-def _join(loaded: Loaded, link: MasterLink) -> Assignment | None:
-    """Tells the master who this is; None: it is not needed."""
+def _join_of(loaded: Loaded) -> Join:
+    """Who this is."""
     settings = loaded.settings
-    join = Join(
+    return Join(
         name=settings.name,
         role="worker",
         host=sockets.gethostname(),
@@ -488,6 +497,10 @@ def _join(loaded: Loaded, link: MasterLink) -> Assignment | None:
         fingerprint=fingerprint(settings.threads),
         spec=loaded.rehearse(),
     )
+
+
+def _admitted(join: Join, link: MasterLink) -> Assignment | None:
+    """Tells the master who this is; None: it is not needed."""
     while True:
         link.send(join)
         answer = link.wait_for((Assignment, Quit, Beat))  # Beat: of another master
@@ -496,14 +509,19 @@ def _join(loaded: Loaded, link: MasterLink) -> Assignment | None:
 
 
 def _train(
-    loaded: Loaded, assignment: Assignment, keys: MemberKeys, link: MasterLink, running: list[Worker]
+    loaded: Loaded,
+    join: Join,
+    assignment: Assignment,
+    keys: MemberKeys,
+    link: MasterLink,
+    running: list[Worker],
 ) -> None:
     settings = loaded.settings
     strategy_class = load_strategy(settings.strategy)
     strategy = strategy_class(settings, keys, loaded.replica.state, link.wake_fd)
     path = Path(settings.run_dir, "timelines", f"{settings.name}.jsonl") if settings.timeline else None
     timeline = Timeline(path, time.time() - settings.started_s)
-    running.append(Worker(loaded, assignment, strategy, link, timeline))
+    running.append(Worker(loaded, join, assignment, strategy, link, timeline))
     gc.freeze()  # what is there now stays; later collections need not look at it
     try:
         running[0].run()

@@ -30,6 +30,7 @@ class Parts:
         self._background = Background(patience_s)
         self._generation = 0
         self._written: list[Written] = []
+        self._trouble = ""
 
     @property
     def fd(self) -> int:
@@ -79,6 +80,7 @@ class Parts:
         self._background.submit(job, done, self._tell_trouble)
 
     def _tell_trouble(self, text: str) -> None:
+        self._trouble = text
         self._send(Troubled(name=self._name, text=text))
 
     def settled(self, tick: int) -> None:
@@ -87,6 +89,8 @@ class Parts:
 
     def repeat(self) -> None:
         """Tells a new master what the one before may not have heard of."""
+        if self._trouble:
+            self._tell_trouble(self._trouble)
         for written in self._written:
             self._send(written)
 

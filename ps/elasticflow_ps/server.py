@@ -266,11 +266,12 @@ class ParameterServer:
 
     def _repeat(self) -> None:
         """There is another master: it may not have heard what the one before was told."""
-        if not self._generation:
-            self._master.send(self._join)
+        self._master.send(self._join)
         if self._halted:
-            self._offer()
-        elif self._ready:
+            return self._offer()
+        for member in sorted(self._lost):
+            self._master.send(Lost(name=self.name, member=member))
+        if self._ready:
             self._master.send(Ready(name=self.name, generation=self._generation))
             if self._serving:
                 self._serving.repeat()
@@ -355,7 +356,7 @@ class ParameterServer:
         holders = [info for info in now.assignment.servers if info.name == now.info.holder]
         if not holders or now.info.holder == self.name:
             raise CheckpointError(f"nobody is named who has version {start} of place {now.place}")
-        self._store = None
+        self._store = self._keeping.store = None  # there is no room for two
         self._ways.connect(holders)
         link = self._ways.links[now.info.holder]
         self._fetching = Fetching(link, now.place, start, now.new_store(), now.shapes[now.place])
@@ -372,7 +373,7 @@ class ParameterServer:
         def trouble(text: str) -> None:
             self._master.send(Troubled(name=self.name, text=text))
 
-        self._store = None
+        self._store = self._keeping.store = None  # there is no room for two
         patience_s = self._settings.storage_patience_s
         self._loading = Loading(self._storage, patience_s, step, start, now.new_store, done, trouble)
 

@@ -189,7 +189,8 @@ class Serving:
             self._apply(action)
         elif isinstance(action, st.VersionAction):
             tick, now_s = action.version - 1, time.monotonic()
-            self._stalls.done(tick, self._schedule.at(tick).kind, now_s - self._made_s)
+            if self._row.leads:
+                self._stalls.done(tick, self._schedule.at(tick).kind, now_s - self._made_s)
             self._made_s = now_s
             self._made(action)
             self._store.retire(action.version - 1)

@@ -273,6 +273,7 @@ class ServerState:
         self.schedule = schedule
         self.version = start if start is not None else 0
         self.finished = self.version >= schedule.total_ticks
+        self._oldest = self.version
         self._num_parcels = num_parcels
         self._combine = lambda left, right: (
             right if left is None else left if right is None else combine(left, right)
@@ -439,7 +440,7 @@ class ServerState:
         if wait.version > self.version:
             return self._serve(worker, wait, self._tick.applied)
         del self._waits[worker]
-        if wait.version < self.version - 1:
+        if wait.version < max(self._oldest, self.version - 1):
             return [GoneAction(worker, self.version)]
         return self._serve(worker, wait, set(range(self._num_parcels)))
 
@@ -521,7 +522,11 @@ class ServerState:
         return []
 
     def _forget(self, worker: str) -> None:
+        """What it had to do it does no more: it is another process, or has let go of this tick."""
         self._absent.discard(worker)
+        tick = self._tick
+        tick.backups = {n: backup for n, backup in tick.backups.items() if backup.worker != worker}
+        tick.pushed = {n: pushed for n, pushed in tick.pushed.items() if pushed[0] != worker}
         for lateness in self._lateness.values():
             lateness.forget(worker)
 

@@ -44,7 +44,7 @@ class Seen:
     text: str
     too_many: subprocess.CompletedProcess[str]
     stranger_was_answered: bool
-    dropped: int
+    refused: int
     watched: list[dict[str, Any]]
 
 
@@ -80,7 +80,7 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(os.urandom(5000))
         deadline = time.monotonic() + PATIENCE_S
-        while not all(server["dropped_messages"] for server in run.status()["servers"]):
+        while not all(server["refused_connections"] for server in run.status()["servers"]):
             assert time.monotonic() < deadline, run.status()
             time.sleep(0.1)  # heartbeats tell the count, and are no news that one could wait for
         return any(stranger.poll(0) for stranger in strangers)
@@ -137,8 +137,8 @@ def look_at(run: Run, watch: subprocess.Popen[bytes]) -> Seen:
     for secret in secrets:
         assert not any(secret.encode() in data for data in (*files, *commands, output.encode()))
     report = json.loads(run.dir.report.read_bytes())
-    dropped = sum(server["dropped_messages"] for server in report["servers"])
-    return Seen(run.path, output, status, text, too_many, answered, dropped, watched)
+    refused = sum(server["refused_connections"] for server in report["servers"])
+    return Seen(run.path, output, status, text, too_many, answered, refused, watched)
 
 
 def pids_of(status: dict[str, Any]) -> list[int]:
@@ -178,9 +178,9 @@ def test_scale_out_of_range(seen: Seen) -> None:
 
 
 def test_strangers_get_nowhere(seen: Seen, start: Callable[..., Run]) -> None:
-    """No answer, no effect, but a count of what was dropped; and the digest of a run left alone."""
+    """No answer, no effect, but a count of who was refused; and the digest of a run left alone."""
     assert not seen.stranger_was_answered
-    assert seen.dropped >= 2 and "stranger says so" not in seen.output
+    assert seen.refused >= 2 and "stranger says so" not in seen.output
     assert digest_in(seen.output) == start("small_torch.py", *OPTIONS, "--workers", 1).digest()
 
 
@@ -216,7 +216,7 @@ def test_checkpoint_commands(seen: Seen) -> None:
         "seed 0",
         "net.1.running_mean",
         "buffer",
-        "server-1-of-2.h5",
+        "generation-1-server-1.h5",
     ):
         assert word in shown, shown
     verified = cli("checkpoint", "verify", seen.path)

@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _commands() -> list[list[str]]:
-    """The commands of README's session, in order; kill is left to the test."""
+    """The commands of README's session, in order."""
     lines = re.findall(r"^\$ elasticflow (.*?)(?:#.*)?$", README, re.MULTILINE)
     return [shlex.split(line) for line in lines]
 
@@ -42,7 +42,7 @@ def test_the_session_of_the_readme(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the example as it is, and a gate at step 500 that it does not pass before it is told to stop."""
-    train, status, scale, stop, resume, digest, export = _commands()
+    train, status, scale, chaos, stop, resume, digest, export = _commands()
     program = tmp_path / train[1]
     program.parent.mkdir(parents=True)
     text = (ROOT / train[1]).read_text()
@@ -55,7 +55,8 @@ def test_the_session_of_the_readme(
     assert "running" in cli(*status).stdout
     assert cli(*scale).returncode == 0
     run.wait_for_workers(4)
-    run.kill("worker-2")
+    struck = cli(*chaos[:-1], 6, "--rate", 60)
+    assert struck.returncode == 0 and "killed" in struck.stdout, struck.stdout + struck.stderr
     assert stop == ["stop", "runs/digits-1"]
     assert run.stop(held_at="step 500").returncode == 0
     assert run.wait()[0] == 3

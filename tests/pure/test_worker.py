@@ -19,6 +19,7 @@ from elasticflow.messages import (
     Drain,
     Excluded,
     Faulty,
+    Join,
     Lost,
     Quarantine,
     Quit,
@@ -44,6 +45,7 @@ SPEC = Spec(
     num_test=0,
     data_signature="",
 )
+JOIN = Join(name="worker-1", role="worker", host="h", pid=1, spec=SPEC)
 READY = Ready(name="worker-1", generation=1, started_s=0.0)
 LOST = Lost(name="worker-1", member="server-1")
 
@@ -109,10 +111,10 @@ class Script(Strategy):
 
 class Batches:
     def __init__(self, bad: set[int]) -> None:
-        self.bad, self.excluded = bad, 0
+        self.bad, self.excluded = bad, ()
 
     def exclude(self, excluded: tuple[Excluded, ...]) -> None:
-        self.excluded += len(excluded)
+        self.excluded += excluded
         if excluded:
             self.bad.clear()
 
@@ -156,7 +158,7 @@ class Program:
 def played(*lines: Any, bad: tuple[int, ...] = (), program: Any = None) -> tuple[Worker, Any]:
     """The worker after these lines, at the end of which it must have left, and all it said."""
     script = Script(*lines)
-    worker = Worker(program or Program(bad), assignment(), script, script.link, Timeline(None, 0.0))
+    worker = Worker(program or Program(bad), JOIN, assignment(), script, script.link, Timeline(None, 0.0))
     worker.run()
     assert not script.lines
     return worker, script
@@ -222,7 +224,7 @@ def test_orders_are_heard_while_there_is_no_server() -> None:
     )  # fmt: skip
     tick = [message for message in script.said if not isinstance(message, (Ready, Lost, Faulty))]
     assert tick == [(2, Node(1, 0)), (2, Node(0, 2))]
-    assert worker._batches.excluded == 1
+    assert worker._batches.excluded == excluded
     _, script = played(at(2), Severed("server-1"), Quit(reason=""))
     assert script.said == [READY, (2, TOP), LOST]
 
@@ -232,7 +234,7 @@ def test_what_stands_is_said_again_to_another_master() -> None:
     _, script = played(beat, at(2), beat, Severed("server-1"), beat, Quit(reason=""), bad=(3,))
     (faulty,) = {id(each): each for each in script.said if isinstance(each, Faulty)}.values()
     pushes = [(2, Node(1, 0)), (2, Node(0, 2))]
-    assert script.said == [READY, faulty, *pushes, READY, faulty, LOST, LOST]
+    assert script.said == [JOIN, READY, faulty, *pushes, JOIN, READY, faulty, LOST, JOIN, LOST]
 
 
 def test_a_bad_slice_stands_until_it_is_left_out() -> None:

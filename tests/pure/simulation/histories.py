@@ -38,7 +38,7 @@ def draw_shape(rng: random.Random) -> Shape:
     if rng.random() < 0.1:
         tick = rng.randrange(start[1] if start else 0, schedule.total_ticks)
         bad = () if schedule.evaluates(tick) else ((tick, rng.randrange(num_slices)),)
-    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.1, 0.3, 60.0), (0.5, 2.0, 60.0)])
+    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.5, 2.0, 20.0)])
     return Shape(
         schedule=schedule,
         parcels=rng.choice([(1,), (2,), (1, 1), (1, 1), (2, 1), (1, 1, 1), (1, 0, 1, 1)]),

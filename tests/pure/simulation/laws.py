@@ -25,11 +25,15 @@ Key = tuple[int, int, tuple[str, ...]]
 
 
 class Laws:
-    """stopped: somebody has asked the run to stop. spares_workers: nothing happens but to servers."""
+    """stopped: somebody has asked the run to stop. spares_workers: nothing has happened but to servers.
+
+    regroupings: all that there were.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.spares_workers = self.stopped = False
+        self.spares_workers, self.stopped = True, False
+        self.regroupings: list[ac.RegroupedAction] = []
         self._orders: dict[tuple[Key, int], st.Orders] = {}
         self._applied: set[tuple[Key, str, int, int]] = set()
         self._made: dict[tuple[Key, int], st.VersionAction] = {}
@@ -40,6 +44,7 @@ class Laws:
         self._last: set[int] = set()
         self._cut: set[int] = set()
         self._latest: Key = (0, 0, ())
+        self._committed = 0
 
     # --- servers ---------------------------------------------------------------------------------
 
@@ -97,6 +102,7 @@ class Laws:
 
     def regrouped(self, state: MasterState, action: ac.RegroupedAction) -> None:
         """What all servers but one, at least, have in two memories is not lost."""
+        self.regroupings.append(action)
         life, _, names = key = self._latest
         lost = [name for name in names if name not in state.row.names]
         if self._world.shape.snapshot_s and life == self._world.life and len(lost) <= 1:
@@ -105,6 +111,8 @@ class Laws:
 
     def master(self, state: MasterState) -> None:
         """After each event: it knows of nothing that only servers that are gone have made."""
+        assert (state.committed_tick or 0) >= self._committed, "commits go back"
+        self._committed = state.committed_tick or 0
         if state.row.phase is Phase.SERVING and not state.ended:
             key = self._world.life, state.generation, tuple(state.row.names)
             assigned = self._assigned[key]
@@ -127,7 +135,7 @@ class Laws:
             return
         assert end.state is not RunState.FAILED, end.text
         if end.state is RunState.FINISHED:
-            assert newest and newest[1].tick == total, f"finished, with {newest and newest[1].tick} of {total}"
+            assert newest and newest[1].tick == total, f"finished, with {newest} of {total}"
         else:
             assert self.stopped, f"nobody asked for it: {end}"
-            assert "before the first step" in end.text or newest and newest[1].tick in self._last
+            assert "before the first step" in end.text or newest and newest[1].tick >= min(self._last)

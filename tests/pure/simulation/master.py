@@ -123,9 +123,13 @@ class SimMaster(Process):
                 self._handle(ev.ExitedEvent(name, False, "ended while there was no master"))
 
     def _turned(self) -> None:
-        if self.alive and not self._behind:
+        if not self.alive or self._behind:
+            return
+        at_s = self.state.next_time_s()
+        if at_s is not None and at_s <= self.clock.now_s:  # before that it would change nothing
             self._handle(ev.TimeEvent())
-            self._timer.set(self.state.next_time_s() if not self.end else None)
+            at_s = self.state.next_time_s()
+        self._timer.set(None if self.end else at_s)
 
     def bury(self) -> None:
         """Tells of those who have ended, after what they said, if they had time to say it."""

@@ -1,4 +1,4 @@
-"""A network and clocks made of a seed: what is sent arrives late, and is lost with the connection it is on."""
+"""A network and clocks made of a seed: what is sent comes late, and is lost with the connection it is on."""
 
 from __future__ import annotations
 

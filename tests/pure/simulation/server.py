@@ -766,4 +766,3 @@ class SimServer(Member):
             self._fetching = None
             self.keeping.snapshots.fetched(message.version, holder)
             self._serve(now, self._filled(message.version, copy), message.version)
-

@@ -15,6 +15,7 @@ from elasticflow.messages import (
     Attempt,
     Beat,
     Drain,
+    Excluded,
     Faulty,
     Heartbeat,
     Hello,
@@ -190,7 +191,7 @@ class SimWorker(Member):
         self._client = Client(self)
         self._position: Position | None = None
         self._severed: Severed | None = None
-        self._excluded: set[int] = set()
+        self._excluded: dict[int, Excluded] = {}
         self._faulty: dict[int, Faulty] = {}
         self._done: set[int] = set()
         self._draining = self._leaving = False
@@ -199,7 +200,8 @@ class SimWorker(Member):
         self._wake()
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()} at {self.tick} of {self.generation}{' severed' if self._severed else ''}"
+        severed = " severed" if self._severed else ""
+        return f"{super().__repr__()} at {self.tick} of {self.generation}{severed}"
 
     # --- the process -----------------------------------------------------------------------------
 
@@ -260,7 +262,10 @@ class SimWorker(Member):
                 return answer
 
     def _say_who(self) -> None:
-        self.send(Join(name=self.name, role="worker", host="", pid=1, spec=self.world.spec))
+        excluded = tuple(self._excluded.values())
+        self.send(
+            Join(name=self.name, role="worker", host="", pid=1, spec=self.world.spec, excluded=excluded)
+        )
 
     def _take_up(self, assignment: Assignment) -> None:
         if not assignment.in_memory and assignment.restore_step is None and self.was_ready:
@@ -352,7 +357,7 @@ class SimWorker(Member):
             self._repeat()
 
     def _exclude(self, message: Assignment | Quarantine) -> None:
-        self._excluded = {each.row for each in message.excluded}
+        self._excluded.update({each.row: each for each in message.excluded})
 
     def _repeat(self) -> None:
         self._say_who()

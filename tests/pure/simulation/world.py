@@ -126,7 +126,6 @@ class World:
         self._calm_s = 0.0
         self.members: dict[str, Member] = {}
         self.laws = Laws(self)
-        self.laws.spares_workers = {fault.kind for fault in self.all_faults} <= SPARES_WORKERS
         self.backend = Backend(self)
         self.master = SimMaster(self, 1, 1, None)
         self._begun = False
@@ -227,6 +226,7 @@ class World:
         """Something goes wrong now."""
         lasts_s = fault.seconds if fault.seconds < float("inf") else 0.0
         self._calm_s = max(self._calm_s, self.clock.now_s + lasts_s)
+        self.laws.spares_workers &= fault.kind in SPARES_WORKERS
         verb, _, whom = fault.kind.partition(" ")
         if fault.kind == "kill master":
             self._kill_master(fault)
@@ -299,7 +299,10 @@ class World:
 
 
 MASTER_DIES = ("kill master", "kill master and server", "kill master at the end", "black out")
-SPARES_WORKERS = {"kill server", "kill servers", "kill leader", "kill last", "kill pair", "freeze server"}
+SPARES_WORKERS = {
+    *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
+    *("freeze server", "freeze leader", "cut"),
+}
 KINDS = (
     *(f"kill {whom}" for whom in ("worker", "worker", "server", "server", "servers", "leader", "last")),
     *("kill pair", "kill master", "kill master", "kill master and server"),
