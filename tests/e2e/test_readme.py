@@ -55,7 +55,7 @@ def test_the_session_of_the_readme(
     assert "running" in cli(*status).stdout
     assert cli(*scale).returncode == 0
     run.wait_for_workers(4)
-    struck = cli(*chaos[:-1], 6, "--rate", 60)
+    struck = cli(*chaos[:-1], 6, "--rate", 60, "--seed", 9)
     assert struck.returncode == 0 and "killed" in struck.stdout, struck.stdout + struck.stderr
     assert stop == ["stop", "runs/digits-1"]
     assert run.stop(held_at="step 500").returncode == 0
