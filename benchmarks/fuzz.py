@@ -482,7 +482,7 @@ def record(connect: Callable[[str], Any], port: int) -> tuple[list[bytes], list[
 def _between(between: sockets.socket, port: int, there: list[bytes], back: list[bytes]) -> None:
     inner, _ = between.accept()
     outer = sockets.create_connection((HOST, port))
-    with inner, outer:
+    with inner, outer, contextlib.suppress(ConnectionError):  # a reset is an end as well
         poller = zmq.Poller()
         poller.register(inner, zmq.POLLIN)
         poller.register(outer, zmq.POLLIN)
@@ -606,6 +606,7 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
 
     def listened_in() -> Socket:
         socket: Socket = context.socket(zmq.DEALER)
+        socket.linger = 0
         socket.plain_username, socket.plain_password = b"member", data_password(keys.member)
         socket.connect(target.endpoint)
         return socket
