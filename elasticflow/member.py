@@ -169,7 +169,7 @@ class MasterLink:
         socket, poller = self._connect(context)
         beat_s = time.monotonic()
         silence = Silence(beat_s, self._heartbeat_s)
-        search_s = SEARCH_BEATS * self._heartbeat_s
+        search_s, linger_s = SEARCH_BEATS * self._heartbeat_s, LINGER_S
         while True:
             now_s = time.monotonic()
             silence.wake(now_s)
@@ -178,7 +178,7 @@ class MasterLink:
                 search_s = SEARCH_BEATS * self._heartbeat_s
             if silence.seconds > self._lost_s:
                 self._abandoned()
-                socket.linger = 0
+                linger_s = 0.0
                 break
             if silence.seconds > search_s:
                 search_s = silence.seconds + self._heartbeat_s
@@ -200,7 +200,7 @@ class MasterLink:
             silence.sleep(wait_s)
             if poller.poll(poll_ms(wait_s)):
                 _clear(self._send_fd)
-        socket.close()
+        socket.close(linger=int(linger_s * 1000))
         context.term()
 
     def _connect(self, context: Context) -> tuple[Socket, zmq.Poller]:

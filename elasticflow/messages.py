@@ -13,7 +13,7 @@ Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROU
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
 over TCP with reconnection, so one is lost only with its receiver, or with the connection. A master that
 dies takes with it what it had not read: the next one says so by another ``Beat.incarnation``, and every
-member then repeats what still stands (Join, Ready, Faulty, Progress, Written, Offer). So it is when a
+member then repeats what still stands (Join, Ready, Lost, Faulty, Progress, Written, Offer). So it is when a
 member had to connect again; the master, too, then says again what still stands. Until then a stale plan
 costs time, not the model: what nobody does is overdue and gets done.
 
@@ -319,7 +319,7 @@ class Finish(_Message, frozen=True):
 
 
 class Settled(_Message, frozen=True):
-    """To the leading server: the checkpoint of version ``tick`` is committed, or given up."""
+    """To servers with chunks: the checkpoint of version ``tick`` is committed, or given up."""
 
     tick: int
 

@@ -42,7 +42,8 @@ class MemberState(str, Enum):
     DRAINING = "draining"
     """Ends its step and leaves."""
     LOST = "lost"
-    """Its connection closed; soon the backend will say why, or it is ended."""
+    """A worker whose connection closed: soon the backend will say why, or it is ended. Or a server that is
+    gone while the last checkpoint is committed, and is not needed any more."""
 
 
 class Member(msgspec.Struct):

@@ -4,8 +4,8 @@ A snapshot is one place's chunks, values and slots, at one version, in two memor
 that place, and of its *keeper*, the next one in the row. The leading server orders one, and every server
 that has chunks takes it at the same version (TakeAction) and sends it to its keeper (KeepAction), which
 says when it has it all (KeptAction). The leading server is told (SafeAction), and once it has heard of
-all places it tells all (AllSafeAction): from then on older ones are of no use. So at any moment there is
-a version that two servers have of every place, and each of them holds two versions at most.
+all places it tells all (AllSafeAction): from then on older ones are of no use. So, from the first one of a
+generation on, there is a version that two servers have of every place; each holds two versions at most.
 
 A copy is known by (place, version) and nothing else: the same bits, whenever and by whom it was made.
 """
