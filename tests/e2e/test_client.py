@@ -96,6 +96,7 @@ def test_the_terminal_is_closed(tmp_path: Path, slow: None) -> None:
     ours, theirs = pty.openpty()
 
     def own_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
         os.setsid()
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
