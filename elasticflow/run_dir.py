@@ -27,6 +27,10 @@ from elasticflow.errors import RunError
 from elasticflow.keys import make_keys, write_secret
 
 T = TypeVar("T")
+EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
+"""Of a run, by how it ended."""
+LAST_WORDS_BYTES = 1 << 16
+"""Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01
 """How often, and how far apart, ``hold`` tries a lock that is taken."""
 
@@ -44,6 +48,16 @@ def publish(path: Path, value: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value)))
     temporary.replace(path)
+
+
+def last_line(path: Path) -> str:
+    """The last words in a log, 300 characters at most."""
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1][:300]
+    return "(none)"
 
 
 class RunDir:

@@ -7,9 +7,9 @@ import argparse
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
-from elasticflow.cli.watching import EXIT_CODES, read_report, show_end, watch
+from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
 """So many events of the time before are shown."""

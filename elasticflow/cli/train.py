@@ -21,12 +21,12 @@ from elasticflow import config
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
-from elasticflow.cli.watching import EXIT_CODES, read_report, show_end, watch
+from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
 from elasticflow.program import parse
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import EXIT_CODES, RunDir, last_line
 
 RUNS = Path("runs")
 OPTIONS = {
@@ -202,7 +202,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
     if report is None:
         raise RunError(
             f"{run.path}: the master ended with exit code {code}, and left no report; "
-            f"the last words in {run.master_log}: {_last_line(run.master_log)}"
+            f"the last words in {run.master_log}: {last_line(run.master_log)}"
         )
     show_end(run, report)
     kept = report["checkpoint_step"] is not None
@@ -264,7 +264,7 @@ def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], i
     if text != "\n":
         os.close(hold)
         master.wait()
-        raise RunError(text.strip() or f"the master did not start: {_last_line(run.master_log)}")
+        raise RunError(text.strip() or f"the master did not start: {last_line(run.master_log)}")
     return master, hold
 
 
@@ -277,8 +277,3 @@ def _end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
         os.kill(run.read_address().pid, signal.SIGTERM)
     run.wait_until_free()
     signal.signal(signal.SIGINT, before)
-
-
-def _last_line(path: Path) -> str:
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "(none)"

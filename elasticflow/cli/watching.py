@@ -16,9 +16,6 @@ from elasticflow.errors import RunError
 from elasticflow.run_dir import RunDir
 from elasticflow.storage import DirectoryStorage
 
-EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
-"""By how a run ended, as ``elasticflow.master`` has them."""
-
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
     """Shows the run until it is over. interrupted: what Ctrl-C does."""

@@ -25,11 +25,10 @@ from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.member import EXIT_ABANDONED
 from elasticflow.program import imports
+from elasticflow.run_dir import last_line
 from elasticflow.settings import MemberSettings
 
 SOCKET = "nursery.sock"
-LAST_WORDS_BYTES = 1 << 16
-"""Of a log, as much as its last line may be looked for in."""
 HELLO_S = 30.0
 """How long a nursery may take to say what lives; one that does not is stuck, and is replaced."""
 TRIES, KILLS = 2, 10
@@ -242,7 +241,7 @@ class LocalBackend(Backend):
         how = How.KILLED if left else How.FAILED if status > 0 else How.DONE
         text = _cause(status)
         if status > 0:
-            text += f"; its last words, in {self._logs / name}.log: {_last_line(self._logs / f'{name}.log')}"
+            text += f"; its last words, in {self._logs / name}.log: {last_line(self._logs / f'{name}.log')}"
         return Ended(name, how, text)
 
     def _forget(self) -> None:
@@ -326,12 +325,3 @@ def _cause(code: int) -> str:
     with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
     return f"was killed by signal {-code}"
-
-
-def _last_line(path: Path) -> str:
-    with contextlib.suppress(OSError), path.open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-        if lines:
-            return lines[-1][:300]
-    return "(none)"

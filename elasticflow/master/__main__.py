@@ -19,9 +19,7 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.fingerprint import THREAD_SETTINGS
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.run_dir import RunDir
-
-EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
+from elasticflow.run_dir import EXIT_CODES, RunDir
 
 
 def main(argv: list[str] | None = None) -> int:
