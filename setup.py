@@ -11,8 +11,8 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
-    packages=[*find_packages(include=["elasticflow", "elasticflow.*"]), "elasticflow_ps"],
-    package_dir={"elasticflow_ps": "ps/elasticflow_ps"},
+    packages=[*find_packages(include=["elasticflow", "elasticflow.*"]), "elasticflow_ps", "elasticflow_slurm"],
+    package_dir={"elasticflow_ps": "ps/elasticflow_ps", "elasticflow_slurm": "slurm/elasticflow_slurm"},
     install_requires=[
         "h5py>=3.9",
         "msgspec>=0.18",

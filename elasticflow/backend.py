@@ -5,13 +5,22 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elasticflow.config import Config
-from elasticflow.errors import ConfigError
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.finder import Finder
+from elasticflow.presence import Presence
 from elasticflow.settings import MemberSettings
 
-BACKENDS = {"local": "elasticflow.local.backend:LocalBackend"}
+BACKENDS = {
+    "local": "elasticflow.local.backend:LocalBackend",
+    "slurm": "elasticflow_slurm.backend:SlurmBackend",
+}
+CLUSTERS = {"slurm": "elasticflow_slurm"}
+"""Backends to which runs are submitted: packages with modules ``submit`` and ``leader``."""
+MASTER = "master"
+"""Name of the master, where a backend tells of members and of it."""
 
 
 class How(Enum):
@@ -22,7 +31,9 @@ class How(Enum):
     FAILED = "failed"
     """By an error of its own."""
     KILLED = "killed"
-    """By a signal, or it was taken away."""
+    """By a signal."""
+    TAKEN = "taken"
+    """The cluster took its place away: it was preempted, its node failed, its time was over."""
 
 
 class Ended(NamedTuple):
@@ -40,7 +51,9 @@ class Backend(ABC):
     """
 
     host: str
-    """The address at which members reach the master, and at which each of them listens."""
+    """The address at which members reach the master."""
+    member_host: str
+    """What each member is told of where to listen, see ``own_address``."""
 
     @abstractmethod
     def __init__(self, config: Config, run_dir: str) -> None:
@@ -82,6 +95,57 @@ class Backend(ABC):
     def close(self) -> None:
         """Ends all processes that are left, at once, whoever started them."""
 
+    # --- where processes have places that somebody else gives and takes ----------------------------
+
+    def next_time_s(self) -> float | None:
+        """When to call ``ended`` at the latest, on the monotonic clock; None: when a descriptor says so."""
+        return None
+
+    def look(self) -> None:  # noqa: B027  (there may be nothing to look at)
+        """Something has happened to a member: to find out what may be urgent."""
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What people should read, since the last call: kind (``info``, ``warning``, ``fault``) and text."""
+        return []
+
+    def shortage(self) -> str:
+        """Why there are fewer workers than were asked for; "" if there is nothing to say."""
+        return ""
+
+    def where(self, name: str) -> str:
+        """Where a member is, or what it waits for, for people; "" if that is nothing special."""
+        return ""
+
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        """Members whose places end at a known time, and the master's own (``MASTER``): when, on the
+        monotonic clock, to look for another place, and when to have left."""
+        return {}
+
+    def hand_over(self) -> None:
+        """Has another master started in another place, and this one ended; members stay where they can.
+
+        Raises RunError if that cannot be.
+        """
+        raise RunError("there is no other place for this run's master.")
+
+    def comes_again(self) -> bool:
+        """Whether this master is being ended, and another will be started elsewhere."""
+        return False
+
+    def abandon(self) -> None:
+        """Ends only what cannot outlive this master: all else is another one's now."""
+        self.close()
+
+    @staticmethod
+    def finder(settings: MemberSettings) -> Finder:
+        """How members find the master."""
+        return Finder(settings.run_dir, settings.lost_s)
+
+    @staticmethod
+    def presence(run_dir: str) -> Presence:
+        """Whether a run has a master, for those who look at it from elsewhere."""
+        return Presence(run_dir)
+
     @staticmethod
     @abstractmethod
     def clear(run_dir: str) -> None:
@@ -95,3 +159,13 @@ def load_backend(name: str) -> type[Backend]:
     module, _, attribute = BACKENDS[name].partition(":")
     found: type[Backend] = getattr(importlib.import_module(module), attribute)
     return found
+
+
+def load_cluster(name: str, module: str) -> Any:
+    """A module of a cluster's package. Raises ConfigError if there is no such cluster."""
+    if name not in CLUSTERS:
+        raise ConfigError(
+            f"backend: {name!r} is no cluster to submit to; there are {', '.join(sorted(CLUSTERS))}. "
+            "Name one by --on, or as 'backend' in the settings; 'elasticflow train' runs here."
+        )
+    return importlib.import_module(f"{CLUSTERS[name]}.{module}")

@@ -25,6 +25,7 @@ import msgspec
 from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.local.process import recorded
+from elasticflow.presence import is_alive
 from elasticflow.run_dir import RunDir
 
 LOOK_S = 0.2
@@ -338,7 +339,7 @@ class News:
             try:
                 status = self._connection.next_status(min(left_s, LOOK_S))
             except RunError:
-                if self._run.is_locked() or not self._run.report.exists():
+                if is_alive(self._run) or not self._run.report.exists():
                     raise
                 report: dict[str, Any] = msgspec.json.decode(self._run.report.read_bytes())
                 return report

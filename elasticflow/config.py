@@ -55,6 +55,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lost_s: PositiveSeconds = 60.0
     timeline: bool = False
 
+    slurm: dict[str, Any] = {}
+    """Settings of the SLURM backend, which knows and checks them."""
+
     def __post_init__(self) -> None:
         most = 1 << (self.batch_size.bit_length() - 1)
         if self.slices & (self.slices - 1):

@@ -6,9 +6,11 @@ the same answer would be lost without a word; so a worker that differs from the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 SETTINGS = {
@@ -31,6 +33,18 @@ def environment(threads: int) -> dict[str, str]:
     """
     defaults = {**SETTINGS, **{name: str(threads) for name in THREAD_SETTINGS}}
     return {**os.environ, **{name: os.environ.get(name, value) for name, value in defaults.items()}}
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Has NumPy's libraries start no threads while they are loaded: those would not survive a fork."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(THREAD_SETTINGS, "1"))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _processor() -> str:

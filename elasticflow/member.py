@@ -8,19 +8,19 @@ Beat among what was received.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
-import msgspec
 import zmq
 
+from elasticflow.backend import load_backend
 from elasticflow.errors import ProtocolError
+from elasticflow.finder import Finder, Orphaned
 from elasticflow.keys import MemberKeys
 from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master, encode
-from elasticflow.run_dir import Address, RunDir
 from elasticflow.settings import MemberSettings
 from elasticflow.transport import Context, Socket, control_link, poll_ms
 
@@ -30,14 +30,6 @@ SEARCH_BEATS = 4
 """After so many heartbeats without an answer, the master may be somewhere else."""
 LINGER_S = 3.0
 """How long the last words wait for a master that is just being restarted."""
-
-
-def published_endpoint(run_dir: str) -> str | None:
-    """Where the master of a run listens now, as far as its folder tells."""
-    try:
-        return msgspec.json.decode(RunDir(run_dir).address.read_bytes(), type=Address).endpoint
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 class Silence:
@@ -70,10 +62,10 @@ class Silence:
 class MasterLink:
     """``wake_fd`` becomes readable whenever ``received`` may have something new.
 
-    heartbeat: called in the link's thread for each Heartbeat. lost_s: without a word from the master
-    for so long, ``abandoned`` is called, which by default ends the process: whoever cannot be
-    reached must not live on as an orphan. Time in which this process was stopped does not count.
-    find_master: tells the endpoint at which a master listens now, None if it does not know.
+    heartbeat: called in the link's thread for each Heartbeat. finder: tells where a master listens now.
+    Without a word from any for ``finder.patience_s``, or once the finder knows that none will come,
+    ``abandoned`` is called, which by default ends the process: whoever cannot be reached must not live on
+    as an orphan. Time in which this process was stopped does not count.
 
     Beats are left out of what is received, but for the first of each incarnation of the master, unless
     there is nothing yet that an earlier one could have been told: the owner then repeats what still
@@ -87,14 +79,12 @@ class MasterLink:
         *,
         heartbeat: Callable[[], Heartbeat],
         heartbeat_s: float,
-        lost_s: float,
-        find_master: Callable[[], str | None] = lambda: None,
+        finder: Finder,
         abandoned: Callable[[], None] = lambda: os._exit(EXIT_ABANDONED),
     ) -> None:
         self._keys, self._endpoint = keys, endpoint
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
-        self._lost_s, self._abandoned = lost_s, abandoned
-        self._find_master = find_master
+        self._finder, self._abandoned = finder, abandoned
         self._outbox: deque[ToMaster] = deque()
         self._unheard: list[bytes] = []
         """What was said since the last word from the master."""
@@ -117,8 +107,7 @@ class MasterLink:
             settings.master,
             heartbeat=heartbeat,
             heartbeat_s=settings.heartbeat_s,
-            lost_s=settings.lost_s,
-            find_master=partial(published_endpoint, settings.run_dir),
+            finder=load_backend(settings.backend).finder(settings),
         )
 
     def send(self, message: ToMaster) -> None:
@@ -176,16 +165,19 @@ class MasterLink:
             if self._receive(socket):
                 silence.end()
                 search_s = SEARCH_BEATS * self._heartbeat_s
-            if silence.seconds > self._lost_s:
+            try:
+                found = self._find(silence.seconds) if silence.seconds > search_s else None
+            except Orphaned as orphaned:
+                print(f"no master: {orphaned}", file=sys.stderr, flush=True)
                 self._abandoned()
                 linger_s = 0.0
                 break
             if silence.seconds > search_s:
                 search_s = silence.seconds + self._heartbeat_s
-                if (endpoint := self._find_master()) not in (None, self._endpoint):
-                    self._endpoint = str(endpoint)
-                    socket.close(linger=0)
-                    socket, poller = self._connect(context)
+            if found not in (None, self._endpoint):
+                self._endpoint = str(found)
+                socket.close(linger=0)
+                socket, poller = self._connect(context)
             closing = self._closing
             if self._beating.is_set() and now_s >= beat_s:
                 beat_s = now_s + self._heartbeat_s
@@ -202,6 +194,12 @@ class MasterLink:
                 _clear(self._send_fd)
         socket.close(linger=int(linger_s * 1000))
         context.term()
+
+    def _find(self, silent_s: float) -> str | None:
+        """Where the master may be. Raises Orphaned if it is time to give up."""
+        if silent_s > self._finder.patience_s:
+            raise Orphaned(f"silent for {silent_s:.0f} s")
+        return self._finder.find()
 
     def _connect(self, context: Context) -> tuple[Socket, zmq.Poller]:
         """A new socket. It says once more what no master may have heard: to hear it twice does no harm."""

@@ -164,6 +164,13 @@ class Leaving(_Message, frozen=True):
     usage: Usage | None = None
 
 
+class Departing(_Message, frozen=True):
+    """A worker has been told, not by its master, to end soon: it may have seconds. Answered by Drain."""
+
+    name: str
+    reason: str
+
+
 class Failed(_Message, frozen=True):
     """A member's last word when it cannot go on. ``kind`` is the error's class name."""
 
@@ -355,7 +362,7 @@ class Quit(_Message, frozen=True):
 
 
 ToMaster: TypeAlias = (
-    Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written
+    Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
     | Troubled | Offer | StatusRequest | ScaleRequest | StopRequest
 )  # fmt: skip
 FromMaster: TypeAlias = (

@@ -2,6 +2,7 @@
 
 lock            held by the run's master and its supervisor as long as one of them lives
 run.json        the settings of the run
+job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
 journal.json    what the next master has to know if this one dies
 keys/           for the run's owner alone: the keys of the job, member.json and master.json; and what
@@ -33,6 +34,14 @@ LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01
 """How often, and how far apart, ``hold`` tries a lock that is taken."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A cluster's job that hosts a run's master. run: tells the jobs of this run from all others."""
+
+    backend: str
+    id: str
+    run: str
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -68,6 +77,7 @@ class RunDir:
         self.lock = self.path / "lock"
         self.settings = self.path / "run.json"
         self.address = self.path / "master.json"
+        self.job = self.path / "job.json"
         self.journal = self.path / "journal.json"
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
@@ -91,14 +101,15 @@ class RunDir:
         return self._read(self.settings, Config)
 
     def read_address(self) -> Address:
-        """Where the master listens. Raises RunError if no master runs."""
-        if not self.is_locked():
-            raise RunError(f"{self.path}: this run is over{self._how_it_ended()}.")
-        if not self.address.exists():
-            raise RunError(f"{self.path}: its master starts or ends just now; try again.")
+        """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
         return self._read(self.address, Address)
 
-    def _how_it_ended(self) -> str:
+    def job_id(self) -> Job | None:
+        """The job in which the run's master is; None if it is, or was, on this machine alone."""
+        return self._read(self.job, Job) if self.job.exists() else None
+
+    def how_it_ended(self) -> str:
+        """To follow "this run is over"."""
         if not self.report.exists():
             return ", and left no report: its processes were killed; go on with --resume"
         report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from elasticflow.config import Config
+from elasticflow.run_dir import RunDir
+
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """name: such as ``worker-3``. host: the address to listen at. master: its control endpoint.
+    """name: such as ``worker-3``. host: where to listen, see ``own_address``. master: its control endpoint.
 
     keys: path of the file with the members' keys. run_dir: where checkpoints and logs lie.
     """
@@ -17,6 +20,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     master: str
     keys: str
     run_dir: str
+    backend: str = "local"
     program: str
     data: str = ""
     strategy: str = "parameter_server"
@@ -31,3 +35,45 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for."""
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        *,
+        name: str,
+        role: str,
+        host: str,
+        master: str,
+        run_dir: str,
+        started_s: float = 0.0,
+    ) -> MemberSettings:
+        """Those of a member of a run."""
+        return cls(
+            name=name,
+            role=role,
+            host=host,
+            master=master,
+            keys=str(RunDir(run_dir).member_keys),
+            run_dir=run_dir,
+            num_slices=config.num_slices,
+            started_s=started_s,
+            **{each: getattr(config, each) for each in _SAME},
+        )
+
+
+_SAME = (
+    "backend",
+    "program",
+    "data",
+    "strategy",
+    "seed",
+    "threads",
+    "batch_size",
+    "heartbeat_s",
+    "lost_s",
+    "storage_patience_s",
+    "encrypt_data",
+    "timeline",
+)
+"""Settings that a run and its members have in common."""

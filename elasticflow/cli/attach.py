@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 
 from elasticflow.cli.connection import Connection
+from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
+from elasticflow.presence import read_address, wait_until_over
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -17,13 +19,18 @@ RECALLED = 10
 
 def attach(arguments: argparse.Namespace) -> int:
     """Shows the run until it is over, and returns its exit code. Ctrl-C only looks away: 130."""
-    run = RunDir(arguments.run)
-    run.read_address()  # raises, and says how it ended, if it is over
+    run = find_run(arguments.run)
+    read_address(run)  # raises, and says how it ended, if it is over
+    return attach_to(run)
+
+
+def attach_to(run: RunDir) -> int:
+    """The same, for a run that may have ended by now."""
     with lasting_output():
         try:
             with Display(RECALLED) as display:
                 watch(run, display, _look_away)
-                run.wait_until_free()
+                wait_until_over(run)
                 report = read_report(run)
                 if report:
                     display.show(report)  # what happened after the last status that came

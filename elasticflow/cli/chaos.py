@@ -11,8 +11,9 @@ import sys
 import msgspec
 
 from elasticflow.chaos import GROUPS, KINDS, Continued, Struck, harass, kinds_of, strikes
+from elasticflow.cli.folders import find_run
 from elasticflow.errors import ConfigError
-from elasticflow.run_dir import RunDir
+from elasticflow.presence import read_address
 
 RATE = 6.0
 
@@ -49,10 +50,10 @@ def chaos(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"rate: {arguments.rate} is not allowed: strikes a minute, such as {RATE:g}.")
     kinds = kinds_of(arguments.kinds)
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
-    run = RunDir(arguments.run)
+    run = find_run(arguments.run)
     for number in (signal.SIGTERM, signal.SIGHUP):  # whoever is frozen goes on first
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    run.read_address()
+    read_address(run)
     path = run.path / f"chaos-{seed}.jsonl"
     print(f"{run.path}: seed {seed}, {arguments.rate:g} a minute of {', '.join(kinds)}", flush=True)
     with path.open("a", encoding="utf-8") as record:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
+from elasticflow.cli.folders import find_run
 from elasticflow.errors import CheckpointError
 from elasticflow.layout import Rule
 from elasticflow.storage import DirectoryStorage
@@ -14,7 +14,7 @@ from elasticflow.storage import DirectoryStorage
 
 def _storage(folder: str) -> DirectoryStorage:
     """The storage of a run's folder. Raises CheckpointError if there is none."""
-    path = Path(folder)
+    path = find_run(folder).path
     if not path.is_dir():
         raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
     if path.name == "checkpoints":

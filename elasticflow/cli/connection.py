@@ -12,7 +12,8 @@ import zmq
 from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
 from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
-from elasticflow.run_dir import Address, RunDir
+from elasticflow.presence import find_address
+from elasticflow.run_dir import RunDir
 from elasticflow.transport import Socket, control_link
 
 LOOK_S = 1.0
@@ -32,7 +33,7 @@ class Connection:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self.address = _find(run)
+        self.address = find_address(run, START_S)
         self._keys = read_keys(run.member_keys, MemberKeys)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.socket = control_link(self._context, self._keys, self.address.endpoint)
@@ -98,7 +99,7 @@ class Connection:
 
     def _has_moved(self) -> bool:
         """Whether there is another master, connected to now. Raises RunError if the run is over."""
-        address = _find(self._run)
+        address = find_address(self._run, START_S)
         if address == self.address:
             return False
         self.socket.close(linger=0)
@@ -110,11 +111,3 @@ class Connection:
 def _anew(message: ToMaster) -> ToMaster:
     """What to ask of another master: its news are counted from the beginning."""
     return msgspec.structs.replace(message, newer_than=-1) if isinstance(message, StatusRequest) else message
-
-
-def _find(run: RunDir) -> Address:
-    """Where the master listens; waits for a moment if it has not said so yet."""
-    deadline = time.monotonic() + START_S
-    while run.is_locked() and not run.address.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)  # whoever starts or ends it holds the lock; there is no event to wait for
-    return run.read_address()

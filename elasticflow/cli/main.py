@@ -21,6 +21,11 @@ def _parser() -> argparse.ArgumentParser:
 
     add_options(verbs.add_parser("train", help="train a program"))
 
+    from elasticflow.cli.submit import add_lead_options, add_submit_options
+
+    add_submit_options(verbs.add_parser("submit", help="have a cluster train a program; prints the job's id"))
+    add_lead_options(verbs.add_parser("lead", help="in a cluster's job: be the master of a run"))
+
     check = verbs.add_parser("check", help="load a program and run one slice; no job")
     check.add_argument("program", metavar="PROGRAM")
     for name in ("batch-size", "slices", "seed", "threads"):
@@ -77,6 +82,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.train import train
 
         return train(arguments)
+    if arguments.verb in ("submit", "lead"):
+        from elasticflow.cli import submit
+
+        return submit.submit(arguments) if arguments.verb == "submit" else submit.lead(arguments)
     if arguments.verb == "check":
         from elasticflow.cli.check import check
 

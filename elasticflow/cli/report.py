@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from elasticflow.cli.connection import Connection
+from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import duration, evaluation_line
 from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
+from elasticflow.presence import is_alive
 from elasticflow.run_dir import RunDir
 
 BAR = 30
@@ -40,7 +42,7 @@ class _Journal(msgspec.Struct):
 
 def report(arguments: argparse.Namespace) -> int:
     """Prints the report of a run: of its end, or so far, or what is known of one that was killed."""
-    shown = _told(RunDir(arguments.run))
+    shown = _told(find_run(arguments.run))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return 0
@@ -54,7 +56,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _told(run: RunDir) -> dict[str, Any]:
     """What there is. Raises RunError if there is nothing."""
-    if run.is_locked():
+    if is_alive(run):
         with Connection(run) as connection:
             status = connection.ask(StatusRequest()).status
         assert status is not None

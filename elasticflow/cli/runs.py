@@ -13,17 +13,19 @@ from rich.live import Live
 from rich.text import Text
 
 from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import duration, evaluation_line, figures
 from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
+from elasticflow.presence import is_alive, wait_until_over
 from elasticflow.run_dir import RunDir
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report."""
-    run = RunDir(arguments.run)
-    if not run.is_locked() and run.report.exists():
+    run = find_run(arguments.run)
+    if not is_alive(run) and run.report.exists():
         report = run.report.read_bytes()
         print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
         return 0
@@ -61,7 +63,7 @@ def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any] | N
     try:
         return connection.next_status()
     except RunError:
-        report = None if run.is_locked() else read_report(run)
+        report = None if is_alive(run) else read_report(run)
         if report is None:
             raise
         return {**report, "news": news + 1}
@@ -78,6 +80,8 @@ def as_text(status: Mapping[str, Any]) -> str:
         figures(status),
         f"target: {status['target_workers']} workers ({status['target_reason']})",
     ]
+    if status["shortage"]:
+        lines.append(f"size: {status['shortage']}")
     if status["evaluation"]:
         lines.append(evaluation_line(status["evaluation"]))
     if status["checkpoint_step"] is not None:
@@ -100,6 +104,7 @@ def as_text(status: Mapping[str, Any]) -> str:
 def _notable(member: Mapping[str, Any]) -> str:
     """What is not so of most members."""
     parts = [
+        member.get("place", ""),
         "stands by" if member.get("standby") else "",
         f"number {member['incarnation']}" if member.get("incarnation", 1) > 1 else "",
         f"{member['dropped_messages']} messages dropped" if member["dropped_messages"] else "",
@@ -126,7 +131,7 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
 
 def scale(arguments: argparse.Namespace) -> int:
     """Asks a run to go on with another number of workers."""
-    with Connection(RunDir(arguments.run)) as connection:
+    with Connection(find_run(arguments.run)) as connection:
         connection.ask(ScaleRequest(workers=arguments.workers))
     print(f"{arguments.run}: {arguments.workers} workers asked for")
     return 0
@@ -134,12 +139,12 @@ def scale(arguments: argparse.Namespace) -> int:
 
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
-    run = RunDir(arguments.run)
+    run = find_run(arguments.run)
     with Connection(run) as connection, contextlib.suppress(RunError):  # it is over
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
         while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
             pass
-    run.wait_until_free()
+    wait_until_over(run)
     report = read_report(run)
     if not report or report["state"] == "failed":
         raise RunError(f"{run.path}: did not stop well: {report['text'] if report else 'it left no report'}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,16 +18,17 @@ import msgspec
 
 from elasticflow import config
 from elasticflow.cli.connection import Connection
+from elasticflow.cli.folders import new_folder, newest_folder
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
+from elasticflow.presence import read_address, wait_until_over
 from elasticflow.program import parse
 from elasticflow.run_dir import EXIT_CODES, RunDir, last_line
 
-RUNS = Path("runs")
 OPTIONS = {
     "workers": "how many workers, N or MIN..MAX",
     "servers": "how many parameter servers",
@@ -61,12 +61,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help="Python file that defines model() and forward()"
     )
+    add_settings(parser)
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/local.yaml")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Options that are settings of a run."""
     for name, text in OPTIONS.items():
         kind = type(getattr(Config(), name))
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, type=kind, metavar=METAVARS.get(name, "N"), help=text)
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/local.yaml")
     parser.add_argument(
         "--timeline", action="store_true", default=None, help="record when workers compute and wait"
     )
@@ -79,34 +84,12 @@ def settings(arguments: argparse.Namespace) -> Config:
         options["program"] = os.path.abspath(arguments.program)
     chosen = config.make(arguments.config, options)
     if arguments.resume and (chosen.program or chosen.run_dir):
-        run = RunDir(chosen.run_dir or _newest_folder(chosen))
+        run = RunDir(chosen.run_dir or newest_folder(chosen))
         before = msgspec.to_builtins(run.config())
         chosen = config.make(arguments.config, {**options, "run_dir": str(run.path)}, before)
     if not chosen.program:
         raise ConfigError("which program? Name a Python file that defines model() and forward().")
     return msgspec.structs.replace(chosen, program=os.path.abspath(chosen.program))
-
-
-def _folders(chosen: Config) -> list[tuple[int, Path]]:
-    """Folders of earlier runs of the program that were named by us, with their numbers."""
-    stem = Path(chosen.program).stem
-    found = [(re.fullmatch(rf"{re.escape(stem)}-(\d+)", path.name), path) for path in RUNS.glob("*")]
-    return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _new_folder(chosen: Config) -> Path:
-    last = max((number for number, _ in _folders(chosen)), default=0)
-    return RUNS / f"{Path(chosen.program).stem}-{last + 1}"
-
-
-def _newest_folder(chosen: Config) -> Path:
-    folders = _folders(chosen)
-    if not folders:
-        what = os.path.basename(chosen.program)
-        raise ConfigError(
-            f"--resume: there is no run of {what} in {RUNS.resolve()}; name its folder with --run-dir."
-        )
-    return folders[-1][1]
 
 
 class _Folder:
@@ -155,11 +138,11 @@ def _make_folder(chosen: Config, resume: bool) -> _Folder:
     if chosen.run_dir:
         return _Folder(Path(chosen.run_dir), chosen, resume)
     while True:
-        path = _new_folder(chosen)
+        path = new_folder(chosen)
         try:
             return _Folder(path, chosen, resume)
         except RunError:
-            if _new_folder(chosen) == path:
+            if new_folder(chosen) == path:
                 raise
 
 
@@ -168,6 +151,11 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.program:
         parse(arguments.program)
     chosen = settings(arguments)
+    if chosen.backend != "local" and not arguments.resume:
+        raise ConfigError(
+            f"backend: {chosen.backend}: 'train' runs a program here, 'elasticflow submit' elsewhere."
+        )
+    chosen = msgspec.structs.replace(chosen, backend="local")
     parse(chosen.program)
     folder = _make_folder(chosen, arguments.resume)
     run = folder.run
@@ -189,7 +177,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
                 display.line(f"{run.path}: {_how_to_leave(run)}")
             watch(run, display, lambda connection: stopping.interrupted(connection, display))
             code = master.wait()
-            run.wait_until_free()  # a master whose supervisor was killed goes on by itself
+            wait_until_over(run)  # a master whose supervisor was killed goes on by itself
             report = read_report(run)
             if report:
                 display.show(report)  # what happened after the last status that came
@@ -274,6 +262,6 @@ def _end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
     master.terminate()
     master.wait()
     with contextlib.suppress(RunError, ProcessLookupError):  # where its supervisor was killed before
-        os.kill(run.read_address().pid, signal.SIGTERM)
-    run.wait_until_free()
+        os.kill(read_address(run).pid, signal.SIGTERM)
+    wait_until_over(run)
     signal.signal(signal.SIGINT, before)

@@ -13,6 +13,7 @@ from elasticflow import checkpoint
 from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.progress import Display, duration, evaluation_line
 from elasticflow.errors import RunError
+from elasticflow.presence import is_alive
 from elasticflow.run_dir import RunDir
 from elasticflow.storage import DirectoryStorage
 
@@ -31,7 +32,7 @@ def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], Non
                 except KeyboardInterrupt:
                     interrupted(connection)
     except RunError:
-        if run.is_locked():
+        if is_alive(run):
             raise
 
 

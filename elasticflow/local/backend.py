@@ -41,7 +41,7 @@ class LocalBackend(Backend):
     A member whose nursery has died is watched by a descriptor of its own: ``_orphans``.
     """
 
-    host = "127.0.0.1"
+    host = member_host = "127.0.0.1"
 
     def __init__(self, config: Config, run_dir: str) -> None:
         self._config, self._run_dir, self._place = config, run_dir, _Place(run_dir)

@@ -43,6 +43,7 @@ from elasticflow.settings import MemberSettings
 ALWAYS = (
     "numpy.random",
     "zmq",
+    "elasticflow.local.backend",
     "elasticflow.worker.worker",
     "elasticflow.strategies",
     "elasticflow.storage",

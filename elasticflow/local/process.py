@@ -50,11 +50,12 @@ class Process(msgspec.Struct, frozen=True):
         os.close(descriptor)
         return None
 
-    def kill(self) -> None:
-        """Does nothing if it has ended."""
+    def kill(self, *numbers: int) -> None:
+        """Sends it signals, by default SIGKILL; does nothing if it has ended."""
         watched = self.watch()
         if watched is not None:
-            _kill(watched)
+            for number in numbers or (signal.SIGKILL,):
+                _send(watched, number)
             os.close(watched)
 
     def record(self, path: Path) -> None:
@@ -70,9 +71,9 @@ def recorded(path: Path) -> Process | None:
     return None
 
 
-def _kill(watched: int) -> None:
+def _send(watched: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        signal.pidfd_send_signal(watched, number)
 
 
 def has_ended(watched: int, timeout_s: float = 0.0) -> bool:
@@ -82,11 +83,12 @@ def has_ended(watched: int, timeout_s: float = 0.0) -> bool:
     return bool(poller.poll(timeout_s * 1000))
 
 
-def end(processes: Iterable[Process]) -> None:
-    """Kills processes, and waits until they have ended; those that have already are left alone."""
+def end(processes: Iterable[Process], *numbers: int) -> None:
+    """Sends processes signals, by default SIGKILL, and waits until they have ended."""
     watched = [fd for process in processes if (fd := process.watch()) is not None]
     for fd in watched:
-        _kill(fd)
+        for number in numbers or (signal.SIGKILL,):
+            _send(fd, number)
     deadline = time.monotonic() + END_S
     for fd in watched:
         has_ended(fd, max(0.0, deadline - time.monotonic()))

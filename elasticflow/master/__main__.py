@@ -12,11 +12,10 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator
 
 from elasticflow.backend import load_backend
 from elasticflow.errors import ElasticFlowError
-from elasticflow.fingerprint import THREAD_SETTINGS
+from elasticflow.fingerprint import one_thread
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.run_dir import EXIT_CODES, RunDir
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         backend = load_backend(run.config().backend)
     except ElasticFlowError as error:
         return ready.failed(error)
-    with _one_thread():
+    with one_thread():
         from elasticflow.master.server import serve
 
     def master(again: bool) -> int:
@@ -81,18 +80,6 @@ class _Ready:
         say(f"Error: {error}")
         self(str(error))
         return 1
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Has NumPy's libraries start no threads while they are loaded: those would not survive a fork."""
-    before = dict(os.environ)
-    os.environ.update(dict.fromkeys(THREAD_SETTINGS, "1"))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 if __name__ == "__main__":

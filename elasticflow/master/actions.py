@@ -145,6 +145,11 @@ class ResizedAction:
 
 
 @dataclass(frozen=True)
+class HandOverAction:
+    """Have another master started elsewhere, which goes on from the newest commit."""
+
+
+@dataclass(frozen=True)
 class EndAction:
     """The run is over."""
 
@@ -156,5 +161,5 @@ class EndAction:
 Action: TypeAlias = (
     StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
     | SettledAction | CommitAction | QuarantineAction | AttemptAction | QuitAction | NoteAction
-    | FaultAction | RegroupedAction | ResizedAction | EndAction
+    | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
 )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from elasticflow.messages import (
+    Departing,
     Failed,
     Faulty,
     Heartbeat,
@@ -22,12 +23,13 @@ from elasticflow.messages import (
 
 @dataclass(frozen=True)
 class ExitedEvent:
-    """The backend says that a process has ended. failed: by an error of its own; else it was killed,
-    taken away, or done."""
+    """The backend says that a process has ended. failed: by an error of its own; else it was killed, or
+    done. taken: the cluster took its place away, which says nothing about the process."""
 
     name: str
     failed: bool
     text: str
+    taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,30 @@ class OversleptEvent:
 
 
 @dataclass(frozen=True)
+class ExpiryEvent:
+    """A worker's place ends at a known time: from ``replace_s`` on another is wanted, and by ``leave_s``
+    it must have left. Times are those of the master's clock."""
+
+    name: str
+    replace_s: float
+    leave_s: float
+
+
+@dataclass(frozen=True)
+class LimitEvent:
+    """The master's own place, and the servers', ends: they must have moved by ``leave_s``."""
+
+    leave_s: float
+
+
+@dataclass(frozen=True)
 class TimeEvent:
     """Time has passed."""
 
 
 Event: TypeAlias = (
-    Join | Ready | Heartbeat | Leaving | Failed | Faulty | Progress | Lost | Written | Troubled | Offer
+    Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
+    | Offer
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
-    | OversleptEvent | TimeEvent
+    | OversleptEvent | ExpiryEvent | LimitEvent | TimeEvent
 )  # fmt: skip

@@ -49,6 +49,8 @@ class MemberState(str, Enum):
 class Member(msgspec.Struct):
     """A worker or server that is there, or has been asked for.
 
+    replace_s, leave_s: when its place ends, as ExpiryEvent tells; None: nobody knows of an end.
+    expiring: that is soon, and another was asked for in its stead.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
     was heard since; doubted_by: workers that cannot reach this server.
     """
@@ -70,6 +72,9 @@ class Member(msgspec.Struct):
     refused: int = 0
     usage: Usage = msgspec.field(default_factory=Usage)
     was_ready: bool = False
+    replace_s: float | None = None
+    leave_s: float | None = None
+    expiring: bool = False
 
 
 def number_of(name: str) -> int:

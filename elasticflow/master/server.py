@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from elasticflow.backend import How, load_backend
+from elasticflow.backend import MASTER, How, load_backend
 from elasticflow.checkpoint import (
     Manifest,
     check_model,
@@ -30,6 +30,7 @@ from elasticflow.keys import MasterKeys, read_keys
 from elasticflow.layout import Layout
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.fence import Fence, Superseded
 from elasticflow.master.journal import Journal, JournalWriter, read_journal
 from elasticflow.master.log import say
 from elasticflow.master.members import MemberState, RunState
@@ -82,10 +83,18 @@ class Master:
     """One run's master; after a death, the one that goes on in its place."""
 
     def __init__(
-        self, run: RunDir, config: Config, context: Context, keys: MasterKeys, resume: bool, again: bool
+        self,
+        run: RunDir,
+        config: Config,
+        context: Context,
+        keys: MasterKeys,
+        resume: bool,
+        again: bool,
+        term: int | None,
     ) -> None:
         self._run, self._config = run, config
         self._storage = DirectoryStorage(run.path)
+        self._fence = Fence(self._storage, term) if term else None
         load_strategy(config.strategy)
         before = read_journal(run.journal) if again else None
         self._adopts = before is not None
@@ -108,6 +117,7 @@ class Master:
         """By member: a number that changes with the master, and with the member's connection."""
         self._watchers: list[tuple[bytes, int]] = []
         self._news = 0
+        self._size: tuple[int, int, str] | None = None
         self._end: ac.EndAction | None = None
         self._woken_s = time.monotonic()
 
@@ -147,6 +157,7 @@ class Master:
             self._turn(None if at_s is None else at_s - time.monotonic())
             self._excuse(time.monotonic() - self._woken_s)
             self._handle(ev.TimeEvent())
+            self._tell_size()
             self._answer_watchers()
         return self._farewell(self._end)
 
@@ -180,7 +191,11 @@ class Master:
     def _turn(self, timeout_s: float | None) -> None:
         """Waits for something to happen, and handles it."""
         poller = zmq.Poller()
-        ours = (self._listener.socket, self._listener.monitor, self._background.fd, self._journal.fd)
+        ours = [self._listener.socket, self._listener.monitor, self._background.fd, self._journal.fd]
+        ours += [self._fence.fd] if self._fence else []
+        if (backend_s := self._backend.next_time_s()) is not None:
+            left_s = backend_s - time.monotonic()
+            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         for source in (*ours, *self._backend.wait_fds()):
             poller.register(source, zmq.POLLIN)
         if self._client_fd is not None:
@@ -193,9 +208,11 @@ class Master:
         self._receive()
         self._background.turn()
         self._journal.turn()
+        if self._fence and self._fence.fd in ready:
+            self._fence.check()
         if self._client_fd in ready:
             self._lose_client()
-        if ready.difference(ours, (self._client_fd,)):
+        if ready.difference(ours, (self._client_fd,)) or backend_s is not None and self._woken_s >= backend_s:
             self._bury()
 
     def _excuse(self, late_s: float) -> None:
@@ -205,9 +222,25 @@ class Master:
 
     def _bury(self) -> None:
         for ended in self._backend.ended():
-            if ended.how is not How.KILLED:
+            if ended.how in (How.DONE, How.FAILED):
                 self._hear_out(ended.name)
-            self._handle(ev.ExitedEvent(ended.name, ended.how is How.FAILED, ended.text))
+            failed, taken = ended.how is How.FAILED, ended.how is How.TAKEN
+            self._handle(ev.ExitedEvent(ended.name, failed, ended.text, taken))
+        for kind, text in self._backend.notes():
+            self._note(kind, text)
+        for name, (replace_s, leave_s) in self._backend.ends_s().items():
+            if name != MASTER:
+                self._handle(ev.ExpiryEvent(name, replace_s, leave_s))
+            elif time.monotonic() >= replace_s:
+                self._handle(ev.LimitEvent(leave_s))
+
+    def _tell_size(self) -> None:
+        """Writes down how many workers there are, and why there are not more, when that changes."""
+        size = self._state.num_ready, self._state.target, self._backend.shortage()
+        if size != self._size:
+            self._size = size
+            self._story.sized(*size)
+            self._news += 1
 
     def _lose_client(self) -> None:
         """Whoever started the run is gone, or has let go of it."""
@@ -255,6 +288,8 @@ class Master:
         return end
 
     def _close(self) -> None:
+        if self._fence:
+            self._fence.close()
         self._background.close()
         self._journal.close()
         self._listener.close(linger_ms=1000)
@@ -262,6 +297,20 @@ class Master:
     def close(self) -> None:
         """Ends all processes at once; for a run that failed to start, or is told to end."""
         self._backend.close()
+        self._close()
+
+    def leave(self) -> None:
+        """Whoever told this master to end may mean it alone."""
+        if self._backend.comes_again():
+            self.abandon()
+        else:
+            self.close()
+
+    def abandon(self) -> None:
+        """Leaves the run to another master, which is there, or will come."""
+        with contextlib.suppress(OSError):
+            self._journal.write_now(self._remembered())
+        self._backend.abandon()
         self._close()
 
     # --- messages --------------------------------------------------------------------------------
@@ -274,6 +323,7 @@ class Master:
             if route in closed:
                 del self._routes[name]
                 self._handle(ev.DisconnectedEvent(name))
+                self._backend.look()
 
     def _take(self, route: bytes, message: ToMaster) -> None:
         if isinstance(message, StatusRequest):
@@ -350,7 +400,7 @@ class Master:
         """Answers those who wait for news, with one status for all of them."""
         due = [route for route, seen in self._watchers if seen < self._news or self._end]
         if due:
-            status = self._story.status(self._state, **self._counters())
+            status = self._story.status(self._state, places=self._places(), **self._counters())
             answer = Answer(status={**status, "news": self._news})
             for route in due:
                 self._send(route, answer)
@@ -359,6 +409,9 @@ class Master:
     def _counters(self) -> dict[str, int]:
         listener = self._listener
         return {"incarnation": self._incarnation, "dropped": listener.dropped, "refused": listener.refused}
+
+    def _places(self) -> dict[str, str]:
+        return {name: where for name in self._state.members if (where := self._backend.where(name))}
 
     def _note(self, kind: str, text: str) -> None:
         self._story.note(ac.NoteAction(kind, text))
@@ -405,27 +458,14 @@ class Master:
         self._finish(ac.EndAction(RunState.FAILED, text))
 
     def _start(self, action: ac.StartAction) -> None:
-        config = self._config
         self._backend.start(
-            MemberSettings(
+            MemberSettings.of(
+                self._config,
                 name=action.name,
                 role=action.role,
-                host=self._backend.host,
+                host=self._backend.member_host,
                 master=self.endpoint,
-                keys=str(self._run.member_keys),
                 run_dir=str(self._run.path),
-                program=config.program,
-                data=config.data,
-                strategy=config.strategy,
-                seed=config.seed,
-                threads=config.threads,
-                batch_size=config.batch_size,
-                num_slices=config.num_slices,
-                heartbeat_s=config.heartbeat_s,
-                lost_s=config.lost_s,
-                storage_patience_s=config.storage_patience_s,
-                encrypt_data=config.encrypt_data,
-                timeline=config.timeline,
                 started_s=time.time(),
             )
         )
@@ -443,11 +483,16 @@ class Master:
     def _commit(self, action: ac.CommitAction) -> None:
         manifest = self._manifest_of(action)
         self._background.submit(
-            lambda: commit(self._storage, manifest),
+            lambda: self._commit_now(manifest),
             lambda _, error: self._handle(ev.CommittedEvent(action.tick, error)),
             self._tell_trouble,
         )
         self._background.submit(self._prune, lambda _, error: self._not_pruned(error), lambda text: None)
+
+    def _commit_now(self, manifest: Manifest) -> None:
+        if self._fence:
+            self._fence.check()
+        commit(self._storage, manifest)
 
     def _prune(self) -> None:
         prune(self._storage, self._config.keep_checkpoints)
@@ -510,6 +555,15 @@ class Master:
         for name in action.names:
             self._tell(name, Attempt(tick=action.tick, slice=action.slice))
 
+    def _hand_over(self, action: ac.HandOverAction) -> None:
+        with contextlib.suppress(OSError):
+            self._journal.write_now(self._remembered())
+        try:
+            self._backend.hand_over()
+        except RunError as error:
+            self._note("warning", f"no other master can take over: {error}")
+            self._handle(ev.StopEvent("the time limit of master and servers is near"))
+
     def _finish(self, action: ac.EndAction) -> None:
         self._note("end", action.text)
         if action.detail:
@@ -534,6 +588,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.FaultAction: Master._tell_fault,
     ac.RegroupedAction: Master._tell_regrouped,
     ac.ResizedAction: Master._tell_resized,
+    ac.HandOverAction: Master._hand_over,
     ac.EndAction: Master._finish,
 }
 
@@ -590,11 +645,18 @@ _SOURCES = {
 
 
 def serve(
-    run_dir: str, *, resume: bool, again: bool, ready: Callable[[str], None], client_fd: int | None
+    run_dir: str,
+    *,
+    resume: bool,
+    again: bool,
+    ready: Callable[[str], None],
+    client_fd: int | None = None,
+    term: int | None = None,
 ) -> ac.EndAction:
-    """A master's whole life. The run's lock is held by whoever calls this.
+    """A master's whole life. The run's lock is held, or the term was claimed, by whoever calls this.
 
     again: in place of a master that died. ready: told once this one listens.
+    Raises Superseded if the run is another master's by now.
     """
     run = RunDir(run_dir)
     config = run.config()
@@ -603,7 +665,7 @@ def serve(
     authenticator = admit_only_members(context, keys.member)
     try:
         try:
-            master = Master(run, config, context, keys, resume, again)
+            master = Master(run, config, context, keys, resume, again, term)
         except zmq.ZMQError as error:
             where = f"port {config.port}" if config.port else "a port"
             raise RunError(
@@ -616,8 +678,11 @@ def serve(
         ready("")
         try:
             end = master.run(client_fd)
+        except Superseded:
+            master.abandon()
+            raise
         except (SystemExit, ElasticFlowError):  # otherwise another master will go on with the members
-            master.close()
+            master.leave()
             raise
         run.address.unlink(missing_ok=True)
         return end

@@ -25,6 +25,7 @@ from elasticflow.master.actions import (
     EndAction,
     FaultAction,
     HaltAction,
+    HandOverAction,
     KillAction,
     NoteAction,
     PlanAction,
@@ -41,6 +42,8 @@ from elasticflow.master.events import (
     DisconnectedEvent,
     Event,
     ExitedEvent,
+    ExpiryEvent,
+    LimitEvent,
     OversleptEvent,
     ReconnectedEvent,
     ScaleEvent,
@@ -53,6 +56,7 @@ from elasticflow.master.quarantine import Quarantine
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.messages import (
     Assignment,
+    Departing,
     Excluded,
     Failed,
     Faulty,
@@ -77,6 +81,8 @@ MOST_EARLY_DEATHS = 10
 """So many processes in a row that die before they are ready, and none that lives, end the run."""
 PLANS = 1_000_000
 """More plans than a master makes that it has no time to write down."""
+_HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
+"""States of a worker that is meant to stay."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
 DOUBT_S = 0.25
@@ -143,6 +149,10 @@ class MasterState:
         self._inherited: frozenset[str] = frozenset()
         """Members that may know of a generation that was not written down."""
         self._cut_s: float | None = None
+        self._move_by_s: float | None = None
+        """When this master must have handed over; None: it may stay."""
+        self._moving_cut = False
+        """Whether the checkpoint to hand over with is still to be ordered."""
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
         if memory:
             self._remember(memory)
@@ -151,6 +161,7 @@ class MasterState:
             Ready: self._on_ready,
             Heartbeat: self._on_heartbeat,
             Leaving: self._on_leaving,
+            Departing: self._on_departing,
             Failed: self._on_failed,
             Faulty: self._on_faulty,
             Progress: self._on_progress,
@@ -165,6 +176,8 @@ class MasterState:
             ScaleEvent: self._on_scale,
             StopEvent: self._on_stop,
             OversleptEvent: self._on_overslept,
+            ExpiryEvent: self._on_expiry,
+            LimitEvent: self._on_limit,
             TimeEvent: self._on_time,
         }
 
@@ -184,6 +197,11 @@ class MasterState:
     def regrouping(self) -> bool:
         """Whether a server was lost, and the others wait to go on."""
         return self.row.generation > 0 and self.row.phase is not Phase.SERVING
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that take part."""
+        return len(self.of("worker", MemberState.READY))
 
     @property
     def committed_tick(self) -> int | None:
@@ -271,7 +289,8 @@ class MasterState:
             actions += self._replace(name, now_s)
         for member in self.members.values():
             member.heard_s = member.since_s = now_s
-            member.doubted_s = None
+            member.doubted_s = member.replace_s = member.leave_s = None
+            member.expiring = False
             member.doubted_by.clear()
             member.pid = living.get(member.name, member.pid)
             if member.role == "worker":
@@ -303,25 +322,26 @@ class MasterState:
         if self._all_made and self.spec:
             return []
         actions: list[Action] = []
-        staying = [m for m in self.of("worker") if m.state not in (MemberState.DRAINING, MemberState.LOST)]
+        going = (MemberState.DRAINING, MemberState.LOST)
+        staying = [m for m in self.of("worker") if m.state not in going and not m.expiring]
         for _ in range(self.target - len(staying)):
             actions += self._start(f"worker-{self._next_worker}", "worker", now_s)
             self._next_worker += 1
         surplus = len(staying) - self.target
         if surplus > 0:
             for member in sorted(staying, key=_use)[:surplus]:
-                actions += self._drain(member)
+                actions += self._drain(member, self.reason)
             actions += self._replan()
         return actions
 
-    def _drain(self, member: Member) -> list[Action]:
+    def _drain(self, member: Member, reason: str) -> list[Action]:
         if member.state is MemberState.STARTING:
             del self.members[member.name]
             return [KillAction(member.name)]
         # One that is loading has no slices to end, and may not listen for Drain yet.
         loading, member.state = member.state is MemberState.LOADING, MemberState.DRAINING
-        leave = QuitAction(member.name, self.reason) if loading else DrainAction(member.name)
-        return [leave, NoteAction("info", f"{member.name} is drained: {self.reason}")]
+        leave = QuitAction(member.name, reason) if loading else DrainAction(member.name)
+        return [leave, NoteAction("info", f"{member.name} is drained: {reason}")]
 
     def _on_join(self, event: Join, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
@@ -402,7 +422,7 @@ class MasterState:
         first, member.was_ready = not member.was_ready, True
         text = f"{event.name} has joined, {event.started_s:.2f} s after it was asked for"
         notes: list[Action] = [NoteAction("info", text)] if first else []
-        return [*notes, *self._replan(), *self._attempts(event.name)]
+        return [*notes, *self._relieve(now_s), *self._replan(), *self._attempts(event.name)]
 
     def _replan(self) -> list[Action]:
         """A new plan, if the workers that are ready are not those of the present one."""
@@ -493,6 +513,7 @@ class MasterState:
         """Everything after this version has not happened."""
         reached, self.version = self.version, start.tick
         self._last_made = self._all_made = False
+        self._moving_cut = self._move_by_s is not None and self._move_by_s < float("inf")
         if self.state is RunState.FINISHING and not self.stop_reason:
             self.state = RunState.RUNNING
         self.commits.forget()
@@ -559,7 +580,7 @@ class MasterState:
         self.row.offers[event.name] = tuple(possible)
         return actions + self._form(now_s)
 
-    def _lose_server(self, server: Member, why: str, now_s: float) -> list[Action]:
+    def _lose_server(self, server: Member, why: str, now_s: float, taken: bool = False) -> list[Action]:
         """Another one takes its place, and all go on from what they have in common."""
         gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why)]
         self.troubles.pop(server.name, None)
@@ -567,7 +588,7 @@ class MasterState:
             server.state, server.since_s = MemberState.LOST, now_s
             return gone
         del self.members[server.name]
-        if not server.was_ready:
+        if not server.was_ready and not taken:
             self._early_deaths += 1
             if self._early_deaths > MOST_EARLY_DEATHS:
                 text = f"{self._early_deaths} processes in a row died before they were ready"
@@ -594,6 +615,29 @@ class MasterState:
             self._all_made |= self._last_made and member.state is not MemberState.DRAINING
             member.state = MemberState.DRAINING
         return []
+
+    def _on_departing(self, event: Departing, now_s: float) -> list[Action]:
+        """It has to go: the others do its slices, and another is asked for. That is nobody's fault."""
+        member = self.members.get(event.name)
+        if member is None or member.state in (MemberState.DRAINING, MemberState.LOST):
+            return []
+        return [*self._drain(member, event.reason), *self._replan(), *self._size(now_s), *self._judge(now_s)]
+
+    def _on_expiry(self, event: ExpiryEvent, now_s: float) -> list[Action]:
+        member = self.members.get(event.name)
+        if member is not None:
+            member.replace_s, member.leave_s = event.replace_s, event.leave_s
+        return []
+
+    def _relieve(self, now_s: float) -> list[Action]:
+        """Drains workers whose places end soon: when others have come in their stead, or it is time."""
+        expiring = [m for m in self.of("worker", *_HERE) if m.expiring]
+        num_fresh = sum(not m.expiring for m in self.of("worker", MemberState.READY))
+        actions: list[Action] = []
+        for left, member in zip(range(len(expiring), 0, -1), sorted(expiring, key=_leave_s), strict=True):
+            if num_fresh + left > self.target or now_s >= _leave_s(member):
+                actions += self._drain(member, "its time limit is near")
+        return [*actions, *self._replan(), *self._judge(now_s)] if actions else []
 
     def _on_lost(self, event: Lost, now_s: float) -> list[Action]:
         """A connection in the data plane closed. A worker is dead then, or as good as; a server is asked."""
@@ -666,8 +710,8 @@ class MasterState:
         if event.failed:
             return self._fail(member, event.text, now_s)
         if member.role == "server":
-            return self._lose_server(member, event.text, now_s)
-        if not member.was_ready:
+            return self._lose_server(member, event.text, now_s, event.taken)
+        if not member.was_ready and not event.taken:
             self._early_deaths += 1
             if self._early_deaths > MOST_EARLY_DEATHS:
                 text = f"{self._early_deaths} workers in a row died before they were ready"
@@ -805,7 +849,8 @@ class MasterState:
         if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
             return self._end(RunState.STOPPED, text)
-        return self._settled(tick)
+        moving = self._move_by_s is not None and not self._moving_cut
+        return [*self._settled(tick), *(self._hand_over("all that was done is committed") if moving else [])]
 
     # --- time --------------------------------------------------------------------------------------
 
@@ -814,21 +859,51 @@ class MasterState:
         for member in [*self.of("server"), *self.of("worker")]:
             if member.name in self.members and not self.ended:
                 actions += self._check_alive(member, now_s)
+        if self.ended:
+            return actions
+        actions += self._check_expiries(now_s)
         if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
-            self._cut_s = now_s
+            self._cut_s, self._moving_cut = now_s, False
             actions.append(CutAction(self.row.leader, finish=False))
+        if self._move_by_s is not None and now_s >= self._move_by_s:
+            actions += self._hand_over("the newest checkpoint must do")
         return actions
+
+    def _check_expiries(self, now_s: float) -> list[Action]:
+        """Asks for others in time, and has those leave whose places end."""
+        due = [m for m in self.of("worker", *_HERE) if now_s >= _replace_s(m) and not m.expiring]
+        for member in due:
+            member.expiring = True
+        overdue = any(m.expiring and now_s >= _leave_s(m) for m in self.of("worker", *_HERE))
+        return [*(self._size(now_s) if due else []), *(self._relieve(now_s) if due or overdue else [])]
+
+    def _on_limit(self, event: LimitEvent, now_s: float) -> list[Action]:
+        if self._move_by_s is not None:
+            return []
+        self._move_by_s = event.leave_s
+        if self.state is RunState.STARTING:
+            return self._hand_over("nothing was done yet")
+        self._moving_cut = self.state is RunState.RUNNING
+        return [NoteAction("info", "the time limit of master and servers is near: a checkpoint, then a move")]
+
+    def _hand_over(self, why: str) -> list[Action]:
+        self._move_by_s = float("inf")  # once
+        return [NoteAction("info", f"another master takes over; {why}"), HandOverAction()]
 
     def next_time_s(self) -> float | None:
         """When to send a TimeEvent at the latest."""
         times = [at_s for m in self.members.values() if (at_s := self._patience_ends_s(m)) is not None]
         if self.row.phase is Phase.SERVING and self._cut_due_s() < float("inf"):
             times.append(self._cut_due_s())
-        return min(times, default=None)
+        times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
+        times += [] if self._move_by_s is None else [self._move_by_s]
+        return min((at_s for at_s in times if at_s < float("inf")), default=None)
 
     def _cut_due_s(self) -> float:
         """When the next checkpoint is to be ordered from here."""
         _, every_s = self.config.checkpoint_interval
+        if self._moving_cut and not self.stop_reason:
+            return float("-inf")
         if every_s is None or self._cut_s is None or self.stop_reason:
             return float("inf")
         return self._cut_s + every_s
@@ -896,6 +971,14 @@ class MasterState:
             QuitAction(member.name, text) for role in ("worker", "server") for member in self.of(role)
         ]
         return [*quits, EndAction(state, text, detail)]
+
+
+def _replace_s(member: Member) -> float:
+    return float("inf") if member.replace_s is None else member.replace_s
+
+
+def _leave_s(member: Member) -> float:
+    return float("inf") if member.leave_s is None else member.leave_s
 
 
 def _use(member: Member) -> tuple[int, float]:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -57,6 +57,15 @@ class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
     reason: str
 
 
+class Size(msgspec.Struct):
+    """So many workers took part from then on; why: there were not as many as wanted."""
+
+    time_s: float
+    ready: int
+    wanted: int
+    why: str
+
+
 class StoryMemory(msgspec.Struct, kw_only=True):
     """All of the past that a new master has to know. started_at: since 1970. time_s: when it was remembered.
 
@@ -79,6 +88,7 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     parts: list[PartStory] = []
     parts_failed: int = 0
     resizes: list[Resize] = []
+    sizes: list[Size] = []
     usage: dict[str, Usage] = {}
     gone: Usage = Usage()
     num_ready: int = 0
@@ -153,6 +163,11 @@ class Story:
         """The number of workers to have has changed."""
         self._memory.resizes.append(Resize(self._time_s(), old, new, reason))
         del self._memory.resizes[:-KEPT]
+
+    def sized(self, ready: int, wanted: int, why: str) -> None:
+        """So many workers take part from now on, or there is another reason why there are not more."""
+        self._memory.sizes.append(Size(self._time_s(), ready, wanted, why))
+        del self._memory.sizes[:-KEPT]
 
     def progress(self, state: MasterState, progress: Progress) -> None:
         """News from the leading server; that of a past generation is none."""
@@ -275,6 +290,8 @@ class Story:
             "steps_redone": faults.steps_lost,
             "storage_trouble": "; ".join(f"{f.member}: {f.text}" for f in faults.open("storage")),
             "resizes": msgspec.to_builtins(memory.resizes[-most:]),
+            "sizes": msgspec.to_builtins(memory.sizes[-most:]),
+            "shortage": memory.sizes[-1].why if memory.sizes else "",
             "num_events": memory.num_events,
             "events": msgspec.to_builtins(memory.events[-most:]),
         }
@@ -315,13 +332,28 @@ class Story:
         return (last - first) * schedule.num_records / schedule.steps_per_epoch / (last_s - first_s)
 
     def status(
-        self, state: MasterState, *, incarnation: int = 1, dropped: int = 0, refused: int = 0
+        self,
+        state: MasterState,
+        *,
+        places: Mapping[str, str] | None = None,
+        incarnation: int = 1,
+        dropped: int = 0,
+        refused: int = 0,
     ) -> dict[str, Any]:
-        """The run as plain values, for JSON. dropped, refused: messages and connections, by the master."""
-        return self._status(state, SHOWN, incarnation, dropped, refused)
+        """The run as plain values, for JSON. dropped, refused: messages and connections, by the master.
+
+        places: by member, where it is, or what it waits for.
+        """
+        return self._status(state, SHOWN, incarnation, dropped, refused, places or {})
 
     def _status(
-        self, state: MasterState, most: int, incarnation: int, dropped: int, refused: int
+        self,
+        state: MasterState,
+        most: int,
+        incarnation: int,
+        dropped: int,
+        refused: int,
+        places: Mapping[str, str],
     ) -> dict[str, Any]:
         self._see(state)
         shown = self.so_far(most)
@@ -347,15 +379,15 @@ class Story:
                 "dropped_messages": dropped,
                 "refused_connections": refused,
             },
-            "servers": [_server(server, state) for server in state.of("server")],
-            "workers": [_member(worker, state) for worker in state.of("worker")],
+            "servers": [_server(server, state, places) for server in state.of("server")],
+            "workers": [_member(worker, state, places) for worker in state.of("worker")],
         }
 
     def report(
         self, state: MasterState, end: EndAction, *, incarnation: int = 1, dropped: int = 0, refused: int = 0
     ) -> dict[str, Any]:
         """How the run went, for report.json: its last status, and more."""
-        status = self._status(state, KEPT, incarnation, dropped, refused)
+        status = self._status(state, KEPT, incarnation, dropped, refused, {})
         over = {"state": "ended"}
         return {
             **status,
@@ -386,15 +418,16 @@ def _fault(fault: Fault) -> dict[str, Any]:
     return {name: getattr(fault, name) for name in shown}
 
 
-def _server(server: Member, state: MasterState) -> dict[str, Any]:
+def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
     standby = bool(state.row.chunks) and server.name not in state.row.holders
-    return {**_member(server, state), "standby": standby, "refused_connections": server.refused}
+    return {**_member(server, state, places), "standby": standby, "refused_connections": server.refused}
 
 
-def _member(member: Member, state: MasterState) -> dict[str, Any]:
+def _member(member: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
     return {
         "name": member.name,
         "host": member.host,
+        "place": places.get(member.name, ""),
         "pid": member.pid,
         "state": member.state.value,
         "step": state.schedule.steps_before(max(0, member.tick)) if state.schedule else 0,

@@ -24,7 +24,9 @@ CRASHED = 70
 """Exit code of a master that met an error nobody expected."""
 TERMINATED = 143
 """Exit code of a master that was asked to end at once, as shells count it."""
-IN_ORDER = (0, 1, 3, TERMINATED)
+SUPERSEDED = 4
+"""Exit code of a master in whose place there is another by now."""
+IN_ORDER = (0, 1, 3, SUPERSEDED, TERMINATED)
 """Exit codes of a master that has ended its run; see ``elasticflow.master.__main__``."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -57,21 +59,25 @@ class Supervisor:
         self._master, self._clear, self._budget = master, clear, budget or Budget()
         self._stopping = False
 
-    def run(self) -> int:
-        """Returns the exit code of the last master; 1 if the supervisor gave up."""
+    def run(self, again: bool = False) -> int:
+        """Returns the exit code of the last master; 1 if the supervisor gave up.
+
+        again: the first of them goes on with what masters of another supervisor have left behind.
+        """
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has died comes here to be buried
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            self._clear()
-            return self._supervise()
+            if not again:
+                self._clear()
+            return self._supervise(again)
         finally:
             self._clear()
             for _ in _reaped():
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _supervise(self) -> int:
-        code = self._attend(self._fork(again=False))
+    def _supervise(self, again: bool) -> int:
+        code = self._attend(self._fork(again))
         while code not in IN_ORDER:
             if self._stopping or code == -signal.SIGTERM:
                 return TERMINATED

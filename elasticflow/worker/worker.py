@@ -32,6 +32,7 @@ from elasticflow.messages import (
     Assignment,
     Attempt,
     Beat,
+    Departing,
     Drain,
     Failed,
     Faulty,
@@ -52,6 +53,7 @@ from elasticflow.slices import Node, nodes_of
 from elasticflow.strategies import Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
+from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Total, total_of
 from elasticflow.worker.timeline import Timeline
 
@@ -466,6 +468,7 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
         keys,
         lambda: running[0].heartbeat() if running else Heartbeat(name=settings.name, tick=-1),
     )
+    on_notice(lambda reason: link.send(Departing(name=settings.name, reason=reason)))
     try:
         link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
         loaded = Loaded(settings)

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import zmq
 
 from elasticflow.checkpoint import folder_of
@@ -58,6 +59,7 @@ from elasticflow.messages import (
     ToServer,
     Troubled,
 )  # fmt: skip
+from elasticflow.network import own_address
 from elasticflow.settings import MemberSettings
 from elasticflow.storage import Storage
 from elasticflow.transport import (
@@ -475,6 +477,7 @@ def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
+    settings = msgspec.structs.replace(settings, host=own_address(settings.host))
     listener = DataListener(context, keys, settings.host, 0, settings.encrypt_data)
     link = MasterLink.of(settings, keys, lambda: server.heartbeat())
     server = ParameterServer(settings, keys, storage, context, listener, link)

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 import zmq
 
+from elasticflow.finder import Finder
 from elasticflow.keys import make_keys, write_secret
-from elasticflow.member import EXIT_ABANDONED, MasterLink, Silence, published_endpoint
+from elasticflow.member import EXIT_ABANDONED, MasterLink, Silence
 from elasticflow.messages import Beat, Drain, FromMaster, Heartbeat, Join, Leaving, Plan, Quit, ToMaster
 from elasticflow.run_dir import Address
 from elasticflow.transport import Context, ControlListener, admit_only_members
@@ -81,6 +82,14 @@ def masters() -> Iterator[Callable[..., Master]]:
             master.die()
 
 
+class Published(Finder):
+    def __init__(self, member: Member, patience_s: float) -> None:
+        self.member, self.patience_s = member, patience_s
+
+    def find(self) -> str | None:
+        return self.member.published
+
+
 class Member:
     def __init__(self, endpoint: str, lost_s: float = 60.0, beats: bool = True) -> None:
         self.published: str | None = None
@@ -91,8 +100,7 @@ class Member:
             endpoint,
             heartbeat=lambda: Heartbeat(name="worker-1", tick=3, generation=2),
             heartbeat_s=0.05,
-            lost_s=lost_s,
-            find_master=lambda: self.published,
+            finder=Published(self, lost_s),
             abandoned=self.abandoned.set,
         )
         if beats:
@@ -255,9 +263,9 @@ def test_silence_is_what_is_not_heard_while_awake() -> None:
 
 
 def test_the_published_address_is_read_as_far_as_it_is_there(tmp_path: Path) -> None:
-    assert published_endpoint(str(tmp_path)) is None
+    assert Finder(str(tmp_path), 60.0).find() is None
     (tmp_path / "master.json").write_bytes(b'{"endpoi')
-    assert published_endpoint(str(tmp_path)) is None
+    assert Finder(str(tmp_path), 60.0).find() is None
     address = Address("tcp://127.0.0.1:7", "here", 1)
     (tmp_path / "master.json").write_bytes(msgspec.json.encode(address))
-    assert published_endpoint(str(tmp_path)) == "tcp://127.0.0.1:7"
+    assert Finder(str(tmp_path), 60.0).find() == "tcp://127.0.0.1:7"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.errors import RunError
+from elasticflow.presence import read_address
 from elasticflow.run_dir import Address, RunDir, publish
 
 
@@ -36,15 +37,15 @@ def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -
 def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     with pytest.raises(RunError, match="over, and left no report"):
-        run.read_address()
+        read_address(run)
     lock = run.hold()
     with pytest.raises(RunError, match="starts or ends just now"):
-        run.read_address()
+        read_address(run)
     publish(run.address, Address("tcp://127.0.0.1:1", "here", 1))
-    assert run.read_address().pid == 1
+    assert read_address(run).pid == 1
     os.close(lock)
     with pytest.raises(RunError, match="this run is over, and left no report"):
-        run.read_address()
+        read_address(run)
     publish(run.report, {"state": "finished", "text": "the end of epoch 1"})
     with pytest.raises(RunError, match="this run is over: finished, the end of epoch 1"):
-        run.read_address()
+        read_address(run)

@@ -1,0 +1,79 @@
+"""``elasticflow submit`` and ``lead``: a run on a cluster, from a login node, and inside of its own job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.backend import load_cluster
+from elasticflow.cli.attach import attach_to
+from elasticflow.cli.folders import new_folder
+from elasticflow.cli.train import add_settings, settings
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError
+from elasticflow.program import parse
+from elasticflow.run_dir import RunDir
+
+FILES = (".yaml", ".yml")
+
+
+def add_submit_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``submit``."""
+    what = "a file of settings (.yaml), a program (.py), or both"
+    parser.add_argument("names", metavar="CONFIG|PROGRAM", nargs="*", help=what)
+    add_settings(parser)
+    parser.add_argument("--on", metavar="CLUSTER", help="slurm (default: the settings' backend)")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted; submit nothing")
+    parser.add_argument("--attach", action="store_true", help="show the run until it is over, as 'attach' does")
+
+
+def add_lead_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lead``."""
+    parser.add_argument("program", metavar="PROGRAM", nargs="?")
+    add_settings(parser)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/slurm.yaml")
+    parser.add_argument("--on", metavar="CLUSTER", default="slurm", help="default: slurm")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Prints the id of the job, and nothing else, on stdout."""
+    chosen = _chosen(arguments)
+    cluster = load_cluster(chosen.backend, "submit")
+    if not chosen.run_dir:
+        chosen = msgspec.structs.replace(chosen, run_dir=os.path.abspath(new_folder(chosen)))
+    if arguments.dry_run:
+        print(cluster.dry_run(chosen, arguments.resume), end="")
+        return 0
+    job, folder = cluster.submit(chosen, arguments.resume)
+    print(job, flush=True)
+    if arguments.attach:
+        return attach_to(RunDir(folder))
+    print(f"run: {folder}; 'elasticflow status {job}' tells how it goes", file=sys.stderr)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace) -> Config:
+    """The run's settings. Raises ConfigError, ProgramError."""
+    files = [name for name in arguments.names if Path(name).suffix in FILES]
+    programs = [name for name in arguments.names if name not in files]
+    if len(files) > 1 or len(programs) > 1:
+        named = " ".join(arguments.names)
+        raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
+    arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
+    chosen = settings(arguments)
+    parse(chosen.program)
+    return msgspec.structs.replace(chosen, backend=arguments.on or chosen.backend)
+
+
+def lead(arguments: argparse.Namespace) -> int:
+    """Is the master of a run, until it is over; returns its exit code."""
+    if arguments.program:
+        parse(arguments.program)
+    code: int = load_cluster(arguments.on, "leader").lead(arguments)
+    return code

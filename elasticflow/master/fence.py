@@ -1,0 +1,82 @@
+"""Never two masters: each claims a term in the run's storage, and ends when there is a newer one.
+
+A cluster that has lost sight of a node starts the run's master anew on another, while the old one may
+live on. Whoever claims the highest number is the master; the older one finds out by looking, and one
+that cannot look for ``lease_s`` must take it that there is another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+
+from elasticflow.errors import RunError
+from elasticflow.storage import Storage
+
+FOLDER = "terms"
+LOOK_S = 2.0
+LEASE_S = 60.0
+KEPT = 10
+
+
+class Superseded(RunError):
+    """Another master has this run by now."""
+
+
+def claim(storage: Storage) -> int:
+    """A number higher than anybody has claimed. Raises OSError if the storage fails."""
+    while True:
+        term = newest(storage) + 1
+        with contextlib.suppress(FileExistsError), storage.create(f"{FOLDER}/{term:08}"):
+            break
+    for name in storage.list(FOLDER)[:-KEPT]:
+        storage.remove(f"{FOLDER}/{name}")
+    return term
+
+
+def newest(storage: Storage) -> int:
+    """The highest number that was claimed; 0: none."""
+    return max((int(name) for name in storage.list(FOLDER) if name.isdigit()), default=0)
+
+
+class Fence:
+    """Looks again and again whether this term is the newest. ``fd`` is readable once it is not."""
+
+    def __init__(self, storage: Storage, term: int, look_s: float = LOOK_S, lease_s: float = LEASE_S) -> None:
+        self._storage, self.term = storage, term
+        self._look_s, self._lease_s = look_s, lease_s
+        self._closing = threading.Event()
+        self._seen_s = time.monotonic()
+        self._why = ""
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # Two threads: looking may hang with the storage, and the lease must end all the same.
+        for run in (self._look, self._watch):
+            threading.Thread(target=run, daemon=True, name="fence").start()
+
+    def check(self) -> None:
+        """Looks now. Raises Superseded if the run is another's."""
+        if (now := newest(self._storage)) > self.term:
+            self._lose(f"master of term {self.term} is superseded by that of term {now}")
+        if self._why:
+            raise Superseded(self._why)
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._closing.set()
+
+    def _look(self) -> None:
+        while not self._closing.wait(self._look_s):
+            with contextlib.suppress(OSError, Superseded):
+                self.check()
+                self._seen_s = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(self._look_s):
+            if time.monotonic() - self._seen_s > self._lease_s:
+                self._lose(f"the storage cannot be read for {self._lease_s:g} s: another may be the master")
+
+    def _lose(self, why: str) -> None:
+        self._why = self._why or why
+        os.eventfd_write(self.fd, 1)

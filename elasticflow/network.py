@@ -1,0 +1,58 @@
+"""The address at which other machines reach this one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import socket as sockets
+import struct
+
+from elasticflow.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+
+
+def own_address(wanted: str = "") -> str:
+    """An IPv4 address of this machine: in ``wanted``, a network (10.1.0.0/16), an interface (ib0), a name or
+    an address; "": the one that the machine's name stands for, else any that is not the loopback's.
+
+    Raises ConfigError if this machine has none that is wanted.
+    """
+    addresses = _addresses()
+    if not wanted:
+        others = [address for address in addresses.values() if not address.startswith("127.")]
+        named = _resolved(sockets.gethostname())
+        return named if named in others else next(iter(others), LOOPBACK)
+    if wanted in addresses:
+        return addresses[wanted]
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(wanted, strict=False)
+        for address in addresses.values():
+            if ipaddress.ip_address(address) in network:
+                return address
+    named = _resolved(wanted)
+    if named in addresses.values():
+        return named
+    found = ", ".join(f"{name} {address}" for name, address in addresses.items())
+    raise ConfigError(
+        f"host: {wanted!r} is no network, interface or address of {sockets.gethostname()}, which has {found}."
+    )
+
+
+def _resolved(name: str) -> str:
+    with contextlib.suppress(OSError):
+        return sockets.gethostbyname(name)
+    return ""
+
+
+def _addresses() -> dict[str, str]:
+    """By interface; of those that have an IPv4 address."""
+    found = {}
+    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
+        for _, name in sockets.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found[name] = sockets.inet_ntoa(answer[20:24])
+    return found

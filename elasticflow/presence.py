@@ -1,0 +1,63 @@
+"""Whether a run has a master, for clients: where it runs decides how one can tell."""
+
+from __future__ import annotations
+
+import time
+
+from elasticflow.errors import RunError
+from elasticflow.run_dir import Address, RunDir
+
+AGAIN_S = 0.02
+
+
+class Presence:
+    """Of a run whose processes are on this machine: its master holds a lock."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run = RunDir(run_dir)
+
+    def is_alive(self) -> bool:
+        """Whether the run has a master, or will have one again without anybody's doing."""
+        return self._run.is_locked()
+
+    def wait_until_over(self) -> None:
+        """Waits until that is not so any more."""
+        self._run.wait_until_free()
+
+
+def presence_of(run: RunDir) -> Presence:
+    """How to tell of this run. Raises RunError if that cannot be told here."""
+    from elasticflow.backend import load_backend
+
+    job = run.job_id()
+    return load_backend(job.backend).presence(str(run.path)) if job else Presence(str(run.path))
+
+
+def is_alive(run: RunDir) -> bool:
+    """See Presence."""
+    return presence_of(run).is_alive()
+
+
+def wait_until_over(run: RunDir) -> None:
+    """See Presence."""
+    presence_of(run).wait_until_over()
+
+
+def find_address(run: RunDir, timeout_s: float = 0.0) -> Address:
+    """Where the master listens; waits for a while if it has not said so yet.
+
+    Raises RunError if the run is over, or there is no word in time.
+    """
+    presence, deadline = presence_of(run), time.monotonic() + timeout_s
+    while presence.is_alive() and not run.address.exists() and time.monotonic() < deadline:
+        time.sleep(AGAIN_S)  # whoever starts or ends it holds the lock; there is no event to wait for
+    return read_address(run)
+
+
+def read_address(run: RunDir) -> Address:
+    """Where the master listens. Raises RunError if no master runs."""
+    if not is_alive(run):
+        raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
+    if not run.address.exists():
+        raise RunError(f"{run.path}: its master starts or ends just now; try again.")
+    return run.read_address()

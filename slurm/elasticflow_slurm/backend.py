@@ -1,0 +1,265 @@
+"""SLURM: parameter servers are steps of the leader's job, workers are jobs of their own.
+
+What is decided about workers' jobs is decided in ``sizing``; here are the processes and clocks around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from elasticflow.backend import MASTER, Backend, Ended, How
+from elasticflow.config import Config
+from elasticflow.errors import RunError
+from elasticflow.finder import Finder
+from elasticflow.network import own_address
+from elasticflow.presence import Presence
+from elasticflow.run_dir import RunDir
+from elasticflow.settings import MemberSettings
+from elasticflow_slurm import steps
+from elasticflow_slurm.bindings import choose
+from elasticflow_slurm.clerk import Clerk
+from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
+from elasticflow_slurm.comments import LEADER, jobs_of
+from elasticflow_slurm.config import read
+from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
+from elasticflow_slurm.scripts import python_of, worker_request
+from elasticflow_slurm.sizing import Cancel, Estimate, Poll, Sizing, Submit
+
+COMING_AGAIN = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
+"""States of a leader that SLURM will start again."""
+ASK_S, TRIES = 0.2, 10
+"""How often, and how far apart, a leader that is told to end asks why."""
+MOST_WARNING = 0.25
+"""Of a short time limit, at most so much is spent on leaving."""
+
+
+class SlurmBackend(Backend):
+    """See Backend. To be used inside of the leader's job."""
+
+    def __init__(self, config: Config, run_dir: str) -> None:
+        self._config, self._run = config, RunDir(run_dir)
+        self._slurm = read(config.slurm)
+        self.host, self.member_host = own_address(self._slurm.host), self._slurm.host
+        host = self._run.job_id()
+        assert host is not None
+        self._leader_id, self._run_id = int(host.id), host.run
+        self._client = choose(os.environ)
+        python = python_of(self._slurm)
+        self._steps = steps.Steps(run_dir, config.threads, self._slurm.server_cpus, python)
+        self._sizing = Sizing(self._slurm, config.worker_range[0], self._run_id)
+        self._clerk = Clerk()
+        self._settings: dict[str, MemberSettings] = {}
+        self._ends_s: dict[str, tuple[float, float]] = {}
+        self._jobs: dict[str, Job] = {}
+        self._told: list[Ended] = []
+        self._handed_over = False
+        self._notes: list[tuple[str, str]] = []
+
+    # --- the interface ---------------------------------------------------------------------------
+
+    def living(self) -> dict[str, int]:
+        living = self._steps.pids()
+        try:
+            self._see(self._client.jobs())
+        except SlurmBusy as error:  # they are found by and by
+            self._notes.append(("warning", f"it is not known yet which workers live: {error}"))
+        for name, job in self._jobs.items():
+            if name != LEADER and not job.over:
+                self._sizing.adopt(name)
+                living[name] = 0
+        return living
+
+    def start(self, settings: MemberSettings) -> None:
+        if settings.role == "server":
+            self._steps.start(settings)
+        else:
+            self._settings[settings.name] = settings
+            self._sizing.want(settings.name, time.monotonic())
+            self._act()
+
+    def kill(self, name: str) -> None:
+        self._steps.kill(name)
+        self._sizing.unwant(name, time.monotonic())
+        self._act()
+
+    def wait_fds(self) -> list[int]:
+        return [self._clerk.fd, *self._steps.fds()]
+
+    def next_time_s(self) -> float | None:
+        times = [self._sizing.next_time_s(), self._steps.next_time_s()]
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    def ended(self) -> list[Ended]:
+        self._clerk.turn()
+        self._steps.turn()
+        self._act()
+        if self._sizing.fatal:
+            raise RunError(self._sizing.fatal)
+        told, self._told = self._told, []
+        return [*told, *self._steps.ended(), *self._sizing.ended()]
+
+    @property
+    def num_running(self) -> int:
+        return len(self._steps.names) + self._sizing.num_jobs
+
+    def look(self) -> None:
+        self._sizing.look(time.monotonic())
+        self._act()
+
+    def notes(self) -> list[tuple[str, str]]:
+        notes, self._notes = [*self._notes, *self._sizing.notes()], []
+        return notes
+
+    def shortage(self) -> str:
+        return self._sizing.reason
+
+    def where(self, name: str) -> str:
+        job = self._jobs.get(name)
+        if job is None:
+            return ""
+        place = f" on {job.node}" if job.node else ""
+        reason = f" ({job.reason})" if job.reason and not job.node else ""
+        return f"job {job.id}, {job.state.lower()}{place}{reason}"
+
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        ends, self._ends_s = self._ends_s, {}
+        return ends
+
+    def hand_over(self) -> None:
+        self._handed_over = True
+        self._clerk.order(lambda: self._client.requeue(self._leader_id), self._requeued)
+
+    def comes_again(self) -> bool:
+        return self._handed_over or comes_again(self._leader_id)
+
+    def abandon(self) -> None:
+        self._steps.end_all()
+
+    def close(self) -> None:
+        self._steps.end_all()
+        self._clerk.close()
+        self._cancel_all()
+
+    @staticmethod
+    def clear(run_dir: str) -> None:
+        steps.clear(run_dir)
+        host = RunDir(run_dir).job_id()
+        if host is not None:
+            cancel_workers(host.run)
+
+    @staticmethod
+    def finder(settings: MemberSettings) -> Finder:
+        config = RunDir(settings.run_dir).config()
+        return LeaderFinder(settings.run_dir, max(settings.lost_s, read(config.slurm).lease_s))
+
+    @staticmethod
+    def presence(run_dir: str) -> Presence:
+        return SlurmPresence(run_dir)
+
+    # --- jobs ------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Does what was decided."""
+        for action in self._sizing.decide(time.monotonic()):
+            _DO[type(action)](self, action)
+
+    def _poll(self, action: Poll) -> None:
+        self._clerk.order(self._client.jobs, self._polled)
+
+    def _polled(self, answer: list[Job] | SlurmError) -> None:
+        if isinstance(answer, SlurmError):
+            self._sizing.unobserved(answer, time.monotonic())
+        else:
+            self._see(answer)
+
+    def _see(self, jobs: list[Job]) -> None:
+        self._sizing.observed(jobs, time.monotonic(), time.time())
+        self._jobs = {}
+        for name, job in sorted(jobs_of(self._run_id, jobs), key=lambda each: each[1].id):
+            if name == LEADER and job.id != self._leader_id:
+                continue  # another component, or a leader of before
+            self._jobs[name] = job
+            if job.state == "RUNNING" and job.end_at is not None:
+                self._ends_s[MASTER if name == LEADER else name] = self._end_of(job, job.end_at)
+
+    def _end_of(self, job: Job, end_at: float) -> tuple[float, float]:
+        """When to look for another place, and when to have left this one, on the monotonic clock."""
+        end_s = time.monotonic() + end_at - time.time()
+        lasts_s = end_at - (job.start_at or end_at)
+        warn_s = min(float(self._slurm.warn_s), max(lasts_s * MOST_WARNING, 1.0))
+        return end_s - warn_s, end_s - warn_s / 3
+
+    def _submit(self, action: Submit) -> None:
+        settings = self._settings.get(action.name)
+        if settings is None:  # a master before this one had asked for it
+            self._sizing.unwant(action.name, time.monotonic())
+            self._told.append(Ended(action.name, How.TAKEN, "had no job when another master took over"))
+            return
+        request = worker_request(
+            self._config, self._slurm, self._run_id, settings, action.place, action.exclude
+        )
+        self._clerk.order(lambda: self._client.submit(request), partial(self._submitted, action.name))
+
+    def _submitted(self, name: str, answer: int | SlurmError) -> None:
+        if isinstance(answer, SlurmError):
+            self._sizing.not_submitted(name, answer, time.monotonic())
+        else:
+            self._sizing.submitted(name, answer, time.monotonic())
+
+    def _cancel(self, action: Cancel) -> None:
+        self._clerk.order(lambda: self._client.cancel(action.ids), lambda _: None)
+
+    def _estimate(self, action: Estimate) -> None:
+        settings = next(iter(self._settings.values()), None)
+        if settings is None:
+            return
+        request = worker_request(self._config, self._slurm, self._run_id, settings, action.place, ())
+        self._clerk.order(
+            lambda: self._client.would_start_at(request),
+            lambda answer: self._sizing.estimated(action.place, answer, time.monotonic(), time.time()),
+        )
+
+    def _requeued(self, answer: None | SlurmError) -> None:
+        if isinstance(answer, SlurmError):
+            self._handed_over = False
+            self._notes.append(("warning", f"no other leader can take over: {answer}"))
+
+    def _cancel_all(self) -> None:
+        """Ends what is left of this run's workers; SLURM may know some that this master does not."""
+        with contextlib.suppress(SlurmError):  # they end by themselves when there is no leader any more
+            cancel_workers(self._run_id)
+
+
+_DO: dict[type, Callable[[SlurmBackend, Any], None]] = {
+    Poll: SlurmBackend._poll,
+    Submit: SlurmBackend._submit,
+    Cancel: SlurmBackend._cancel,
+    Estimate: SlurmBackend._estimate,
+}
+
+
+def cancel_workers(run: str) -> None:
+    """Ends all workers' jobs of a run. Raises SlurmError."""
+    client = choose(os.environ)
+    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != LEADER and not job.over]
+    if left:
+        client.cancel(left)
+
+
+def comes_again(leader_id: int) -> bool:
+    """Whether the leader's job, which was just told to end, will be started again."""
+    client = choose(os.environ)
+    for _ in range(TRIES):
+        with contextlib.suppress(SlurmError):
+            job = client.job(leader_id)
+            if job is None or job.state in COMING_AGAIN or job.over:
+                return job is not None and job.state in COMING_AGAIN
+            if job.state == "RUNNING":  # somebody has told the master itself
+                return False
+        time.sleep(ASK_S)  # COMPLETING may become either
+    return False

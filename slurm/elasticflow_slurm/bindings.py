@@ -1,0 +1,208 @@
+"""SLURM through pyslurm, where it fits; and the choice of a client by ELASTICFLOW_SLURM=cli|pyslurm|auto.
+
+pyslurm is under the GPL and is never required: it is used where somebody has installed it, and asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from elasticflow.errors import ConfigError
+from elasticflow_slurm.client import (
+    OVER,
+    Job,
+    JobRequest,
+    NotInstalled,
+    Partition,
+    SlurmBusy,
+    SlurmClient,
+    SlurmError,
+)
+from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, CommandLineClient, first_node, sorted_error
+
+VARIABLE = "ELASTICFLOW_SLURM"
+PROBE = "import pyslurm; print(pyslurm.__version__)"
+PROBE_S = 60.0
+"""How long an import of pyslurm may take: it reads slurm.conf, from the controller where there is no file."""
+
+T = TypeVar("T")
+
+
+def choose(environ: Mapping[str, str] | None = None) -> SlurmClient:
+    """The client that ELASTICFLOW_SLURM names; the command line where it names none.
+
+    Raises ConfigError for another name, and NotInstalled where pyslurm is asked for and cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    name = environ.get(VARIABLE) or "cli"
+    if name not in ("cli", "pyslurm", "auto"):
+        raise ConfigError(
+            f"{VARIABLE}: {name!r} is no way to SLURM; there are cli (SLURM's commands), pyslurm, "
+            "and auto (pyslurm where it can be used, otherwise the commands)."
+        )
+    commands = CommandLineClient(environ)
+    if name == "cli":
+        return commands
+    try:
+        return PyslurmClient(commands, environ)
+    except NotInstalled:
+        if name == "auto":
+            return commands
+        raise
+
+
+class PyslurmClient(SlurmClient):
+    """Asks about, cancels and requeues jobs through pyslurm; all else goes through SLURM's commands.
+
+    Not through pyslurm go: submissions (it has no heterogeneous jobs, gives a job all SLURM_* variables of
+    this process, and limits of none), estimates, begin times, and partitions.
+
+    pyslurm holds the interpreter's lock while it waits: where the controller does not answer, all threads
+    of this process stand still for as long as SLURM's own timeouts last, and no timeout of ours ends it.
+    """
+
+    def __init__(self, commands: CommandLineClient, environ: Mapping[str, str] | None = None) -> None:
+        """Raises NotInstalled, which says why pyslurm cannot be used here."""
+        environ = os.environ if environ is None else environ
+        if environ.get("SLURM_CONF") != os.environ.get("SLURM_CONF"):
+            raise NotInstalled(
+                "pyslurm cannot be used: SLURM_CONF is not that of this process, which it reads."
+            )
+        check(probe(environ), commands.version())
+        self._commands = commands
+        self._pyslurm: Any = importlib.import_module("pyslurm")
+        self._exit_codes: dict[tuple[int, float | None], int | None] = {}
+
+    def version(self) -> tuple[int, int]:
+        return self._commands.version()
+
+    def submit(self, request: JobRequest) -> int:
+        return self._commands.submit(request)
+
+    def would_start_at(self, request: JobRequest) -> float:
+        return self._commands.would_start_at(request)
+
+    def jobs(self) -> list[Job]:
+        loaded = self._ask(self._pyslurm.Jobs.load)
+        return self._corrected([job_of(told) for told in loaded.values() if told.user_id == os.getuid()])
+
+    def job(self, id: int) -> Job | None:
+        try:
+            found = self._ask(lambda: self._pyslurm.Job.load(id))
+        except SlurmError as error:
+            if NO_SUCH_JOB in str(error):
+                return None
+            raise
+        return self._corrected([job_of(found)])[0]
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            try:
+                self._ask(self._pyslurm.Job(id).cancel)
+            except SlurmError as error:
+                if not any(words in str(error) for words in ENDED):
+                    raise
+
+    def requeue(self, id: int) -> None:
+        self._ask(self._pyslurm.Job(id).requeue)
+
+    def start_now(self, ids: Iterable[int]) -> None:
+        self._commands.start_now(ids)
+
+    def set_comment(self, id: int, text: str) -> None:
+        self._commands.set_comment(id, text)
+
+    def partitions(self) -> list[Partition]:
+        return self._commands.partitions()
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except self._pyslurm.RPCError as error:
+            raise sorted_error("pyslurm", str(error), SlurmBusy) from error
+
+    def _corrected(self, jobs: list[Job]) -> list[Job]:
+        # pyslurm says 9 for an exit code of 137, too: squeue is asked about failed jobs, once.
+        failed = {(job.id, job.end_at): job for job in jobs if job.state == "FAILED"}
+        if failed.keys() - self._exit_codes.keys():
+            told = {(job.id, job.end_at): job.exit_code for job in self._commands.jobs()}
+            self._exit_codes = {which: told.get(which, job.exit_code) for which, job in failed.items()}
+        codes = self._exit_codes
+        return [
+            msgspec.structs.replace(job, exit_code=codes[job.id, job.end_at])
+            if job.state == "FAILED"
+            else job
+            for job in jobs
+        ]
+
+
+def probe(environ: Mapping[str, str]) -> str:
+    """pyslurm's version. Raises NotInstalled where its import fails.
+
+    It is imported in a process of its own: without a slurm.conf, libslurm ends the whole interpreter.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(f"pyslurm cannot be used: its import failed: {error}.") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
+        raise NotInstalled(f"pyslurm cannot be used: its import failed: {lines[-1]}.")
+    return done.stdout.strip()
+
+
+def check(pyslurm: str, slurm: tuple[int, int]) -> None:
+    """Raises NotInstalled unless both are of the same release: (25, 11) and "25.11.2"."""
+    found = re.match(r"(\d+)\.(\d+)", pyslurm)
+    if found is None or (int(found[1]), int(found[2])) != slurm:
+        wanted = f"{slurm[0]}.{slurm[1]:02}"
+        raise NotInstalled(
+            f"pyslurm {pyslurm} cannot be used with SLURM {wanted}: install pyslurm {wanted}, "
+            f"or leave {VARIABLE} unset to use SLURM's commands."
+        )
+
+
+def job_of(told: Any) -> Job:
+    """Of a pyslurm.Job. An exit code of 128 or more comes without its 128."""
+    is_component = bool(told.heterogeneous_id)
+    has_end = told.end_time and (told.state in OVER or told.time_limit is not None)
+    return Job(
+        id=told.id,
+        name=told.name or "",
+        comment=told.comment or "",
+        state=told.state,
+        reason="" if told.state_reason in (None, "None") else told.state_reason,
+        partition=told.partition or "",
+        node=first_node(told.allocated_nodes or ""),
+        submit_at=_seconds(told.submit_time),
+        start_at=_seconds(told.start_time),
+        end_at=_seconds(told.end_time) if has_end else None,
+        exit_code=_exit_code(told) if told.state in OVER else None,
+        priority=told.priority,
+        restarts=told.requeue_count,
+        het=(told.heterogeneous_offset or 0) if is_component else None,
+        leader_id=told.heterogeneous_id if is_component else None,
+    )
+
+
+def _exit_code(told: Any) -> int:
+    return int(128 + told.exit_code_signal if told.exit_code_signal else told.exit_code)
+
+
+def _seconds(told: int | None) -> float | None:
+    return float(told) if told else None

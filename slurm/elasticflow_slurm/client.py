@@ -1,0 +1,193 @@
+"""What ElasticFlow asks of SLURM, and how SLURM's answers and refusals look, whatever client carries them.
+
+    RunError
+    └── SlurmError
+        ├── SlurmBusy       no answer, or not now: ask again later
+        ├── LimitReached    a limit of the cluster: fewer jobs, or smaller ones, may do
+        ├── Refused         asking again for the same is no use
+        └── NotInstalled    no commands, no slurm.conf, or no authentication on this machine
+
+Their texts hold SLURM's own words.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import msgspec
+
+from elasticflow.errors import RunError
+
+OVER = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+"""States that a job does not leave any more, unless somebody requeues it."""
+
+HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+HELD_REASONS = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "requeued held", "requeued in held state")
+"""In what SLURM says of a pending job that nothing but a release, or a cancel, ends."""
+
+
+class SlurmError(RunError):
+    """SLURM did not do what it was asked for."""
+
+
+class SlurmBusy(SlurmError):
+    """No answer, or not now: ask again later."""
+
+
+class LimitReached(SlurmError):
+    """A limit of the cluster, of the account or of the user: fewer jobs, or smaller ones, may do."""
+
+
+class Refused(SlurmError):
+    """Asking again for the same is no use."""
+
+
+class NotInstalled(SlurmError):
+    """This machine cannot talk to a SLURM: no commands, no slurm.conf, or no authentication."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as SLURM knows it now. Times are seconds since 1970; None: not known."""
+
+    id: int
+    """A component of a heterogeneous job has one of its own."""
+    name: str = ""
+    comment: str = ""
+    state: str
+    """SLURM's word: PENDING, RUNNING, COMPLETING, FAILED, ..."""
+    reason: str = ""
+    """SLURM's word for why it waits, or how it failed: Resources, BeginTime, ...; "" for None."""
+    partition: str = ""
+    node: str = ""
+    """The first of its nodes; "" while it has none."""
+    submit_at: float | None = None
+    start_at: float | None = None
+    """While it is pending: when SLURM expects to start it, or the earliest time that was asked for."""
+    end_at: float | None = None
+    """While it is running: when its time limit ends."""
+    exit_code: int | None = None
+    """Of an ended job's script, as a shell tells it: 128 + signal when one ended it."""
+    priority: int | None = None
+    """0: held."""
+    restarts: int | None = None
+    """How often it was requeued."""
+    het: int | None = None
+    """Which component of a heterogeneous job it is; None: it is an ordinary job."""
+    leader_id: int | None = None
+    """Of a component: the id of component 0, by which the whole job is known."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for a release and for nothing else."""
+        if self.state in HELD_STATES:
+            return True
+        is_told = any(words in self.reason for words in HELD_REASONS)
+        return self.state == "PENDING" and (self.priority == 0 or is_told)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended.
+
+        Not while it is COMPLETING: its processes may still live, and how it ended SLURM tells later.
+        """
+        return self.state in OVER
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to submit."""
+
+    script: str
+    """The text of the batch script, with its #! line."""
+    options: dict[str, str]
+    """Long options of sbatch without their dashes, in order; the value of a flag is ""."""
+    components: tuple[dict[str, str], ...] = ()
+    """Of a heterogeneous job: the options of each component after the first."""
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition as SLURM knows it now."""
+
+    name: str
+    is_default: bool = False
+    is_up: bool = True
+    """Whether it takes jobs and starts them."""
+    nodes: int = 0
+    gpus_total: int = 0
+    gpus_idle: int = 0
+    """Of the nodes that are up and not drained: those that no job has. As good as SLURM tells."""
+    time_limit_s: float | None = None
+    """The longest a job may ask for; None: no limit."""
+
+
+class SlurmClient(ABC):
+    """Asks one cluster for one user. All methods may raise the errors of this module.
+
+    A call blocks until SLURM answers, or raises SlurmBusy when it has not within the client's timeout.
+    """
+
+    @abstractmethod
+    def version(self) -> tuple[int, int]:
+        """Of the SLURM that is installed here: (25, 11)."""
+
+    @abstractmethod
+    def submit(self, request: JobRequest) -> int:
+        """The job's id; of a heterogeneous job: that of component 0.
+
+        After a SlurmBusy the job may be there all the same: look for its comment. A job that SLURM
+        refused for what it asks may be listed for a while, as FAILED for BadConstraints.
+        """
+
+    @abstractmethod
+    def would_start_at(self, request: JobRequest) -> float:
+        """When the job would start if it was submitted now, by SLURM's estimate. Submits nothing.
+
+        For heterogeneous jobs SLURM's estimates are poor: years, even on an idle cluster.
+        """
+
+    @abstractmethod
+    def jobs(self) -> list[Job]:
+        """All jobs of this user that SLURM remembers, ended ones too, in one call.
+
+        SLURM forgets a job MinJobAge after its end, 300 s by default.
+        """
+
+    @abstractmethod
+    def job(self, id: int) -> Job | None:
+        """None: SLURM does not know it, or does not any more."""
+
+    @abstractmethod
+    def cancel(self, ids: Iterable[int]) -> None:
+        """Cancels them in one call. One that has ended, or is unknown, is no error."""
+
+    @abstractmethod
+    def requeue(self, id: int) -> None:
+        """Ends the job, which then waits to run again under its id; of a heterogeneous job: all of it."""
+
+    @abstractmethod
+    def start_now(self, ids: Iterable[int]) -> None:
+        """Lets pending jobs start as soon as there is room: ends a wait for their begin time.
+
+        Of a heterogeneous job, give every component. Those that are not pending are no error.
+        """
+
+    @abstractmethod
+    def set_comment(self, id: int, text: str) -> None:
+        """Replaces the comment of a job that has not ended."""
+
+    @abstractmethod
+    def partitions(self) -> list[Partition]:
+        """The partitions that this user may see."""

@@ -1,0 +1,505 @@
+"""SLURM's own commands, and what they print: as text, in which all versions from 22.05 to 26.05 agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from elasticflow_slurm.client import (
+    OVER,
+    Job,
+    JobRequest,
+    LimitReached,
+    NotInstalled,
+    Partition,
+    Refused,
+    SlurmBusy,
+    SlurmClient,
+    SlurmError,
+)
+
+TIMEOUT_S = 30.0
+"""For one command. That there is no controller is told after 9 or 18 s, with SLURM's own settings."""
+
+FIELD, RECORD = "\x1f", "\x1e"
+"""ASCII's own separators: a name or a comment may hold all that can be typed, even a newline."""
+
+JOB_FIELDS = (
+    *(
+        "JobId",
+        "State",
+        "Reason",
+        "HetJobId",
+        "HetJobOffset",
+        "Partition",
+        "NodeList",
+        "SubmitTime",
+        "StartTime",
+    ),
+    *("EndTime", "exit_code", "PriorityLong", "RestartCnt", "Name", "Comment"),
+)
+"""For squeue -O. Free text comes last: a separator in a comment is then a part of the comment."""
+
+PARTITION_FIELDS = (
+    "PartitionName",
+    "Partition",
+    "Available",
+    "Time",
+    "Nodes",
+    "StateLong",
+    "Gres",
+    "GresUsed",
+)
+"""For sinfo -O. ``Partition`` has a * behind the default partition's name."""
+
+USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
+"""States of nodes on which something may start, without the signs that sinfo puts behind them."""
+UNUSABLE_SIGNS = "*$!%@^"
+"""Behind a node's state: does not answer, in maintenance, is being powered down or rebooted."""
+
+OURS = (
+    "SLURM_",
+    "SLURMD_",
+    "SBATCH_",
+    "SRUN_",
+    "SQUEUE_",
+    "SCANCEL_",
+    "SINFO_",
+    "SALLOC_",
+    "SCONTROL_",
+    "SACCT_",
+)
+ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+"""Variables that say where the cluster is, and with what token; no job's traces."""
+
+NO_SUCH_JOB = "Invalid job id specified"
+NOT_PENDING = ("Job is no longer pending execution", "Job has already started", "Job has already finished")
+ENDED = ("Job/step already completing or completed", "Job is not pending nor running", NO_SUCH_JOB)
+
+KINDS: tuple[tuple[type[SlurmError], tuple[str, ...]], ...] = (
+    (
+        NotInstalled,
+        (
+            "Could not establish a configuration source",
+            "Unable to process configuration file",
+            "cannot stat file",
+            "Failed to connect to authentication agent",
+            "Munge encode failed",
+            "Protocol authentication error",
+            "Authentication credential invalid",
+            "Invalid authentication credential",
+            "Authentication failure",
+            "cannot find auth plugin",
+            "cannot create auth context",
+            "failed to initialize auth plugin",
+            "Incompatible versions of client and server code",
+            "Incompatible plugin version",
+        ),
+    ),
+    (
+        LimitReached,
+        (
+            "Job violates accounting/QOS policy",
+            "SubmitJobLimit",
+            "SubmitJobsLimit",
+            "MaxSubmitJobPer",
+            "QOSMax",
+            "QOSGrp",
+            "AssocMax",
+            "AssocGrp",
+            "MaxJobCount limit reached",
+            "Slurm job queue full",
+            "Unable to create job record, try again",
+            "has breached requested QOS usage threshold",
+        ),
+    ),
+    (
+        SlurmBusy,
+        (
+            "Unable to contact slurm controller",
+            "Socket timed out on send/recv operation",
+            "Unexpected message received",
+            "Communication connection failure",
+            "Communication shutdown failure",
+            "Message send failure",
+            "Message receive failure",
+            "Zero Bytes were transmitted or received",
+            "Received zero length message",
+            "Failed to send entire message",
+            "Header lengths are longer than data received",
+            "Insane message length",
+            "Unexpected missing socket error",
+            "Connection timed out",
+            "Connection refused",
+            "Connection reset by peer",
+            "Connection rejected by handler",
+            "Connection forced closed",
+            "No route to host",
+            "Network is unreachable",
+            "Transport endpoint is not connected",
+            "Temporary failure in name resolution",
+            "temporarily unable to accept job",
+            "Job creation temporarily disabled",
+            "Resource temporarily unavailable",
+            "Cannot allocate memory",
+            "in standby mode",
+            "try again later",
+            "try again in a bit",
+            "System submissions disabled",
+            "Requested nodes are busy",
+            "Required ports are in use",
+            "Required partition not available (inactive or drain)",
+            "Requested partition configuration not available now",
+            "Requested reservation not usable now",
+            "I/O error writing script/environment to file",
+            "Unable to connect to database",
+            "Rate limit exceeded",
+        ),
+    ),
+    (
+        Refused,
+        (
+            "Invalid partition name specified",
+            "No partition specified or system default partition",
+            "Access/permission denied",
+            "User's group not permitted to use this partition",
+            "Requested node configuration is not available",
+            "Invalid account or account/partition combination specified",
+            "Invalid qos specification",
+            "Invalid generic resource (gres) specification",
+            "Requested time limit is invalid",
+            "Invalid feature specification",
+            "Requested reservation is invalid",
+            "Access denied to requested reservation",
+            NO_SUCH_JOB,
+        ),
+    ),
+)
+"""SLURM's words, the most telling kind first: sbatch prints the limit before it says that it retries."""
+
+SLEEPS = re.compile(r"(?:sleeping and|temporarily disabled,) retrying|cannot stat file .* retrying")
+"""Words of a command that has been told no, and sleeps before it tries again, for 120 s in all.
+
+Where sbatch sleeps no request is under way: it can be killed, and there is no job of it.
+"""
+
+
+def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the traces of a SLURM job, in which sbatch does what it does at a login node."""
+    return {name: value for name, value in environ.items() if name in ADDRESSES or not name.startswith(OURS)}
+
+
+class CommandLineClient(SlurmClient):
+    """sbatch, squeue, scancel, scontrol and sinfo, found on PATH. A command that hangs is killed.
+
+    Errors are sorted by ``KINDS``. An error of unknown words is Refused where something was to be done,
+    and SlurmBusy where something was asked, or a job cancelled: a query has no reason to be refused.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        """environ: that of this process; commands and slurm.conf are found by it."""
+        self._environ = scrubbed(os.environ if environ is None else environ)
+        self._timeout_s = timeout_s
+
+    # --- the interface ---------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        said = self._run("sinfo", "--version", unknown=NotInstalled)
+        found = re.search(r"(\d+)\.(\d+)", said)
+        if found is None:
+            raise NotInstalled(f"`sinfo --version` said {said.strip()!r}: that is no version of SLURM.")
+        return int(found[1]), int(found[2])
+
+    def submit(self, request: JobRequest) -> int:
+        said = self._run("sbatch", "--parsable", *arguments(request), script=request.script, unknown=Refused)
+        for line in said.splitlines():
+            number = line.partition(";")[0]  # behind it: the cluster, where there are several
+            if number.isdecimal():
+                return int(number)
+        raise SlurmBusy(f"sbatch said {said.strip()!r}, and no job id; the job may be there all the same.")
+
+    def would_start_at(self, request: JobRequest) -> float:
+        said = self._run(
+            *("sbatch", "--test-only", *arguments(request)),
+            script=request.script,
+            unknown=Refused,
+            errors_too=True,
+        )
+        return start_told(said)
+
+    def jobs(self) -> list[Job]:
+        return parse_jobs(self._squeue("--me"))
+
+    def job(self, id: int) -> Job | None:
+        try:
+            said = self._squeue(f"--jobs={id}")
+        except Refused as error:
+            if NO_SUCH_JOB in str(error):
+                return None
+            raise
+        return next((job for job in parse_jobs(said) if job.id == id), None)
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        if names := list(map(str, ids)):
+            self._run("scancel", *names, unknown=SlurmBusy, harmless=ENDED)
+
+    def requeue(self, id: int) -> None:
+        self._run("scontrol", "requeue", str(id), unknown=Refused)
+
+    def start_now(self, ids: Iterable[int]) -> None:
+        if names := ",".join(map(str, ids)):
+            self._run(
+                *("scontrol", "update", f"JobId={names}", "StartTime=now"),
+                unknown=Refused,
+                harmless=(*NOT_PENDING, *ENDED),
+            )
+
+    def set_comment(self, id: int, text: str) -> None:
+        self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=Refused)
+
+    def partitions(self) -> list[Partition]:
+        wanted = ",".join(f"{name}:0{FIELD}" for name in PARTITION_FIELDS)
+        return parse_partitions(
+            self._run("sinfo", "--noheader", "--all", f"--Format={wanted}", unknown=SlurmBusy)
+        )
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def _squeue(self, which: str) -> str:
+        # A width of 0 means: as long as it is; what follows the width is printed behind the field.
+        wanted = ",".join(f"{name}:0{RECORD if name == JOB_FIELDS[-1] else FIELD}" for name in JOB_FIELDS)
+        return self._run(
+            "squeue", "--noheader", "--all", "--states=all", which, f"--Format={wanted}", unknown=SlurmBusy
+        )
+
+    def _run(
+        self,
+        *command: str,
+        unknown: type[SlurmError],
+        script: str = "",
+        harmless: Sequence[str] = (),
+        errors_too: bool = False,
+    ) -> str:
+        """What the command printed. unknown: the error of words that ``KINDS`` does not have.
+
+        harmless: lines of its errors that hold one of these are none.
+        """
+        code, said, errors = self._talk(command, script)
+        left = [line for line in _lines(errors) if not any(text in line for text in harmless)]
+        if harmless:  # Then the exit code tells nothing: it differs between versions.
+            failed = any(_kind(line, None) is not None for line in left) or (code != 0 and bool(left))
+        else:
+            failed = code != 0
+        if failed:
+            raise sorted_error(command[0], "; ".join(left) or f"it ended with exit code {code}", unknown)
+        return said + errors if errors_too else said
+
+    def _talk(self, command: Sequence[str], script: str) -> tuple[int, str, str]:
+        # Only where no job is made: sbatch gives its environment to the job.
+        is_submission = command[0] == "sbatch" and "--test-only" not in command
+        environ = (
+            self._environ if is_submission else {**self._environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        )
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.PIPE if script else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C at the terminal is not for it
+            )
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            path = self._environ.get("PATH", "")
+            raise NotInstalled(
+                f"there is no {command[0]} here (PATH={path}): run this where SLURM's commands are."
+            ) from error
+        except OSError as error:
+            raise SlurmBusy(f"{command[0]} could not be started: {error.strerror or error}.") from error
+        with process:
+            try:
+                said, errors = self._await(process, command[0], script)
+            finally:
+                process.kill()
+        return process.returncode, _text(said), _text(errors)
+
+    def _await(self, process: subprocess.Popen[bytes], name: str, script: str) -> tuple[bytes, bytes]:
+        deadline = time.monotonic() + self._timeout_s
+        given: bytes | None = os.fsencode(script) if script else None
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                return process.communicate(given, timeout=max(0.0, min(left_s, 0.25)))
+            except subprocess.TimeoutExpired as waiting:
+                given = None
+                errors = _text(waiting.stderr or b"")
+            if SLEEPS.search(errors):
+                raise sorted_error(name, "; ".join(_lines(errors)), SlurmBusy)
+            if left_s <= 0:
+                words = "; ".join(_lines(errors))
+                more = f" It had said: {words}" if words else " Ask again later."
+                raise SlurmBusy(f"{name} did not answer within {self._timeout_s:g} s.{more}")
+
+
+def arguments(request: JobRequest) -> list[str]:
+    """A request's options as sbatch takes them; a colon stands between the components."""
+    words = _options(request.options)
+    for component in request.components:
+        words += [":", *_options(component)]
+    return words
+
+
+def _options(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+
+
+# Errors
+
+
+def sorted_error(command: str, words: str, unknown: type[SlurmError]) -> SlurmError:
+    """The error of these words, which its text holds."""
+    kind = _kind(words, unknown) or unknown
+    hint = " Run this where SLURM's commands work." if kind is NotInstalled else ""
+    return kind(f"{command} failed: {words.rstrip('.')}.{hint}")
+
+
+def _kind(words: str, unknown: type[SlurmError] | None) -> type[SlurmError] | None:
+    lowered = words.lower()
+    for kind, texts in KINDS:
+        if any(text.lower() in lowered for text in texts):
+            return kind
+    return unknown
+
+
+def _lines(errors: str) -> list[str]:
+    """What a command said, without its name before each line."""
+    said = (line.strip() for line in errors.splitlines())
+    stripped = (re.sub(r"^(?:sbatch|squeue|scancel|scontrol|sinfo): (?:\w+: )?", "", line) for line in said)
+    return [line for line in stripped if line]
+
+
+def _text(printed: bytes) -> str:
+    return printed.decode("utf-8", "surrogateescape")
+
+
+# What the commands print
+
+
+def parse_jobs(printed: str) -> list[Job]:
+    """Of squeue's records. One that is none, such as the rest of a name with separators, is left out."""
+    records = [record.lstrip("\n") for record in printed.split(RECORD + "\n")]
+    jobs = [job for record in records if (job := _job(record)) is not None]
+    if not jobs and printed.strip():
+        raise SlurmBusy(f"squeue said {printed[:200]!r}: that is no list of jobs.")
+    return jobs
+
+
+def _job(record: str) -> Job | None:
+    words = record.split(FIELD, len(JOB_FIELDS) - 1)
+    if len(words) != len(JOB_FIELDS) or not words[0].isdecimal():
+        return None
+    told = dict(zip(JOB_FIELDS, map(_unless_null, words), strict=True))
+    return Job(
+        id=int(told["JobId"]),
+        name=told["Name"],
+        comment=told["Comment"],
+        state=told["State"],
+        reason="" if told["Reason"] == "None" else told["Reason"],
+        partition=told["Partition"],
+        node=first_node(told["NodeList"]),
+        submit_at=_seconds(told["SubmitTime"]),
+        start_at=_seconds(told["StartTime"]),
+        end_at=_seconds(told["EndTime"]),
+        exit_code=exit_code(told["exit_code"]) if told["State"] in OVER else None,
+        priority=_number(told["PriorityLong"]),
+        restarts=_number(told["RestartCnt"]),
+        het=_number(told["HetJobOffset"]),
+        leader_id=_number(told["HetJobId"]),
+    )
+
+
+def exit_code(told: str) -> int | None:
+    """As a shell tells it. squeue prints what wait() gave (768) in 22.05, and code:signal (3:0) since."""
+    code, colon, signal = told.partition(":")
+    if not code.isdecimal():
+        return None
+    if not colon:
+        status = int(code)
+        code, signal = str(status >> 8 & 0xFF), str(status & 0x7F)
+    return 128 + int(signal) if signal.isdecimal() and int(signal) else int(code)
+
+
+def first_node(nodes: str) -> str:
+    """Of a host list: "g01" of "g[01-03,7],h1"."""
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", found[0] if found else "")
+
+
+def start_told(said: str) -> float:
+    """Seconds since 1970, of what sbatch --test-only says: "Job 5 to start at 1700000000 using ..."."""
+    found = re.search(r"to start at (\S+)", said)
+    seconds = _seconds(found[1]) if found else None
+    if seconds is None:
+        raise SlurmBusy(f"`sbatch --test-only` said {said.strip()!r}, and no time. Ask again later.")
+    return seconds
+
+
+def parse_partitions(printed: str) -> list[Partition]:
+    """Of sinfo's lines, each for some nodes of a partition that are alike."""
+    found: dict[str, Partition] = {}
+    for line in printed.splitlines():
+        words = line.split(FIELD)
+        if len(words) != len(PARTITION_FIELDS) + 1:
+            raise SlurmBusy(f"sinfo said {line!r}: that is no partition.")
+        told = dict(zip(PARTITION_FIELDS, map(_unless_null, words), strict=False))
+        name, nodes = told["PartitionName"], _number(told["Nodes"]) or 0
+        before = found.get(name) or Partition(name=name)
+        total = num_gpus(told["Gres"])
+        idle = max(0, total - num_gpus(told["GresUsed"])) if _is_usable(told["StateLong"]) else 0
+        found[name] = Partition(
+            name=name,
+            is_default=told["Partition"] == f"{name}*",
+            is_up=told["Available"] == "up",
+            nodes=before.nodes + nodes,
+            gpus_total=before.gpus_total + nodes * total,
+            gpus_idle=before.gpus_idle + nodes * idle,
+            time_limit_s=duration_s(told["Time"]),
+        )
+    return list(found.values())
+
+
+def num_gpus(gres: str) -> int:
+    """Of one node: 4 of "gpu:a100:3(S:0-1),gpu:1(IDX:0),shard:8"."""
+    items = [item.split(":") for item in re.sub(r"\([^)]*\)", "", gres).split(",")]
+    return sum(int(item[-1]) if item[-1].isdecimal() else 1 for item in items if item[0] == "gpu")
+
+
+def _is_usable(state: str) -> bool:
+    word = state.lower().rstrip("*$!%@^~#+-")
+    return word in USABLE and not any(sign in state for sign in UNUSABLE_SIGNS)
+
+
+def duration_s(told: str) -> float | None:
+    """Of days-hours:minutes:seconds, of which the first may miss; None: infinite."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", told)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _unless_null(word: str) -> str:
+    # What C prints for no string at all: a job without a comment, a node without gres.
+    return "" if word == "(null)" else word
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdecimal() else None
+
+
+def _seconds(word: str) -> float | None:
+    # N/A, NONE, Unknown: not known.
+    return float(word) if word.isdecimal() else None

@@ -1,0 +1,111 @@
+"""The ``slurm:`` section of a run's settings. ``conf/slurm.yaml`` shows each with a comment."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from elasticflow.errors import ConfigError
+
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+PositiveSeconds = Annotated[float, Meta(gt=0)]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where jobs may run: sbatch's options of these names. "": SLURM's own default."""
+
+    partition: str = ""
+    qos: str = ""
+    account: str = ""
+    constraint: str = ""
+    reservation: str = ""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those that are set, for sbatch."""
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value}
+
+    def __str__(self) -> str:
+        named = [f"{name} {value}" for name, value in self.options.items()]
+        return ", ".join(named) or "SLURM's default partition"
+
+
+class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times for sbatch (``time``, ``time_min``) are as sbatch takes them; "": the partition's default.
+
+    leader: where master and parameter servers run. workers: where workers run, the best first.
+    """
+
+    job_name: str = ""
+    leader: Place = Place()
+    leader_time: str = ""
+    leader_mem: str = "2G"
+    server_cpus: Positive = 1
+    server_nodes: Positive = 1
+    server_mem: str = "2G"
+
+    workers: tuple[Place, ...] = (Place(),)
+    gpus: Count = 1
+    gpu_type: str = ""
+    cpus: Count = 0
+    """CPUs of a worker; 0: as many as ``threads``."""
+    mem: str = ""
+    time: str = ""
+    time_min: str = ""
+    warn_s: Positive = 120
+    """So long before its time limit a worker is replaced, and the leader hands over."""
+    sbatch: dict[str, str] = {}
+    """More options of sbatch for workers, by their long names."""
+
+    setup: str = ""
+    """Shell lines that each job runs first."""
+    python: str = ""
+    """The Python of the jobs; "": the one that submits."""
+    environment: str = ""
+    """An archive of a virtual environment (venv-pack, conda-pack), unpacked on each node."""
+    ship: bool = False
+    """Whether the program's folder is copied into the run's folder first."""
+    host: str = ""
+    """Name or network (10.1.0.0/16) of the address at which members reach each other; "": the node's own."""
+
+    poll_s: PositiveSeconds = 2.0
+    patience_s: PositiveSeconds = 30.0
+    """A job that waits for longer than this is no sign that more would start."""
+    exclude_after: Positive = 2
+    """Failures of workers on a node, within an hour, after which it is left out."""
+    lease_s: PositiveSeconds = 600.0
+    """Workers wait for a leader that SLURM starts anew for so long."""
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise ConfigError("slurm.workers: is empty; name at least one place, such as {partition: gpu}.")
+        if self.gpu_type and not self.gpus:
+            raise ConfigError(f"slurm.gpu_type: {self.gpu_type!r} is set, but slurm.gpus is 0.")
+        for name in ("time", "time_min", "leader_time"):
+            if not _is_time(getattr(self, name)):
+                raise ConfigError(
+                    f"slurm.{name}: {getattr(self, name)!r} is no time for sbatch: write minutes (90), "
+                    "hours:minutes:seconds (1:30:00) or days-hours (2-12)."
+                )
+
+
+def _is_time(text: str) -> bool:
+    return not text or bool(re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", text))
+
+
+def read(section: dict[str, Any]) -> SlurmConfig:
+    """The checked settings. Raises ConfigError, which names the key."""
+    try:
+        return msgspec.convert(section, SlurmConfig)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise ConfigError(str(error.__cause__)) from error
+        text, _, where = str(error).partition(" - at `$")
+        known = ", ".join(SlurmConfig.__struct_fields__)
+        hint = f" Known keys: {known}." if "unknown field" in text and where.strip("`.") == "" else ""
+        key = f"slurm{where.rstrip('`')}" if where.strip("`") else "slurm"
+        raise ConfigError(f"{key}: {text[0].lower()}{text[1:]}.{hint}") from error

@@ -1,0 +1,92 @@
+"""How members and clients tell whether a leader lives, or will come back: they ask SLURM."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+
+from elasticflow.finder import Finder, Orphaned
+from elasticflow.presence import Presence
+from elasticflow.run_dir import RunDir
+from elasticflow_slurm.bindings import choose
+from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
+from elasticflow_slurm.comments import read
+
+ASK_S, ASK_AGAIN_S = 3.0, 10.0
+"""When a member that hears nothing first asks SLURM, and how often then; each is a little different."""
+KEEP_S = 2.0
+"""For so long a client takes SLURM's last answer for true."""
+WAITS_FOR_TIME = ("BeginTime",)
+
+
+def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
+    """The leader's job as SLURM knows it now; None if it does not, or that id is another job's by now."""
+    host = run.job_id()
+    job = client.job(int(host.id)) if host else None
+    comment = read(job.comment) if job else None
+    return None if comment and host and comment.run != host.run else job
+
+
+class LeaderFinder(Finder):
+    """Waits for a leader that SLURM will start again, and tells it to do so now."""
+
+    def __init__(self, run_dir: str, patience_s: float, client: SlurmClient | None = None) -> None:
+        super().__init__(run_dir, patience_s)
+        self._client = client
+        self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
+        self._looked_s = 0.0
+
+    def find(self) -> str | None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s > ASK_AGAIN_S:  # this silence has just begun
+            self._ask_s = now_s + ASK_S * random.uniform(0, 1)
+        self._looked_s = now_s
+        if now_s >= self._ask_s:
+            self._ask_s = now_s + ASK_AGAIN_S * random.uniform(1, 1.5)
+            with contextlib.suppress(SlurmError):  # unknown; patience ends sooner or later
+                self._ask()
+        return super().find()
+
+    def _ask(self) -> None:
+        self._client = self._client or choose(os.environ)
+        job = leader_of(self._client, self._run)
+        if job is None:
+            raise Orphaned("SLURM does not know its leader's job any more")
+        if job.over:
+            raise Orphaned(f"its leader, job {job.id}, is {job.state}")
+        if job.state == "PENDING" and job.reason in WAITS_FOR_TIME:
+            with contextlib.suppress(SlurmError):
+                self._client.start_now(component_ids(self._client, job))
+
+
+def component_ids(client: SlurmClient, leader: Job) -> list[int]:
+    """Of a heterogeneous job, all components."""
+    if leader.het is None:
+        return [leader.id]
+    return [job.id for job in client.jobs() if job.leader_id == leader.id]
+
+
+class SlurmPresence(Presence):
+    """Of a run whose master is in a job."""
+
+    def __init__(self, run_dir: str, client: SlurmClient | None = None) -> None:
+        super().__init__(run_dir)
+        self._client = client
+        self._asked_s, self._alive = float("-inf"), True
+
+    def is_alive(self) -> bool:
+        if self._run.report.exists():
+            return False  # it is written last of all
+        if time.monotonic() - self._asked_s >= KEEP_S:
+            self._client = self._client or choose(os.environ)
+            with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
+                job = leader_of(self._client, self._run)
+                self._alive = job is not None and not job.over
+            self._asked_s = time.monotonic()
+        return self._alive
+
+    def wait_until_over(self) -> None:
+        while self.is_alive():
+            time.sleep(KEEP_S / 4)  # SLURM tells nobody of a job's end

@@ -1,0 +1,124 @@
+"""``elasticflow lead``: inside of the leader's job, the master of a run and its supervisor.
+
+The job may be requeued, and so come here again: then it goes on where the last leader was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from elasticflow import config
+from elasticflow.cli.train import OPTIONS
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError
+from elasticflow.fingerprint import one_thread
+from elasticflow.master.fence import Superseded, claim, newest
+from elasticflow.master.log import say
+from elasticflow.master.supervisor import SUPERSEDED, Supervisor
+from elasticflow.program import parse
+from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
+from elasticflow.storage import DirectoryStorage
+from elasticflow_slurm import index
+from elasticflow_slurm.backend import SlurmBackend, comes_again
+from elasticflow_slurm.bindings import choose
+from elasticflow_slurm.client import SlurmError
+from elasticflow_slurm.comments import LEADER, Comment, read
+from elasticflow_slurm.config import read as read_section
+from elasticflow_slurm.scripts import job_name
+from elasticflow_slurm.submit import begin
+
+
+def lead(arguments: argparse.Namespace) -> int:
+    """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError."""
+    job_id = leader_id(os.environ)
+    run = _folder(arguments, job_id)
+    settings = run.config()
+    read_section(settings.slurm)
+    again = run.journal.exists()
+    term = claim(DirectoryStorage(run.path))
+    _sign(run, settings, job_id)
+    with one_thread():
+        from elasticflow.master.server import serve
+
+    def master(again: bool) -> int:
+        resume = again or arguments.resume
+        try:
+            end = serve(str(run.path), resume=resume, again=again, ready=lambda _: None, term=term)
+        except Superseded as error:
+            say(f"ended: {error}")
+            return SUPERSEDED
+        except ElasticFlowError as error:
+            say(f"Error: {error}")
+            return 1
+        return EXIT_CODES[end.state.value]
+
+    def clear() -> None:
+        """Not what the next leader will go on with."""
+        with contextlib.suppress(SlurmError, OSError):
+            if newest(DirectoryStorage(run.path)) == term and not comes_again(job_id):
+                SlurmBackend.clear(str(run.path))
+                run.address.unlink(missing_ok=True)
+
+    gc.freeze()
+    return Supervisor(master, clear).run(again)
+
+
+def leader_id(environ: Mapping[str, str]) -> int:
+    """The id of the job that this process is in: of a heterogeneous one, of its first component."""
+    text = environ.get("SLURM_JOB_ID_HET_GROUP_0") or environ.get("SLURM_JOB_ID")
+    if not text:
+        raise ConfigError(
+            "elasticflow lead: this is no SLURM job. It is for batch scripts, such as slurm/digits.sbatch; "
+            "from a login node use 'elasticflow submit'."
+        )
+    return int(text)
+
+
+def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
+    """The run's folder: as 'submit' has made it, or made now; a requeued job finds its own again."""
+    run = RunDir(_run_dir(arguments, job_id))
+    known = run.job_id()
+    if known and (arguments.program is None or known.id == str(job_id)):
+        return run
+    if run.settings.exists() and not arguments.resume:
+        raise RunError(
+            f"{run.path}: holds a run already; go on with it by --resume, or choose another --run-dir."
+        )
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
+    options.update(run_dir=str(run.path), backend="slurm")
+    before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
+    if arguments.program:
+        options["program"] = os.path.abspath(arguments.program)
+    chosen = config.make(arguments.config, options, before)
+    parse(chosen.program)
+    begin(run, chosen)
+    return run
+
+
+def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:
+    if arguments.run_dir:
+        return os.path.abspath(str(arguments.run_dir))
+    if not arguments.program:
+        raise ConfigError("which program? Name a Python file that defines model() and forward().")
+    return os.path.abspath(f"runs/{Path(arguments.program).stem}-{job_id}")
+
+
+def _sign(run: RunDir, settings: Config, job_id: int) -> None:
+    """Has the run be found by its job, and the job by its run."""
+    known = run.job_id()
+    assert known is not None
+    publish(run.job, Job("slurm", str(job_id), known.run))
+    index.add(job_id, job_name(settings, read_section(settings.slurm)), run.path)
+    comment = Comment(known.run, LEADER, str(run.path))
+    client = choose(os.environ)
+    with contextlib.suppress(SlurmError):  # the run's folder tells as well
+        job = client.job(job_id)
+        if job and read(job.comment) != comment:
+            client.set_comment(job_id, str(comment))

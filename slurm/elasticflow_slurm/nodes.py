@@ -1,0 +1,48 @@
+"""Nodes on which workers fail: new jobs leave them out for a while."""
+
+from __future__ import annotations
+
+WINDOW_S = 3600.0
+"""Failures count for so long, and an exclusion lasts so long."""
+
+
+class Nodes:
+    """Excludes a node after ``exclude_after`` failures on it within an hour, for an hour.
+
+    Of the nodes that our jobs have been on, no more than half are excluded at a time, the latest to fail
+    first, but one may always be: a program that fails everywhere must not shut the cluster out.
+    """
+
+    def __init__(self, exclude_after: int) -> None:
+        self._exclude_after = exclude_after
+        self._seen: set[str] = set()
+        self._failures_s: dict[str, list[float]] = {}
+        self._until_s: dict[str, float] = {}
+
+    def saw(self, node: str) -> None:
+        """A job of ours has got this node; "": it has none."""
+        self._seen.update([node] if node else [])
+
+    def failed(self, node: str, now_s: float) -> bool:
+        """A worker failed there. Returns whether the node is excluded from now on."""
+        self.saw(node)
+        if not node or node in self.excluded(now_s):
+            return False
+        recent = [at_s for at_s in self._failures_s.get(node, []) if at_s > now_s - WINDOW_S]
+        self._failures_s[node] = [*recent, now_s]
+        if len(recent) + 1 < self._exclude_after:
+            return False
+        del self._failures_s[node]
+        self._until_s[node] = now_s + WINDOW_S
+        return True
+
+    def excluded(self, now_s: float) -> tuple[str, ...]:
+        """Those to leave out of a new job, by name."""
+        current = [node for node, until_s in self._until_s.items() if now_s < until_s]
+        latest = sorted(current, key=lambda node: -self._until_s[node])
+        return tuple(sorted(latest[: max(1, len(self._seen) // 2)]))
+
+    def pardon(self) -> None:
+        """Forgets what they have done."""
+        self._failures_s.clear()
+        self._until_s.clear()

@@ -1,0 +1,126 @@
+"""SLURM's words for why a job waits, or has ended, in words for people."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from datetime import datetime
+
+from elasticflow.backend import Ended, How
+from elasticflow.member import EXIT_ABANDONED
+from elasticflow_slurm.client import Job
+
+_TAKEN = {
+    "PREEMPTED": "was preempted{on}",
+    "NODE_FAIL": "lost its node{node}",
+    "BOOT_FAIL": "lost its node{node}, which did not boot",
+    "TIMEOUT": "reached its time limit{on}",
+    "DEADLINE": "reached its deadline{on}",
+    "CANCELLED": "was cancelled{on}",
+    "REVOKED": "was revoked{on}",
+}
+"""Ends by no fault of the worker's."""
+_WAITS = {
+    "": "job {id} waits, SLURM does not say for what",
+    "Resources": "{where} has no idle {what}",
+    "Priority": "other jobs come first in {where}",
+    "JobHeldUser": "job {id} is held; scontrol release {id} lets it start",
+    "JobHeldAdmin": "job {id} is held by an administrator",
+    "BeginTime": "job {id} waits for its begin time",
+    "PartitionDown": "{where} is down",
+    "PartitionInactive": "{where} is inactive",
+    "PartitionTimeLimit": "job {id} asks for more time than {where} allows",
+    "ReqNodeNotAvail": "nodes of {where} are down, drained or reserved",
+}
+"""By SLURM's reason up to the first comma."""
+_LIMITS = ("QOS", "Assoc", "Max")
+"""How reasons begin that are limits."""
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def ending(name: str, job: Job) -> Ended:
+    """What became of a worker whose job is over; the text is to follow its name."""
+    if job.state == "COMPLETED":
+        return Ended(name, How.DONE, f"ended (job {job.id}{_on(job)})")
+    if job.state in _TAKEN:
+        node = f" {job.node}" if job.node else ""
+        text = _TAKEN[job.state].format(on=_on(job), node=node)
+        return Ended(name, How.TAKEN, f"{text} (job {job.id})")
+    if job.state == "FAILED" and (cause := _killed(job)):
+        return Ended(name, How.KILLED, f"{cause}{_on(job)} (job {job.id})")
+    advice = "; slurm.mem gives it more memory" if job.state == "OUT_OF_MEMORY" else ""
+    return Ended(name, How.FAILED, f"failed ({_words(job)}){advice}")
+
+
+def requeued(name: str, job: Job) -> Ended:
+    """Of a worker whose job waits again, though it ran."""
+    return Ended(name, How.TAKEN, f"was requeued (job {job.id}); its job is cancelled")
+
+
+def not_launched(name: str, job: Job) -> Ended:
+    """Of a worker whose job SLURM holds, since it could not launch it."""
+    return Ended(name, How.TAKEN, f"could not be launched{_on(job)} (job {job.id}: {job.reason})")
+
+
+def forgotten(name: str, id: int | None) -> Ended:
+    """Of a worker whose job is in no poll any more."""
+    job = f"job {id} any more" if id is not None else "a job of it"
+    return Ended(name, How.TAKEN, f"is lost: slurmctld does not know {job}")
+
+
+def blames_node(job: Job) -> bool:
+    """Whether a job that is over, or held, speaks against its node."""
+    by_others = _killed(job) and _signal(job) in (0, signal.SIGTERM, signal.SIGKILL)
+    return job.held or job.state in ("BOOT_FAIL", "NODE_FAIL") or (job.state == "FAILED" and not by_others)
+
+
+def _killed(job: Job) -> str:
+    """By what a worker died that made no error of its own; "" if it did, as far as its exit code tells."""
+    if job.exit_code == EXIT_ABANDONED:
+        return f"ended with exit code {EXIT_ABANDONED}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(_signal(job)).name}"
+    return ""
+
+
+def _signal(job: Job) -> int:
+    """0: none."""
+    return max(0, (job.exit_code or 0) - 128)
+
+
+def _on(job: Job) -> str:
+    return f" on {job.node}" if job.node else ""
+
+
+def _words(job: Job) -> str:
+    """``job 12 on g3: FAILED, NonZeroExitCode, exit code 1``."""
+    code = "" if job.exit_code is None else f"exit code {job.exit_code}"
+    return f"job {job.id}{_on(job)}: " + ", ".join(filter(None, (job.state, job.reason, code)))
+
+
+# --- waits ----------------------------------------------------------------------------------------
+
+
+def waiting(job: Job, *, gpus: int, start_at: float | None, at: float) -> str:
+    """Why a pending job waits. gpus: that it asks for. start_at: when one of ours is expected to start."""
+    reason = job.reason.partition(",")[0]
+    if reason.startswith(_LIMITS):
+        return f"{reason} (SLURM's limit)"
+    template = _WAITS.get(reason, f"job {{id}} waits: {job.reason}")
+    where = f"partition {job.partition}" if job.partition else "SLURM's default partition"
+    text = template.format(id=job.id, where=where, what="GPU" if gpus else "CPUs")
+    soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
+    return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
+
+
+def clock(time_at: float, at: float) -> str:
+    """Local time, to the minute, and the date if that is not today's."""
+    then, today = datetime.fromtimestamp(time_at), datetime.fromtimestamp(at).date()
+    return then.strftime("%H:%M" if then.date() == today else "%Y-%m-%d %H:%M")
+
+
+def jobs(number: int, verb: str) -> str:
+    """``1 job starts``, ``3 jobs start``."""
+    return f"1 job {verb}s" if number == 1 else f"{number} jobs {verb}"

@@ -1,0 +1,141 @@
+"""The jobs that are submitted, as text: pure, so that a dry run shows exactly what would be."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from elasticflow import launch
+from elasticflow.config import Config
+from elasticflow.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.settings import MemberSettings
+from elasticflow_slurm.client import JobRequest
+from elasticflow_slurm.comments import LEADER, Comment
+from elasticflow_slurm.config import Place, SlurmConfig
+
+UNPACK = """\
+# The environment is unpacked once on each node, into a folder that only its owner can write to.
+archive={archive}
+unpacked=${{TMPDIR:-/tmp}}/elasticflow-$UID-{name}
+mkdir -p -m 700 "$unpacked" && [ -O "$unpacked" ] || exit 1
+( flock 9; [ -e "$unpacked/.whole" ] || tar -xf "$archive" -C "$unpacked" && touch "$unpacked/.whole" ) \\
+    9> "$unpacked/.lock" || exit 1
+export PATH="$unpacked/bin:$PATH" VIRTUAL_ENV="$unpacked\""""
+AGAIN = """\
+# What kills the master's supervisor starts it again: it goes on with all that still lives.
+until {command}; do
+    code=$?
+    [ $code -gt 128 ] || exit $code
+done"""
+
+
+def job_name(config: Config, slurm: SlurmConfig) -> str:
+    """The leader's; of a worker, the first part."""
+    return slurm.job_name or Path(config.program).stem
+
+
+def python_of(slurm: SlurmConfig) -> str:
+    """The Python of the jobs. That of an archive is known on the node alone."""
+    return "python" if slurm.environment else slurm.python or sys.executable
+
+
+def worker_request(
+    config: Config,
+    slurm: SlurmConfig,
+    run: str,
+    settings: MemberSettings,
+    place: Place,
+    exclude: Sequence[str],
+) -> JobRequest:
+    """A worker's job: one node, one task, not requeued, since a new job starts sooner."""
+    cpus = max(config.threads, slurm.cpus)
+    gpu = f"gpu:{slurm.gpu_type}:{slurm.gpus}" if slurm.gpu_type else f"gpu:{slurm.gpus}"
+    options = {
+        "job-name": f"{job_name(config, slurm)}-{settings.name}",
+        "comment": str(Comment(run, settings.name)),
+        **place.options,
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(cpus),
+        **({"gres": gpu} if slurm.gpus else {}),
+        **_set({"mem": slurm.mem, "time": slurm.time, "time-min": slurm.time_min}),
+        **({"exclude": ",".join(exclude)} if exclude else {}),
+        "no-requeue": "",
+        "open-mode": "append",
+        "output": _literal(Path(settings.run_dir, "logs", f"{settings.name}.log")),
+        **slurm.sbatch,
+    }
+    member = [python_of(slurm), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
+    # In a step, since SLURM gives notice of a preemption to steps alone.
+    step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", "--input=none", *member]
+    script = _script(slurm, _exports(config.threads), f"exec {shlex.join(step)}")
+    return JobRequest(script=script, options=options)
+
+
+def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, resume: bool) -> str:
+    """The batch script of the leader: master, and in a second component the parameter servers."""
+    common = {
+        **slurm.leader.options,
+        **_set({"time": slurm.leader_time, "mem": slurm.leader_mem}),
+        "comment": str(Comment(run, LEADER, run_dir)),
+    }
+    first = {
+        "job-name": job_name(config, slurm),
+        **common,
+        "nodes": "1",
+        "ntasks": "1",
+        "requeue": "",
+        "open-mode": "append",
+        "output": _literal(Path(run_dir, "logs", "leader.log")),
+    }
+    num_servers = config.servers + (config.servers == 1)  # one stands by, or takes a lost one's place
+    nodes = min(slurm.server_nodes, num_servers)
+    second = {
+        **common,
+        **_set({"mem": slurm.server_mem}),
+        "nodes": str(nodes),
+        "ntasks-per-node": str(-(-num_servers // nodes)),
+        "cpus-per-task": str(slurm.server_cpus),
+        "requeue": "",
+    }
+    command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]
+    again = AGAIN.format(command=shlex.join([*command, *(["--resume"] if resume else [])]))
+    heads = [*directives(first), "#SBATCH hetjob", *directives(second)]
+    return _script(slurm, "", again, heads)
+
+
+def _script(slurm: SlurmConfig, exports: str, command: str, heads: Sequence[str] = ()) -> str:
+    unpack = ""
+    if slurm.environment:
+        stat = os.stat(slurm.environment)
+        name = f"{Path(slurm.environment).name}-{stat.st_size:x}-{int(stat.st_mtime):x}"
+        unpack = UNPACK.format(archive=shlex.quote(slurm.environment), name=shlex.quote(name))
+    parts = ["\n".join(["#!/bin/bash", *heads]), slurm.setup.rstrip(), unpack, exports, command]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def directives(options: Mapping[str, str]) -> list[str]:
+    """Options as lines of a batch script; sbatch reads quotes in them as a shell does."""
+    return [
+        f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "") for name, value in options.items()
+    ]
+
+
+def _exports(threads: int) -> str:
+    """What must be set before the libraries are loaded; what the user has set stays."""
+    values = {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(threads))}
+    return "\n".join(f"export {name}=${{{name}-{shlex.quote(value)}}}" for name, value in values.items())
+
+
+def _set(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}
+
+
+def _literal(path: Path) -> str:
+    """A file's name in which sbatch replaces nothing."""
+    return str(path).replace("%", "%%")

@@ -1,0 +1,183 @@
+"""Parameter servers as steps of the leader's own job: each is a task behind an ``srun`` on this node.
+
+The step ends when its srun does, and srun ends when the step does; so what is watched, adopted and ended are
+processes of this machine, which outlive the master that started them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from elasticflow import launch
+from elasticflow.backend import Ended, How
+from elasticflow.fingerprint import environment
+from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.member import EXIT_ABANDONED
+from elasticflow.run_dir import last_line
+from elasticflow.settings import MemberSettings
+
+SHORT_S, WAIT_S = 5.0, 3.0
+"""A step that SLURM ended within the first is not tried again before the second has passed."""
+END = (signal.SIGTERM, signal.SIGCONT)
+"""On SIGTERM srun has its step killed; one that was stopped hears it when it goes on."""
+_SLURMS = re.compile(
+    r"^srun: .*(Unable to (create|confirm|contact)|Communication|[Tt]imed out|[Nn]ode fail|down|CANCELLED"
+    r"|Job step aborted|has been cancelled|Job/step already completing)"
+)
+"""Words with which srun tells that the program was not to blame."""
+
+
+class Allocation:
+    """The nodes on which servers run: of the job's second component, or of a job that has only one."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.is_het = int(environ.get("SLURM_HET_SIZE", "1")) > 1
+        suffix = "_HET_GROUP_1" if self.is_het else ""
+        self.num_nodes = int(environ.get(f"SLURM_JOB_NUM_NODES{suffix}", "1"))
+
+    def options(self, number: int) -> list[str]:
+        """srun's, for the server of this number."""
+        group = ["--het-group=1"] if self.is_het else []
+        return [*group, f"--relative={number % self.num_nodes}"] if self.num_nodes > 1 else group
+
+
+class Steps:
+    """Starts, watches and ends servers; those of a master before this one too."""
+
+    def __init__(self, run_dir: str, threads: int, cpus: int, python: str) -> None:
+        self._logs, self._folder = Path(run_dir, "logs"), Path(run_dir, "keys", "steps")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._threads, self._cpus, self._python = threads, cpus, python
+        self._allocation = Allocation(os.environ)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._sruns: dict[str, tuple[Process, int]] = {}
+        """By server: its srun, and a descriptor that is readable once that has ended."""
+        self._asked: dict[str, MemberSettings] = {}
+        self._begun_s: dict[str, float] = {}
+        self._not_before_s = 0.0
+        self._ended: list[Ended] = []
+        self._adopt()
+
+    @property
+    def names(self) -> list[str]:
+        """Servers that live, or will be started."""
+        return [*self._sruns, *self._asked]
+
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, (process, _) in self._sruns.items()}
+
+    def fds(self) -> list[int]:
+        return [watched for _, watched in self._sruns.values()]
+
+    def next_time_s(self) -> float | None:
+        return self._not_before_s if self._asked else None
+
+    def start(self, settings: MemberSettings) -> None:
+        self._asked[settings.name] = settings
+        self.turn()
+
+    def turn(self) -> None:
+        """Starts what may be started now."""
+        if time.monotonic() >= self._not_before_s:
+            for name in list(self._asked):
+                self._srun(self._asked.pop(name))
+
+    def kill(self, name: str) -> None:
+        """srun has its step killed at once when it gets SIGTERM, also one that is frozen."""
+        self._asked.pop(name, None)
+        if name in self._sruns:
+            self._sruns[name][0].kill(*END)
+
+    def ended(self) -> list[Ended]:
+        for name, (_, watched) in list(self._sruns.items()):
+            if has_ended(watched):
+                self._bury(name)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def end_all(self) -> None:
+        """Ends all steps, and waits for it."""
+        self._asked.clear()
+        end([process for process, _ in self._sruns.values()], *END)
+        for name in list(self._sruns):
+            self._bury(name)
+
+    def _adopt(self) -> None:
+        for path in self._folder.glob("[!.]*"):
+            process = recorded(path)
+            watched = process.watch() if process else None
+            if process and watched is not None:
+                self._sruns[path.name] = process, watched
+            else:
+                path.unlink(missing_ok=True)
+
+    def _srun(self, settings: MemberSettings) -> None:
+        name = settings.name
+        log = self._logs / f"{name}.log"
+        command = [
+            "srun",
+            *self._allocation.options(int(name.rpartition("-")[2])),
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={self._cpus}",
+            f"--job-name={name}",
+            "--input=none",
+            "--kill-on-bad-exit=0",
+            *(self._python, "-m", launch.__name__, msgspec.json.encode(settings).decode()),
+        ]
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment(self._threads),
+            )
+        process = Process.of(child.pid)
+        process.record(self._folder / name)
+        self._children[name] = child
+        self._sruns[name] = process, os.pidfd_open(child.pid)
+        self._begun_s[name] = time.monotonic()
+
+    def _bury(self, name: str) -> None:
+        _, watched = self._sruns.pop(name)
+        os.close(watched)
+        (self._folder / name).unlink(missing_ok=True)
+        child = self._children.pop(name, None)
+        ended = self._ending(name, child.wait() if child else None)
+        if ended.how is How.TAKEN and time.monotonic() - self._begun_s.pop(name, 0.0) < SHORT_S:
+            self._not_before_s = time.monotonic() + WAIT_S
+        self._ended.append(ended)
+
+    def _ending(self, name: str, code: int | None) -> Ended:
+        """code: as srun's, which is the task's, or 128 + the signal that ended it; None: nobody knows."""
+        if code is None:
+            return Ended(name, How.KILLED, "ended")
+        words = last_line(self._logs / f"{name}.log")
+        if code == 0:
+            return Ended(name, How.DONE, "ended")
+        if _SLURMS.search(words):
+            return Ended(name, How.TAKEN, f"was ended by SLURM: {words}")
+        if code < 0 or code > 128 or code == EXIT_ABANDONED:
+            return Ended(name, How.KILLED, f"was killed (its srun ended with {code})")
+        return Ended(
+            name, How.FAILED, f"ended with exit code {code}; its last words, in logs/{name}.log: {words}"
+        )
+
+
+def clear(run_dir: str) -> None:
+    """Ends what sruns of this run are left on this node."""
+    folder = Path(run_dir, "keys", "steps")
+    found = [recorded(path) for path in folder.glob("[!.]*")]
+    end([process for process in found if process], *END)
+    for path in folder.glob("*"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""``elasticflow submit --on slurm``: checks what can be checked here, and submits the leader's job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.presence import is_alive
+from elasticflow.run_dir import Job, RunDir, publish
+from elasticflow.settings import MemberSettings
+from elasticflow_slurm import index
+from elasticflow_slurm.bindings import choose
+from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient
+from elasticflow_slurm.config import SlurmConfig, read
+from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
+
+LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
+"""Not shipped with a program's folder."""
+
+
+def begin(run: RunDir, chosen: Config) -> None:
+    """Makes a run's folder ready for a new leader; what is left of one before is forgotten."""
+    for path in (run.journal, run.report, run.address):
+        path.unlink(missing_ok=True)
+    try:
+        run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        publish(run.job, Job("slurm", "0", secrets.token_hex(6)))
+    except OSError as error:
+        raise RunError(
+            f"{run.path}: cannot be written: {error.strerror}; choose another --run-dir."
+        ) from error
+
+
+def dry_run(chosen: Config, resume: bool) -> str:
+    """What would be submitted: the leader's script, and, as a comment, a worker's."""
+    slurm = read(chosen.slurm)
+    run_dir = os.path.abspath(chosen.run_dir)
+    leader = leader_script(chosen, slurm, "RUN", run_dir, resume)
+    request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), slurm.workers[0], ())
+    places = "; then ".join(map(str, slurm.workers))
+    worker = [*directives(request.options), *request.script.splitlines()[1:]]
+    head = f"Each worker is a job of its own, which the leader submits, in {places}:"
+    return "\n".join([leader, *(f"# {line}".rstrip() for line in (head, "", *worker))]) + "\n"
+
+
+def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
+    """Submits a run; returns its job's id, and its folder.
+
+    Raises ConfigError, RunError; nothing is left behind then.
+    """
+    slurm = read(chosen.slurm)
+    client = choose(os.environ)
+    run = RunDir(os.path.abspath(chosen.run_dir))
+    _check_resume(run, resume)
+    _check_workers(client, chosen, slurm, str(run.path))
+    made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
+    try:
+        chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
+        begin(run, chosen)
+        host = run.job_id()
+        assert host is not None
+        script = leader_script(chosen, slurm, host.run, str(run.path), resume)
+        job_id = client.submit(JobRequest(script=script, options={"chdir": os.getcwd()}))
+    except BaseException:
+        if not resume:
+            _put_back(run, made)
+        raise
+    publish(run.job, Job("slurm", str(job_id), host.run))
+    index.add(job_id, job_name(chosen, slurm), run.path)
+    return job_id, run.path
+
+
+def _check_resume(run: RunDir, resume: bool) -> None:
+    if resume and run.settings.exists() and run.job.exists() and is_alive(run):
+        raise RunError(f"{run.path}: this run is under way, in job {getattr(run.job_id(), 'id', '?')}.")
+    if not resume and run.path.exists() and any(run.path.iterdir()):
+        raise RunError(
+            f"{run.path}: is not empty; go on with the run in it by --resume, or choose another --run-dir."
+        )
+
+
+def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
+    """Raises ConfigError with SLURM's own words where no place would ever take a worker."""
+    refused = []
+    for place in slurm.workers:
+        request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), place, ())
+        try:
+            client.would_start_at(request)
+        except LimitReached:
+            return  # it will pass
+        except Refused as error:
+            refused.append(f"{place}: {error}")
+        else:
+            return
+    raise ConfigError(f"slurm.workers: SLURM takes no worker there: {'; '.join(refused)}")
+
+
+def _sample(chosen: Config, run_dir: str) -> MemberSettings:
+    """Of a first worker, but for where its master will be."""
+    host = read(chosen.slurm).host
+    return MemberSettings.of(
+        chosen, name="worker-1", role="worker", host=host, master="tcp://MASTER", run_dir=run_dir
+    )
+
+
+def _ship(run: RunDir, chosen: Config) -> Config:
+    """Copies the program's folder into the run's; returns settings that name the copy.
+
+    So all workers of the run, now and later, run the same program, and need not see its folder.
+    """
+    folder = Path(chosen.program).parent
+    inside = run.path.relative_to(folder).parts if run.path.is_relative_to(folder) else LEFT_OUT
+    if not set(inside).intersection(LEFT_OUT):
+        raise ConfigError(
+            f"slurm.ship: the run's folder {run.path} is in the program's, {folder}, which would be copied "
+            "into itself; choose a --run-dir elsewhere, or below runs/."
+        )
+    shipped = run.path / "shipped"
+    shutil.copytree(folder, shipped, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
+    return msgspec.structs.replace(chosen, program=str(shipped / Path(chosen.program).name))
+
+
+def _put_back(run: RunDir, made: list[Path]) -> None:
+    """Nothing began: leaves nothing new behind."""
+    with contextlib.suppress(OSError):
+        for path in run.path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in made:
+            path.rmdir()
+
+
+def find(text: str) -> Path | None:
+    """The folder of the run whose job has this id or name; None if there is none that is known."""
+    return index.find(text)

@@ -1,0 +1,302 @@
+"""A cluster that is not there, and a master that has nothing in mind but how many workers it wants.
+
+``World`` plays the rim of the SLURM backend: it does what ``Sizing`` decides, with the delays and the lost
+answers of a real cluster, and checks what must hold at any moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
+
+import msgspec
+
+from elasticflow.backend import Ended
+from elasticflow_slurm.client import Job, LimitReached, Refused, SlurmBusy, SlurmError
+from elasticflow_slurm.comments import Comment
+from elasticflow_slurm.config import Place, SlurmConfig
+from elasticflow_slurm.sizing import Action, Cancel, Estimate, Poll, Sizing, Submit
+
+RUN = "0123456789ab"
+EPOCH = 1_800_000_000.0
+"""Wall time when the monotonic clock is 0."""
+GPUS_A_NODE = 2
+KILL_S = 3.0
+"""A job that runs takes so long to end when it is cancelled."""
+LATE_S = 12.0
+"""So long after its answer was lost a late submission is taken."""
+DOUBLE_POLLS = 3
+"""So many polls may show two living jobs of one name: one that sees them, one that began before the cancel."""
+
+
+class Cluster:
+    """One job takes one GPU. Pending jobs start in order, wherever there is room."""
+
+    def __init__(self, partitions: dict[str, list[str]]) -> None:
+        self.partitions = partitions
+        self.jobs: dict[int, Job] = {}
+        self.excluded: dict[int, tuple[str, ...]] = {}
+        self.others: Counter[str] = Counter()
+        """GPUs that somebody else's jobs have, by partition."""
+        self.limit: int | None = None
+        """Of jobs that are not over."""
+        self.refusing: set[str] = set()
+        self.down: set[str] = set()
+        self.away = False
+        self.loses_answers = self.is_late = False
+        self.num_accepted = 0
+        self._late: list[tuple[float, Submit]] = []
+        self._dying: dict[int, float] = {}
+        self._next_id = 100
+
+    # --- what the client may ask ------------------------------------------------------------------
+
+    def submit(self, request: Submit, now_s: float) -> int:
+        self._answer_or_not()
+        if request.place.partition in self.refusing:
+            raise Refused(f"Invalid partition: {request.place.partition}")
+        if set(self.partitions[request.place.partition]) <= set(request.exclude):
+            raise Refused("Requested node configuration is not available")
+        if self.limit is not None and len(self.living()) >= self.limit:
+            raise LimitReached("QOSMaxSubmitJobPerUserLimit")
+        if self.loses_answers and self.is_late:
+            self._late.append((now_s + LATE_S, request))
+            raise SlurmBusy("Socket timed out on send/recv operation")
+        id = self._accept(request, now_s)
+        if self.loses_answers:
+            raise SlurmBusy("Socket timed out on send/recv operation")
+        return id
+
+    def cancel(self, ids: Iterable[int], now_s: float) -> None:
+        self._answer_or_not()
+        for id in ids:
+            job = self.jobs.get(id)
+            if job is None or job.over or id in self._dying:
+                continue
+            if job.state == "PENDING":
+                self.change(id, state="CANCELLED", reason="")
+            else:
+                self._dying[id] = now_s + KILL_S
+                self.change(id, state="COMPLETING")
+
+    def all_jobs(self) -> list[Job]:
+        self._answer_or_not()
+        return list(self.jobs.values())
+
+    def would_start_at(self, place: Place, at: float) -> float:
+        self._answer_or_not()
+        return at if self._room(place.partition, ()) else at + 3600.0
+
+    # --- what happens by itself -------------------------------------------------------------------
+
+    def pass_time(self, now_s: float) -> None:
+        for due_s, request in [each for each in self._late if each[0] <= now_s]:
+            self._late.remove((due_s, request))
+            self._accept(request, now_s)
+        for id in [id for id, end_s in self._dying.items() if end_s <= now_s]:
+            del self._dying[id]
+            if id in self.jobs:
+                self.change(id, state="CANCELLED")
+        for job in [job for job in self.jobs.values() if job.state == "PENDING" and not job.held]:
+            if node := self._room(job.partition, self.excluded[job.id]):
+                self.change(job.id, state="RUNNING", reason="", node=node, start_at=EPOCH + now_s)
+            elif job.reason != "Resources":
+                self.change(job.id, reason="Resources")
+
+    # --- what tests do to it ----------------------------------------------------------------------
+
+    def living(self, *states: str) -> list[Job]:
+        """Jobs that are not over; with ``states``: those in one of them."""
+        return [job for job in self.jobs.values() if not job.over and (not states or job.state in states)]
+
+    def change(self, id: int, **changes: object) -> None:
+        self.jobs[id] = msgspec.structs.replace(self.jobs[id], **changes)
+
+    def lose(self, id: int) -> None:
+        """slurmctld forgets the job, and gives its id to another."""
+        del self.jobs[id]
+        self._next_id = min(self._next_id, id)
+
+    def _accept(self, request: Submit, now_s: float) -> int:
+        while self._next_id in self.jobs:
+            self._next_id += 1
+        id = self._next_id
+        self.jobs[id] = Job(
+            id=id,
+            name=request.name,
+            comment=str(Comment(RUN, request.name)),
+            state="PENDING",
+            partition=request.place.partition,
+            submit_at=EPOCH + now_s,
+        )
+        self.excluded[id] = request.exclude
+        self.num_accepted += 1
+        return id
+
+    def _room(self, partition: str, exclude: tuple[str, ...]) -> str:
+        """A node with an idle GPU; "" if there is none."""
+        mine = Counter(job.node for job in self.living() if job.node)
+        up = [node for node in self.partitions[partition] if node not in self.down]
+        idle = sum(GPUS_A_NODE - mine[node] for node in up) - self.others[partition]
+        free = [node for node in up if mine[node] < GPUS_A_NODE and node not in exclude]
+        return free[0] if free and idle > 0 else ""
+
+    def _answer_or_not(self) -> None:
+        if self.away:
+            raise SlurmBusy("Unable to contact slurm controller (connect failure)")
+
+
+class World:
+    """A run on a cluster: keeps ``target`` workers wanted, each end replaced under a new name."""
+
+    def __init__(self, cluster: Cluster, *, delay_s: float = 0.1, num_min: int = 1, **config: object) -> None:
+        places = tuple(Place(partition=name) for name in cluster.partitions)
+        self.config = SlurmConfig(**{"workers": places, **config})  # type: ignore[arg-type]
+        self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
+        self.sizing = Sizing(self.config, num_min, RUN)
+        self.now_s = 1000.0
+        self.wanted: set[str] = set()
+        self.target = 0
+        self.told: list[Ended] = []
+        self.notes: list[str] = []
+        self.actions: list[tuple[float, Action]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._free_s = 0.0
+        self._next_worker = 1
+        self._doubles: Counter[str] = Counter()
+        """By name: polls in a row, with slurmctld there, that found two living jobs."""
+
+    # --- the master -------------------------------------------------------------------------------
+
+    def scale(self, target: int) -> None:
+        self.target = target
+        for name in sorted(self.wanted, key=lambda name: -int(name.split("-")[1]))[: -target or None]:
+            if len(self.wanted) > target:
+                self.wanted.discard(name)
+                self.sizing.unwant(name, self.now_s)
+        while len(self.wanted) < target:
+            name = f"worker-{self._next_worker}"
+            self._next_worker += 1
+            self.wanted.add(name)
+            self.sizing.want(name, self.now_s)
+        self._act()
+
+    def replace_master(self) -> None:
+        """The master dies with what it had ordered half done; the next one adopts what lives."""
+        self._events = [(at_s, number, act) for at_s, number, act in self._events if number % 2]
+        self.sizing = Sizing(self.config, self.num_min, RUN)
+        jobs = list(self.cluster.jobs.values())
+        self.sizing.observed(jobs, self.now_s, EPOCH + self.now_s)
+        living = {job.name for job in jobs if not job.over}
+        for name in living:
+            self.sizing.adopt(name)
+        for name in living - self.wanted:
+            self.sizing.unwant(name, self.now_s)
+        self.wanted &= living
+        self.scale(self.target)
+
+    # --- the rim ----------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        self._act()
+        while True:
+            due_s = self.sizing.next_time_s()
+            next_s = min(self._events[0][0] if self._events else end_s, end_s if due_s is None else due_s)
+            if next_s >= end_s:
+                break
+            self.now_s = max(self.now_s, next_s)
+            self.cluster.pass_time(self.now_s)
+            while self._events and self._events[0][0] <= self.now_s:
+                heapq.heappop(self._events)[2]()
+            self._act()
+        self.now_s = end_s
+        self.cluster.pass_time(end_s)
+
+    def _act(self) -> None:
+        for action in self.sizing.decide(self.now_s):
+            self.actions.append((self.now_s, action))
+            self._free_s = max(self.now_s, self._free_s) + self.delay_s
+            self._at(self._free_s, partial(self._do, action, self.sizing))
+        for ended in self.sizing.ended():
+            assert ended.name in self.wanted, f"{ended} was told of one that is not wanted, or twice"
+            self.told.append(ended)
+            self.wanted.discard(ended.name)
+        self.notes += [text for _, text in self.sizing.notes()]
+        if len(self.wanted) < self.target:
+            self.scale(self.target)
+
+    def _at(self, time_s: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time_s, next(self._order), act))
+
+    def _do(self, action: Action, sizing: Sizing) -> None:
+        """In the clerk's thread: asks SLURM. The answer is heard a moment later."""
+        try:
+            answer = self._ask(action)
+        except SlurmError as error:
+            answer = error
+        self._at(self.now_s + self.delay_s / 2, partial(self._answered, action, answer, sizing))
+
+    def _ask(self, action: Action) -> object:
+        match action:
+            case Submit():
+                self._check_single(action.name)
+                return self.cluster.submit(action, self.now_s)
+            case Cancel():
+                return self.cluster.cancel(action.ids, self.now_s)
+            case Estimate():
+                return self.cluster.would_start_at(action.place, EPOCH + self.now_s)
+            case Poll():
+                jobs = self.cluster.all_jobs()
+                self._check_doubles(jobs)
+                return jobs
+
+    def _answered(self, action: Action, answer: object, sizing: Sizing) -> None:
+        if sizing is not self.sizing:
+            return
+        lost, at = isinstance(answer, SlurmError), EPOCH + self.now_s
+        match action:
+            case Submit():
+                tell = sizing.not_submitted if lost else sizing.submitted
+                tell(action.name, answer, self.now_s)  # type: ignore[arg-type]
+            case Estimate():
+                sizing.estimated(action.place, answer, self.now_s, at)  # type: ignore[arg-type]
+            case Poll() if lost:
+                sizing.unobserved(answer, self.now_s)  # type: ignore[arg-type]
+            case Poll():
+                sizing.observed(answer, self.now_s, at)  # type: ignore[arg-type]
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def running(self) -> set[str]:
+        return {job.name for job in self.cluster.living("RUNNING")}
+
+    def count(self, kind: type, since_s: float = 0.0) -> int:
+        """How many actions of a kind were told."""
+        return sum(isinstance(action, kind) for at_s, action in self.actions if at_s >= since_s)
+
+    def _check_single(self, name: str) -> None:
+        lives = [job.id for job in self.cluster.living() if job.name == name]
+        assert not lives, f"{name} is submitted though job {lives} lives"
+
+    def _check_doubles(self, jobs: list[Job]) -> None:
+        living = Counter(job.name for job in jobs if not job.over and job.state != "COMPLETING")
+        self._doubles = Counter({name: self._doubles[name] + 1 for name, many in living.items() if many > 1})
+        for name, polls in self._doubles.items():
+            assert polls <= DOUBLE_POLLS, f"{name} has {living[name]} living jobs, as {polls} polls show"
+
+
+def polls_a_minute(num_workers: int, minutes: int = 10) -> float:
+    """How often SLURM is asked for the state of all jobs while so many workers run."""
+    nodes = [f"g{number}" for number in range(-(-num_workers // GPUS_A_NODE))]
+    world = World(Cluster({"gpu": nodes}))
+    world.scale(num_workers)
+    world.run(300.0)
+    assert len(world.running()) == num_workers
+    before = world.count(Poll)
+    world.run(60.0 * minutes)
+    return (world.count(Poll) - before) / minutes
