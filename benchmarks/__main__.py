@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.figures import line
 
-NAMES = ("overhead", "scaling", "start", "kill", "join", "seal", "commit", "fuzz", "soak")
+NAMES = ("overhead", "scaling", "start", "kill", "join", "seal", "commit", "fuzz", "soak", "slurm")
 
 
 def main() -> int:

@@ -59,11 +59,12 @@ def publish(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def last_line(path: Path) -> str:
-    """The last words in a log, 300 characters at most."""
+def last_line(path: Path, but_for: str = "\0") -> str:
+    """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = log.read().decode(errors="replace").splitlines()
+        lines = [line for line in lines if line.strip() and not line.startswith(but_for)]
         if lines:
             return lines[-1][:300]
     return "(none)"

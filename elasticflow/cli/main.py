@@ -52,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     stop = verbs.add_parser("stop", help="commit a checkpoint, then leave")
     stop.add_argument("run", metavar="RUN")
 
+    from elasticflow.cli.logs import add_options as add_logs_options
+
+    add_logs_options(verbs.add_parser("logs", help="what a run's processes have written"))
+
     from elasticflow.cli.chaos import add_options as add_chaos_options
 
     add_chaos_options(verbs.add_parser("chaos", help="kill and freeze a run's processes, to see it go on"))
@@ -102,6 +106,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.attach import attach
 
         return attach(arguments)
+    if arguments.verb == "logs":
+        from elasticflow.cli.logs import logs
+
+        return logs(arguments)
     if arguments.verb == "chaos":
         from elasticflow.cli.chaos import chaos
 

@@ -162,12 +162,11 @@ def _earlier(num: int) -> list[str]:
 
 
 def _sizes(report: Mapping[str, Any]) -> list[str]:
-    resizes = report["resizes"]
-    rows = [
-        (duration(each["time_s"]), f"{each['from']} to {each['to']} workers", each["reason"])
-        for each in resizes[-SHOWN:]
-    ]
-    return ["Size", *_earlier(len(resizes)), *_table(("when", "what", "why"), rows)] if rows else []
+    """How many workers were asked for, and how many there were."""
+    asked = [(e["time_s"], f"{e['from']} to {e['to']} asked for", e["reason"]) for e in report["resizes"]]
+    there = [(e["time_s"], f"{e['ready']} of {e['wanted']} there", e["why"].split(": ", 1)[-1]) for e in report.get("sizes", ())]
+    rows = [(duration(time_s), what, why) for time_s, what, why in sorted(asked + there)]
+    return ["Size", *_earlier(len(rows)), *_table(("when", "what", "why"), rows[-SHOWN:])] if rows else []
 
 
 def _checkpoints(report: Mapping[str, Any]) -> list[str]:

@@ -56,8 +56,8 @@ class Fence:
             threading.Thread(target=run, daemon=True, name="fence").start()
 
     def check(self) -> None:
-        """Looks now. Raises Superseded if the run is another's."""
-        if (now := newest(self._storage)) > self.term:
+        """Looks now, unless that is known. Raises Superseded if the run is another's, OSError."""
+        if not self._why and (now := newest(self._storage)) > self.term:
             self._lose(f"master of term {self.term} is superseded by that of term {now}")
         if self._why:
             raise Superseded(self._why)

@@ -237,7 +237,7 @@ class Master:
     def _tell_size(self) -> None:
         """Writes down how many workers there are, and why there are not more, when that changes."""
         size = self._state.num_ready, self._state.target, self._backend.shortage()
-        if size != self._size:
+        if size != self._size and self._state.state in (RunState.STARTING, RunState.RUNNING):
             self._size = size
             self._story.sized(*size)
             self._news += 1

@@ -153,6 +153,8 @@ class MasterState:
         """When this master must have handed over; None: it may stay."""
         self._moving_cut = False
         """Whether the checkpoint to hand over with is still to be ordered."""
+        self._moving_after: int | None = None
+        """Once it is: a commit of a version beyond this one is enough."""
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
         if memory:
             self._remember(memory)
@@ -197,6 +199,10 @@ class MasterState:
     def regrouping(self) -> bool:
         """Whether a server was lost, and the others wait to go on."""
         return self.row.generation > 0 and self.row.phase is not Phase.SERVING
+
+    @property
+    def _may_move(self) -> bool:
+        return self._move_by_s is not None and self._move_by_s < float("inf")
 
     @property
     def num_ready(self) -> int:
@@ -289,8 +295,8 @@ class MasterState:
             actions += self._replace(name, now_s)
         for member in self.members.values():
             member.heard_s = member.since_s = now_s
+            # Whoever is expiring still is, and another was asked for; when its place ends, is told anew.
             member.doubted_s = member.replace_s = member.leave_s = None
-            member.expiring = False
             member.doubted_by.clear()
             member.pid = living.get(member.name, member.pid)
             if member.role == "worker":
@@ -513,7 +519,7 @@ class MasterState:
         """Everything after this version has not happened."""
         reached, self.version = self.version, start.tick
         self._last_made = self._all_made = False
-        self._moving_cut = self._move_by_s is not None and self._move_by_s < float("inf")
+        self._moving_cut, self._moving_after = self._may_move, None
         if self.state is RunState.FINISHING and not self.stop_reason:
             self.state = RunState.RUNNING
         self.commits.forget()
@@ -619,7 +625,7 @@ class MasterState:
     def _on_departing(self, event: Departing, now_s: float) -> list[Action]:
         """It has to go: the others do its slices, and another is asked for. That is nobody's fault."""
         member = self.members.get(event.name)
-        if member is None or member.state in (MemberState.DRAINING, MemberState.LOST):
+        if member is None or member.role != "worker" or member.state not in _HERE:
             return []
         return [*self._drain(member, event.reason), *self._replan(), *self._size(now_s), *self._judge(now_s)]
 
@@ -803,9 +809,9 @@ class MasterState:
         if not self.accepts(event):
             return []
         if self.commits.is_committed(event.tick):  # by servers of before, or that it is was not heard
-            if event.last and self.commits.committed_tick == event.tick:
-                self.commits.end_with(event.tick)
-                return self._committed(event.tick)
+            if event.last and (newest := self.commits.committed_tick) is not None:
+                self.commits.end_with(newest)
+                return self._committed(newest)
             return [SettledAction((event.name,), event.tick)]
         if event.error or event.part is None:
             return self._cut_failed(
@@ -849,8 +855,10 @@ class MasterState:
         if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
             return self._end(RunState.STOPPED, text)
-        moving = self._move_by_s is not None and not self._moving_cut
-        return [*self._settled(tick), *(self._hand_over("all that was done is committed") if moving else [])]
+        actions = self._settled(tick)
+        if self.state is RunState.RUNNING and self._moving_after is not None and tick > self._moving_after:
+            actions += self._hand_over("all that was done is committed")
+        return actions
 
     # --- time --------------------------------------------------------------------------------------
 
@@ -863,6 +871,7 @@ class MasterState:
             return actions
         actions += self._check_expiries(now_s)
         if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
+            self._moving_after = self.version if self._moving_cut else self._moving_after
             self._cut_s, self._moving_cut = now_s, False
             actions.append(CutAction(self.row.leader, finish=False))
         if self._move_by_s is not None and now_s >= self._move_by_s:
@@ -887,7 +896,7 @@ class MasterState:
         return [NoteAction("info", "the time limit of master and servers is near: a checkpoint, then a move")]
 
     def _hand_over(self, why: str) -> list[Action]:
-        self._move_by_s = float("inf")  # once
+        self._move_by_s, self._moving_cut, self._moving_after = float("inf"), False, None  # once
         return [NoteAction("info", f"another master takes over; {why}"), HandOverAction()]
 
     def next_time_s(self) -> float | None:
@@ -951,7 +960,8 @@ class MasterState:
         if event.workers == self.target:
             return []
         old, self.target, self.reason = self.target, event.workers, "asked for by scale"
-        return [ResizedAction(old, event.workers, self.reason), *self._size(now_s)]
+        resized = ResizedAction(old, event.workers, self.reason)
+        return [resized, *self._size(now_s), *self._relieve(now_s)]
 
     def _on_stop(self, event: StopEvent, now_s: float) -> list[Action]:
         if self.stop_reason:

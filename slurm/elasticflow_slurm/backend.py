@@ -30,8 +30,6 @@ from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
 from elasticflow_slurm.sizing import Cancel, Estimate, Poll, Sizing, Submit
 
-COMING_AGAIN = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
-"""States of a leader that SLURM will start again."""
 ASK_S, TRIES = 0.2, 10
 """How often, and how far apart, a leader that is told to end asks why."""
 MOST_WARNING = 0.25
@@ -252,14 +250,16 @@ def cancel_workers(run: str) -> None:
 
 
 def comes_again(leader_id: int) -> bool:
-    """Whether the leader's job, which was just told to end, will be started again."""
+    """Whether the leader's job, which was just told to end, will be started again.
+
+    SLURM tells a requeue from a cancellation by the number of restarts alone, which it has counted by then.
+    An answer may be missing: who asks is told to end as well.
+    """
     client = choose(os.environ)
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     for _ in range(TRIES):
         with contextlib.suppress(SlurmError):
-            job = client.job(leader_id)
-            if job is None or job.state in COMING_AGAIN or job.over:
-                return job is not None and job.state in COMING_AGAIN
-            if job.state == "RUNNING":  # somebody has told the master itself
-                return False
-        time.sleep(ASK_S)  # COMPLETING may become either
+            if (job := client.job(leader_id)) is not None:
+                return not job.over and (job.restarts or 0) > restarts
+        time.sleep(ASK_S)
     return False

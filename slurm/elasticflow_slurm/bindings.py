@@ -22,6 +22,7 @@ from elasticflow_slurm.client import (
     JobRequest,
     NotInstalled,
     Partition,
+    Refused,
     SlurmBusy,
     SlurmClient,
     SlurmError,
@@ -112,7 +113,7 @@ class PyslurmClient(SlurmClient):
                     raise
 
     def requeue(self, id: int) -> None:
-        self._ask(self._pyslurm.Job(id).requeue)
+        self._ask(self._pyslurm.Job(id).requeue, unknown=Refused)
 
     def start_now(self, ids: Iterable[int]) -> None:
         self._commands.start_now(ids)
@@ -123,11 +124,11 @@ class PyslurmClient(SlurmClient):
     def partitions(self) -> list[Partition]:
         return self._commands.partitions()
 
-    def _ask(self, call: Callable[[], T]) -> T:
+    def _ask(self, call: Callable[[], T], unknown: type[SlurmError] = SlurmBusy) -> T:
         try:
             return call()
         except self._pyslurm.RPCError as error:
-            raise sorted_error("pyslurm", str(error), SlurmBusy) from error
+            raise sorted_error("pyslurm", str(error), unknown) from error
 
     def _corrected(self, jobs: list[Job]) -> list[Job]:
         # pyslurm says 9 for an exit code of 137, too: squeue is asked about failed jobs, once.

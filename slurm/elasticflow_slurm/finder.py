@@ -18,7 +18,6 @@ ASK_S, ASK_AGAIN_S = 3.0, 10.0
 """When a member that hears nothing first asks SLURM, and how often then; each is a little different."""
 KEEP_S = 2.0
 """For so long a client takes SLURM's last answer for true."""
-WAITS_FOR_TIME = ("BeginTime",)
 
 
 def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
@@ -37,6 +36,7 @@ class LeaderFinder(Finder):
         self._client = client
         self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
         self._looked_s = 0.0
+        self._unknown = 0
 
     def find(self) -> str | None:
         now_s = time.monotonic()
@@ -52,20 +52,31 @@ class LeaderFinder(Finder):
     def _ask(self) -> None:
         self._client = self._client or choose(os.environ)
         job = leader_of(self._client, self._run)
-        if job is None:
+        self._unknown = 0 if job else self._unknown + 1
+        if self._unknown > 1:  # once may be an answer that was cut off
             raise Orphaned("SLURM does not know its leader's job any more")
-        if job.over:
+        if job and job.over:
             raise Orphaned(f"its leader, job {job.id}, is {job.state}")
-        if job.state == "PENDING" and job.reason in WAITS_FOR_TIME:
-            with contextlib.suppress(SlurmError):
-                self._client.start_now(component_ids(self._client, job))
+        if job and job.state == "PENDING":
+            start_again(self._client, job)
 
 
-def component_ids(client: SlurmClient, leader: Job) -> list[int]:
-    """Of a heterogeneous job, all components."""
-    if leader.het is None:
-        return [leader.id]
-    return [job.id for job in client.jobs() if job.leader_id == leader.id]
+def start_again(client: SlurmClient, leader: Job) -> None:
+    """Has a leader that was requeued start as soon as there is room.
+
+    SLURM lets it wait for two minutes; and where its node was lost, for ever: the other component has ended
+    then, until the job is requeued once more, which SLURM does though it says that it will not.
+    """
+    if leader.reason == "BeginTime" or _lacks_components(client, leader):
+        with contextlib.suppress(SlurmError):
+            client.requeue(leader.id)
+        with contextlib.suppress(SlurmError):
+            client.start_now([leader.id])
+
+
+def _lacks_components(client: SlurmClient, leader: Job) -> bool:
+    """Whether a component has ended, and the job can never start."""
+    return leader.het is not None and any(job.leader_id == leader.id and job.over for job in client.jobs())
 
 
 class SlurmPresence(Presence):

@@ -1,16 +1,23 @@
 """Which run a job is, or was, the leader of: SLURM forgets jobs, and people name them.
 
-One small file a job, in the user's state folder.
+One small file a job, in the user's state folder; where that has no word of it, because the job began on a
+machine with another home, SLURM is asked for the leader's comment, which has the run's folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from elasticflow.run_dir import publish
+from elasticflow_slurm.bindings import choose
+from elasticflow_slurm.client import SlurmError
+from elasticflow_slurm.comments import read
 
 KEPT = 1000
 
@@ -24,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def folder() -> Path:
-    """Where the files are."""
+    """Where the files are. Raises RuntimeError where this user has no home."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "elasticflow", "slurm")
 
@@ -36,21 +43,35 @@ def add(job_id: int, name: str, run_dir: Path) -> None:
         publish(folder() / f"{job_id}.json", Entry(job_id, name, str(run_dir)))
         for path in _newest_first()[KEPT:]:
             path.unlink(missing_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):
         return
 
 
 def find(text: str) -> Path | None:
-    """The folder of the newest run whose job has this id or name."""
-    for path in _newest_first():
-        try:
-            entry = msgspec.json.decode(path.read_bytes(), type=Entry)
-        except (OSError, msgspec.MsgspecError):
-            continue
-        if text in (str(entry.id), entry.name) and Path(entry.run_dir).is_dir():
-            return Path(entry.run_dir)
-    return None
+    """The folder of the newest run whose job has this id or name; None if there is none that is known."""
+    known = (entry for entry in chain(_kept(), _told()) if text in (str(entry.id), entry.name))
+    return next((Path(entry.run_dir) for entry in known if os.path.isdir(entry.run_dir)), None)
+
+
+def _kept() -> Iterator[Entry]:
+    with contextlib.suppress(RuntimeError):
+        for path in _newest_first():
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                yield msgspec.json.decode(path.read_bytes(), type=Entry)
+
+
+def _told() -> Iterator[Entry]:
+    """By SLURM, if there is one here, and it answers."""
+    with contextlib.suppress(SlurmError):
+        for job in sorted(choose(os.environ).jobs(), key=lambda job: job.id, reverse=True):
+            comment = read(job.comment)
+            if comment and comment.run_dir and not job.het:
+                yield Entry(job.id, job.name, comment.run_dir)
 
 
 def _newest_first() -> list[Path]:
-    return sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    aged = []
+    for path in folder().glob("*.json"):
+        with contextlib.suppress(OSError):  # another process has just removed it
+            aged.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(aged, reverse=True)]

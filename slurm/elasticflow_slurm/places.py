@@ -50,11 +50,12 @@ class Places:
     def __iter__(self) -> Iterator[Standing]:
         return iter(self._standings.values())
 
-    def choose(self, now_s: float) -> Place | None:
-        """The first that is not full; if all are, the first that takes jobs; None: none does just now."""
+    def choose(self, now_s: float, goal: Place | None = None) -> Place | None:
+        """The goal, or the first that is not full, or just the first; of those that take jobs, if any does."""
         takes = self._taking(now_s)
+        goals = [each for each in takes if each.place == goal]
         roomy = [each for each in takes if now_s >= each.full_until_s]
-        return next((each.place for each in [*roomy, *takes]), None)
+        return next((each.place for each in [*goals, *roomy, *takes]), None)
 
     def _taking(self, now_s: float) -> list[Standing]:
         return [each for each in self if now_s >= max(each.struck_until_s, each.limit.until_s)]

@@ -59,9 +59,9 @@ def requeued(name: str, job: Job) -> Ended:
     return Ended(name, How.TAKEN, f"was requeued (job {job.id}); its job is cancelled")
 
 
-def not_launched(name: str, job: Job) -> Ended:
-    """Of a worker whose job SLURM holds, since it could not launch it."""
-    return Ended(name, How.TAKEN, f"could not be launched{_on(job)} (job {job.id}: {job.reason})")
+def given_up(name: str, job: Job, why: str) -> Ended:
+    """Of a worker whose job is cancelled before it has started."""
+    return Ended(name, How.TAKEN, f"was given up (job {job.id}): {why}")
 
 
 def forgotten(name: str, id: int | None) -> Ended:

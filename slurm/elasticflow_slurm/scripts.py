@@ -12,6 +12,7 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.config import Config
+from elasticflow.errors import ConfigError
 from elasticflow.fingerprint import SETTINGS, THREAD_SETTINGS
 from elasticflow.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
@@ -19,13 +20,21 @@ from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import Place, SlurmConfig
 
 UNPACK = """\
-# The environment is unpacked once on each node, into a folder that only its owner can write to.
-archive={archive}
-unpacked=${{TMPDIR:-/tmp}}/elasticflow-$UID-{name}
-mkdir -p -m 700 "$unpacked" && [ -O "$unpacked" ] || exit 1
-( flock 9; [ -e "$unpacked/.whole" ] || tar -xf "$archive" -C "$unpacked" && touch "$unpacked/.whole" ) \\
-    9> "$unpacked/.lock" || exit 1
-export PATH="$unpacked/bin:$PATH" VIRTUAL_ENV="$unpacked\""""
+# The environment is unpacked once on each node, below a folder that only its owner can look into.
+unpack() {{
+    archive={archive}
+    place=${{TMPDIR:-/tmp}}/elasticflow-$UID-{name}
+    mkdir -p -m 700 "$place" && [ -O "$place" ] && mkdir -p "$place/env" || exit 1
+    (
+        flock 9
+        [ -e "$place/whole" ] || tar --no-same-owner -C "$place/env" -xf "$archive" && touch "$place/whole"
+    ) 9> "$place/lock" || exit 1
+}}
+unpack
+export PATH="$place/env/bin:$PATH" VIRTUAL_ENV="$place/env\""""
+UNPACK_ON_SERVERS = """\
+export -f unpack
+srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap --input=none bash -c unpack || exit 1"""
 AGAIN = """\
 # What kills the master's supervisor starts it again: it goes on with all that still lives.
 until {command}; do
@@ -106,24 +115,39 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
     command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]
     again = AGAIN.format(command=shlex.join([*command, *(["--resume"] if resume else [])]))
     heads = [*directives(first), "#SBATCH hetjob", *directives(second)]
-    return _script(slurm, "", again, heads)
+    elsewhere = UNPACK_ON_SERVERS.format(nodes=nodes) if slurm.environment else ""
+    return _script(slurm, elsewhere, again, heads)
 
 
-def _script(slurm: SlurmConfig, exports: str, command: str, heads: Sequence[str] = ()) -> str:
-    unpack = ""
-    if slurm.environment:
-        stat = os.stat(slurm.environment)
-        name = f"{Path(slurm.environment).name}-{stat.st_size:x}-{int(stat.st_mtime):x}"
-        unpack = UNPACK.format(archive=shlex.quote(slurm.environment), name=shlex.quote(name))
-    parts = ["\n".join(["#!/bin/bash", *heads]), slurm.setup.rstrip(), unpack, exports, command]
+def _script(slurm: SlurmConfig, before: str, command: str, heads: Sequence[str] = ()) -> str:
+    unpack = _unpack(slurm.environment) if slurm.environment else ""
+    parts = ["\n".join(["#!/bin/bash", *heads]), slurm.setup.rstrip(), unpack, before, command]
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _unpack(environment: str) -> str:
+    archive = os.path.abspath(environment)
+    try:
+        stat = os.stat(archive)
+    except OSError as error:
+        raise ConfigError(
+            f"slurm.environment: {archive}: cannot be read: {error.strerror}; name an archive of a virtual "
+            "environment, such as venv-pack or conda-pack makes."
+        ) from error
+    name = f"{Path(archive).name}-{stat.st_size:x}-{int(stat.st_mtime):x}"
+    return UNPACK.format(archive=shlex.quote(archive), name=shlex.quote(name))
+
+
 def directives(options: Mapping[str, str]) -> list[str]:
-    """Options as lines of a batch script; sbatch reads quotes in them as a shell does."""
-    return [
-        f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "") for name, value in options.items()
-    ]
+    """Options as lines of a batch script. Raises ConfigError for a value of several lines.
+
+    sbatch reads quotes in them as a shell does, but takes backslashes away also from between quotes.
+    """
+    for name, value in options.items():
+        if "\n" in value or "\r" in value:
+            raise ConfigError(f"{value!r}: has a line break, which sbatch's option --{name} cannot have.")
+    words = {name: shlex.quote(value.replace("\\", "\\\\")) for name, value in options.items() if value}
+    return [f"#SBATCH --{name}" + (f"={words[name]}" if value else "") for name, value in options.items()]
 
 
 def _exports(threads: int) -> str:
@@ -137,5 +161,6 @@ def _set(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _literal(path: Path) -> str:
-    """A file's name in which sbatch replaces nothing."""
-    return str(path).replace("%", "%%")
+    """A file's name in which SLURM replaces nothing: where there is a backslash, it leaves % alone."""
+    text = str(path)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")

@@ -67,6 +67,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """When a worker's job would start there. Answered by ``estimated``."""
 
     place: Place
+    exclude: tuple[str, ...]
 
 
 class Poll(msgspec.Struct, frozen=True):
@@ -122,6 +123,8 @@ class Worker(msgspec.Struct):
     missed: int = 0
     """How many polls in a row should have shown it."""
     moved_s: float = NEVER_S
+    goal: Place | None = None
+    """Where it moves to."""
     past: set[int] = msgspec.field(default_factory=set)
     """Jobs of this name that are over and done with."""
 
@@ -266,8 +269,8 @@ class Sizing:
         elif worker := next((each for each in self._movable(now_s) if each.place != place), None):
             self._places.started(place)
             self._note("info", f"{worker.name} moves to {place}, where it would start at once")
-            worker.moved_s = now_s
-            self._move(worker, now_s)
+            worker.moved_s, worker.goal = now_s, place
+            self._move(worker, f"it would start in {place}", now_s)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -278,7 +281,8 @@ class Sizing:
         actions: list[Action] = [Cancel(ids)] if ids else []
         actions += self._submits(now_s)
         crowded = {worker.place for worker in self._movable(now_s) if worker.place}
-        actions += [Estimate(place) for place in self._places.to_estimate(crowded, now_s)]
+        exclude = self._nodes.excluded(now_s)
+        actions += [Estimate(place, exclude) for place in self._places.to_estimate(crowded, now_s)]
         if (due_s := self._next_poll_s()) is not None and now_s >= due_s:
             self._polling, self._looking, self._polled_s = True, False, now_s
             actions.append(Poll())
@@ -439,7 +443,7 @@ class Sizing:
             assert worker.place is not None
             self._places.fill(worker.place, now_s)
             if set(worker.exclude) - set(self._nodes.excluded(now_s)):  # may be what it waits for by now
-                self._move(worker, now_s)
+                self._move(worker, "nodes that it leaves out are used again", now_s)
 
     def _phase(self, name: str) -> Phase | None:
         worker = self._workers.get(name)
@@ -451,11 +455,11 @@ class Sizing:
         wanted = [worker for worker in self._workers.values() if worker.phase is Phase.WANTED]
         actions: list[Action] = []
         for worker in sorted(wanted, key=lambda worker: number_of(worker.name)):
-            place = self._places.choose(now_s)
+            place = self._places.choose(now_s, worker.goal)
             if place is None or not self._may_submit(place):
                 break
             worker.phase, worker.since_s, worker.asked = Phase.ASKED, now_s, True
-            worker.place, worker.exclude = place, self._nodes.excluded(now_s)
+            worker.place, worker.exclude, worker.goal = place, self._nodes.excluded(now_s), None
             actions.append(Submit(worker.name, place, worker.exclude))
         return actions
 
@@ -468,17 +472,16 @@ class Sizing:
 
     def _movable(self, now_s: float) -> list[Worker]:
         rest_s = FULL_PATIENCES * self._config.patience_s
-        return [
-            worker
-            for worker in self._overdue(now_s)
-            if now_s - worker.moved_s >= rest_s and not worker.adopted
-        ]
+        return [worker for worker in self._overdue(now_s) if now_s - worker.moved_s >= rest_s]
 
-    def _move(self, worker: Worker, now_s: float) -> None:
-        """Has another job take the place of one that waits."""
-        assert worker.id is not None
-        worker.phase, worker.since_s = Phase.MOVING, now_s
-        self._cancel(worker.id, now_s)
+    def _move(self, worker: Worker, why: str, now_s: float) -> None:
+        """Has another job, or another worker, take the place of one that waits."""
+        assert worker.job is not None
+        self._cancel(worker.job.id, now_s)
+        if worker.adopted:
+            self._end(worker, reasons.given_up(worker.name, worker.job, why))
+        else:
+            worker.phase, worker.since_s = Phase.MOVING, now_s
 
     # --- troubles --------------------------------------------------------------------------------
 
@@ -511,11 +514,7 @@ class Sizing:
         self._blame(job.node, now_s)
         self._relaunch.fail(job.reason, now_s)
         self._note("warning", f"job {job.id} ({worker.name}) could not be launched: {job.reason}")
-        if worker.adopted:
-            self._cancel(job.id, now_s)
-            self._end(worker, reasons.not_launched(worker.name, job))
-        else:
-            self._move(worker, now_s)
+        self._move(worker, f"it could not be launched: {job.reason}", now_s)
 
     def _blame(self, node: str, now_s: float) -> None:
         if self._nodes.failed(node, now_s):

@@ -28,11 +28,10 @@ SHORT_S, WAIT_S = 5.0, 3.0
 """A step that SLURM ended within the first is not tried again before the second has passed."""
 END = (signal.SIGTERM, signal.SIGCONT)
 """On SIGTERM srun has its step killed; one that was stopped hears it when it goes on."""
-_SLURMS = re.compile(
-    r"^srun: .*(Unable to (create|confirm|contact)|Communication|[Tt]imed out|[Nn]ode fail|down|CANCELLED"
-    r"|Job step aborted|has been cancelled|Job/step already completing)"
-)
-"""Words with which srun tells that the program was not to blame."""
+SRUN = "srun: "
+"""How srun's own words in a log begin."""
+_TASKS_OWN = re.compile(r"srun: error: \S+: tasks? [-\d,]+: ")
+"""How srun tells that a task has ended by itself. All else that it says last is that SLURM ended the step."""
 
 
 class Allocation:
@@ -162,11 +161,12 @@ class Steps:
         """code: as srun's, which is the task's, or 128 + the signal that ended it; None: nobody knows."""
         if code is None:
             return Ended(name, How.KILLED, "ended")
-        words = last_line(self._logs / f"{name}.log")
         if code == 0:
             return Ended(name, How.DONE, "ended")
-        if _SLURMS.search(words):
-            return Ended(name, How.TAKEN, f"was ended by SLURM: {words}")
+        log = self._logs / f"{name}.log"
+        said, words = last_line(log), last_line(log, but_for=SRUN)
+        if said.startswith(SRUN) and not _TASKS_OWN.match(said):
+            return Ended(name, How.TAKEN, f"was ended by SLURM: {said.removeprefix(SRUN)}")
         if code < 0 or code > 128 or code == EXIT_ABANDONED:
             return Ended(name, How.KILLED, f"was killed (its srun ended with {code})")
         return Ended(

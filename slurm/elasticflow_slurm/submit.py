@@ -27,9 +27,9 @@ LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
 
 def begin(run: RunDir, chosen: Config) -> None:
     """Makes a run's folder ready for a new leader; what is left of one before is forgotten."""
-    for path in (run.journal, run.report, run.address):
-        path.unlink(missing_ok=True)
     try:
+        for path in (run.journal, run.report, run.address):
+            path.unlink(missing_ok=True)
         run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
         publish(run.job, Job("slurm", "0", secrets.token_hex(6)))
     except OSError as error:

@@ -224,7 +224,7 @@ def test_report_of_a_run_under_way(life: Life, capsys: pytest.CaptureFixture[str
         "epoch 1: test cost 0.2500  accuracy 0.7500",
         "Faults: 2, which cost 1.50 s and 3 steps made again",
         "0:09  server-1  was killed by SIGKILL  1.50 s, 3 steps  went on from what the others held in memory",
-        "2 to 3 workers  asked for by scale",
+        "2 to 3 asked for  asked for by scale",
         "Checkpoints: the last is of step 5",
     ):
         assert words in shown, shown

@@ -206,6 +206,7 @@ def test_last_words_are_sent_before_the_end(masters, members) -> None:
 CHILD = """
 import sys, threading
 from elasticflow.keys import MemberKeys, read_keys
+from elasticflow.finder import Finder
 from elasticflow.member import MasterLink
 from elasticflow.messages import Heartbeat
 from pathlib import Path
@@ -215,7 +216,7 @@ link = MasterLink(
     sys.argv[2],
     heartbeat=lambda: Heartbeat(name="worker-1", tick=0),
     heartbeat_s=0.1,
-    lost_s=1.5,
+    finder=Finder("/nonexistent", 1.5),
 )
 link.start_heartbeats()
 threading.Event().wait()

@@ -15,6 +15,7 @@ from itertools import count
 import msgspec
 
 from elasticflow.backend import Ended
+from elasticflow.master.members import number_of
 from elasticflow_slurm.client import Job, LimitReached, Refused, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import Comment
 from elasticflow_slurm.config import Place, SlurmConfig
@@ -29,7 +30,7 @@ KILL_S = 3.0
 LATE_S = 12.0
 """So long after its answer was lost a late submission is taken."""
 DOUBLE_POLLS = 3
-"""So many polls may show two living jobs of one name: one that sees them, one that began before the cancel."""
+"""So many polls may show two living jobs of one name: the first, and any that begin before the cancel."""
 
 
 class Cluster:
@@ -47,7 +48,8 @@ class Cluster:
         self.down: set[str] = set()
         self.away = False
         self.loses_answers = self.is_late = False
-        self.num_accepted = 0
+        self.taken_late: set[int] = set()
+        """Jobs that were taken long after the answer was lost; only these may be one too many."""
         self._late: list[tuple[float, Submit]] = []
         self._dying: dict[int, float] = {}
         self._next_id = 100
@@ -86,16 +88,16 @@ class Cluster:
         self._answer_or_not()
         return list(self.jobs.values())
 
-    def would_start_at(self, place: Place, at: float) -> float:
+    def would_start_at(self, request: Estimate, at: float) -> float:
         self._answer_or_not()
-        return at if self._room(place.partition, ()) else at + 3600.0
+        return at if self._room(request.place.partition, request.exclude) else at + 3600.0
 
     # --- what happens by itself -------------------------------------------------------------------
 
     def pass_time(self, now_s: float) -> None:
         for due_s, request in [each for each in self._late if each[0] <= now_s]:
             self._late.remove((due_s, request))
-            self._accept(request, now_s)
+            self.taken_late.add(self._accept(request, now_s))
         for id in [id for id, end_s in self._dying.items() if end_s <= now_s]:
             del self._dying[id]
             if id in self.jobs:
@@ -133,7 +135,6 @@ class Cluster:
             submit_at=EPOCH + now_s,
         )
         self.excluded[id] = request.exclude
-        self.num_accepted += 1
         return id
 
     def _room(self, partition: str, exclude: tuple[str, ...]) -> str:
@@ -174,10 +175,9 @@ class World:
 
     def scale(self, target: int) -> None:
         self.target = target
-        for name in sorted(self.wanted, key=lambda name: -int(name.split("-")[1]))[: -target or None]:
-            if len(self.wanted) > target:
-                self.wanted.discard(name)
-                self.sizing.unwant(name, self.now_s)
+        for name in sorted(self.wanted, key=number_of)[target:]:
+            self.wanted.discard(name)
+            self.sizing.unwant(name, self.now_s)
         while len(self.wanted) < target:
             name = f"worker-{self._next_worker}"
             self._next_worker += 1
@@ -187,7 +187,8 @@ class World:
 
     def replace_master(self) -> None:
         """The master dies with what it had ordered half done; the next one adopts what lives."""
-        self._events = [(at_s, number, act) for at_s, number, act in self._events if number % 2]
+        self._events = [event for event in self._events if event[1] % 2]
+        heapq.heapify(self._events)
         self.sizing = Sizing(self.config, self.num_min, RUN)
         jobs = list(self.cluster.jobs.values())
         self.sizing.observed(jobs, self.now_s, EPOCH + self.now_s)
@@ -249,7 +250,7 @@ class World:
             case Cancel():
                 return self.cluster.cancel(action.ids, self.now_s)
             case Estimate():
-                return self.cluster.would_start_at(action.place, EPOCH + self.now_s)
+                return self.cluster.would_start_at(action, EPOCH + self.now_s)
             case Poll():
                 jobs = self.cluster.all_jobs()
                 self._check_doubles(jobs)
@@ -280,7 +281,8 @@ class World:
         return sum(isinstance(action, kind) for at_s, action in self.actions if at_s >= since_s)
 
     def _check_single(self, name: str) -> None:
-        lives = [job.id for job in self.cluster.living() if job.name == name]
+        late = self.cluster.taken_late
+        lives = [job.id for job in self.cluster.living() if job.name == name and job.id not in late]
         assert not lives, f"{name} is submitted though job {lives} lives"
 
     def _check_doubles(self, jobs: list[Job]) -> None:

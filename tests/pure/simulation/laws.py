@@ -7,13 +7,14 @@ all who knew of a generation have died, the next master may begin another one of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elasticflow.master import actions as ac
-from elasticflow.master.members import RunState
+from elasticflow.master import events as ev
+from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
 from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState
-from elasticflow.messages import Assignment
+from elasticflow.messages import Assignment, Departing
 from elasticflow_ps import state as st
 
 if TYPE_CHECKING:
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from .world import World
 
 Key = tuple[int, int, tuple[str, ...]]
+STAY = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
+"""Of workers that are meant to stay."""
+
+
+class Limit(NamedTuple):
+    """What was known when a master heard of the end of its place."""
+
+    state: MasterState
+    leave_s: float
+    version: int
 
 
 class Laws:
@@ -45,6 +56,8 @@ class Laws:
         self._cut: set[int] = set()
         self._latest: Key = (0, 0, ())
         self._committed = 0
+        self._limit: Limit | None = None
+        self.num_handed_over = 0
 
     # --- servers ---------------------------------------------------------------------------------
 
@@ -103,6 +116,9 @@ class Laws:
     def regrouped(self, state: MasterState, action: ac.RegroupedAction) -> None:
         """What all servers but one, at least, have in two memories is not lost."""
         self.regroupings.append(action)
+        if self._limit:
+            self._limit = self._limit._replace(version=min(action.start, self._limit.version))
+        assert action.start >= self._committed, f"{action}, though {self._committed} is committed"
         life, _, names = key = self._latest
         lost = [name for name in names if name not in state.row.names]
         if self._world.shape.snapshot_s and life == self._world.life and len(lost) <= 1:
@@ -118,6 +134,55 @@ class Laws:
             assigned = self._assigned[key]
             newest = max(self._newest.get(key, {}).values(), default=assigned.start_tick)
             assert state.version <= newest, f"the master knows of version {state.version}, {newest} is made"
+
+    # --- places that somebody else takes away ----------------------------------------------------
+
+    def blame(self, state: MasterState) -> tuple[int, int]:
+        """What counts against the program."""
+        memory = state.memory()
+        return memory.failures, memory.early_deaths
+
+    def taken(
+        self,
+        state: MasterState,
+        event: Departing | ev.ExitedEvent,
+        actions: list[ac.Action],
+        blame: tuple[int, int],
+    ) -> None:
+        """That a place is taken away is nobody's fault, and another worker is asked for at once."""
+        assert self.blame(state) == blame, f"blamed for {event}"
+        if state.ended:
+            return
+        member = state.members.get(event.name)
+        assert member is None or member.role == "server" or member.state not in STAY, f"it stays: {event}"
+        if isinstance(event, Departing):
+            faults = [a for a in actions if isinstance(a, ac.FaultAction) and a.name == event.name]
+            assert not faults, f"a fault, though it said so: {event}"
+            if any(isinstance(action, (ac.DrainAction, ac.QuitAction, ac.KillAction)) for action in actions):
+                staying = [m for m in state.of("worker", *STAY) if not m.expiring]
+                ends = state.memory().state is RunState.FINISHING
+                assert ends or len(staying) >= state.target, f"nobody is asked for in its stead: {event}"
+
+    def relieved(self, state: MasterState) -> None:
+        """After each look at the clock: who must have left by now has been told to."""
+        now_s = self._world.clock.now_s
+        for member in [] if state.ended else state.of("worker", *STAY):
+            assert member.leave_s is None or member.leave_s > now_s, f"{member.name} stays too long"
+
+    def limited(self, state: MasterState, leave_s: float) -> None:
+        """The master is told of the end of its own place, once more maybe."""
+        if self._limit is None or self._limit.state is not state:
+            self._limit = Limit(state, leave_s, state.version)
+
+    def handed_over(self, state: MasterState) -> None:
+        """Once, and not before all is committed that was done when that was asked for, if there is time."""
+        assert self._limit and self._limit.state is state, "nobody asked for another place"
+        _, leave_s, version = self._limit
+        self._limit = None
+        self.num_handed_over += 1
+        if state.state is not RunState.STARTING and self._world.clock.now_s < leave_s:
+            committed = state.committed_tick or 0
+            assert committed >= version, f"handed over with {committed}, though {version} was made"
 
     def committed(self, action: ac.CommitAction) -> None:
         total = self._world.truth.schedule.total_ticks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from elasticflow.backend import MASTER
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState
@@ -17,6 +18,7 @@ from elasticflow.messages import (
     Attempt,
     Beat,
     Cut,
+    Departing,
     Drain,
     Finish,
     FromMaster,
@@ -42,12 +44,14 @@ LAGS = (1, 1, 1, 1, 2, 3, 10)
 
 
 class Backend:
-    """Tells of each end at least once, to one master or the next."""
+    """Tells of each end at least once, to one master or the next; of places that end, to each."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._untold: list[tuple[str, str, str]] = []
         self._told: list[tuple[str, str, str]] = []
+        self._expiring: dict[str, tuple[float, float]] = {}
+        self._news: dict[str, tuple[float, float]] = {}
 
     def bury(self, member: Member, how: str, text: str) -> None:
         """A member has ended."""
@@ -68,6 +72,25 @@ class Backend:
         """The master is dead: what it was told last is told again."""
         self._untold = self._told + self._untold
         self._told = []
+        self._news = dict(self._expiring)
+
+    def expire(self, name: str, replace_s: float, leave_s: float) -> None:
+        """A place ends at a known time, or at another one than was known."""
+        self._news[name] = self._expiring[name] = replace_s, leave_s
+        self.tell_soon()
+
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        news, self._news = self._news, {}
+        return news
+
+    def leave_s(self, name: str) -> float | None:
+        """When a place ends."""
+        return self._expiring[name][1] if name in self._expiring else None
+
+    def move(self) -> None:
+        """The master has another place, of which no end is known."""
+        self._expiring.pop(MASTER, None)
+        self._news.pop(MASTER, None)
 
     def living(self) -> dict[str, int]:
         return {name: 1 for name, member in self._world.members.items() if member.alive}
@@ -90,6 +113,8 @@ class SimMaster(Process):
         self.notes: deque[str] = deque(maxlen=12)
         self.fuse: int | None = None
         """It dies after so many actions more."""
+        self.in_order = False
+        """Whether its journal is whole when it dies."""
         self._adopts = journal is not None
         memory = msgspec.json.decode(journal, type=Memory) if journal else None
         newest = world.storage.newest
@@ -128,6 +153,7 @@ class SimMaster(Process):
         at_s = self.state.next_time_s()
         if at_s is not None and at_s <= self.clock.now_s:  # before that it would change nothing
             self._handle(ev.TimeEvent())
+            self.world.laws.relieved(self.state)
             at_s = self.state.next_time_s()
         self._timer.set(None if self.end else at_s)
 
@@ -136,7 +162,13 @@ class SimMaster(Process):
         for name, how, text in self.world.backend.ended():
             if how != "killed":
                 self._hear_out(name)
-            self._handle(ev.ExitedEvent(name, how == "failed", text))
+            self._handle(ev.ExitedEvent(name, how == "failed", text, how == "taken"))
+        for name, (replace_s, leave_s) in self.world.backend.ends_s().items():
+            if name != MASTER:
+                self._handle(ev.ExpiryEvent(name, replace_s, leave_s))
+            else:
+                self.world.laws.limited(self.state, leave_s)
+                self._handle(ev.LimitEvent(leave_s))
         self._turned()
 
     def _hear_out(self, name: str) -> None:
@@ -164,7 +196,7 @@ class SimMaster(Process):
 
     def journal(self) -> bytes:
         """As it was found on the disk after this one's death."""
-        lag = min(self.clock.rng.choice(LAGS), len(self._journal))
+        lag = 1 if self.in_order else min(self.clock.rng.choice(LAGS), len(self._journal))
         return self._journal[-lag]
 
     def _write_journal(self) -> None:
@@ -217,8 +249,13 @@ class SimMaster(Process):
     def _handle(self, event: ev.Event) -> None:
         if not self.alive:
             return
+        laws = self.world.laws
+        taken = isinstance(event, Departing) or isinstance(event, ev.ExitedEvent) and event.taken
+        blame = laws.blame(self.state) if taken else None
         actions = self.state.handle(event, self.clock.now_s)
-        self.world.laws.master(self.state)
+        if blame is not None:
+            laws.taken(self.state, event, actions, blame)
+        laws.master(self.state)
         self._do(actions)
         quiet = isinstance(event, (Heartbeat, Progress, ev.TimeEvent))
         if self.alive and (actions or not quiet):
@@ -269,6 +306,11 @@ class SimMaster(Process):
         self.notes.append(f"{self.clock.now_s:.3f} {action}")
         self.world.laws.regrouped(self.state, action)
 
+    def _hand_over(self, action: ac.HandOverAction) -> None:
+        self._write_journal()
+        self.world.laws.handed_over(self.state)
+        self.world.hand_over()
+
     def _finish(self, action: ac.EndAction) -> None:
         self.end = action
         if self.world.dies_at_end:
@@ -293,5 +335,6 @@ _DO: dict[type, Any] = {
     ac.FaultAction: SimMaster._note,
     ac.RegroupedAction: SimMaster._regroup,
     ac.ResizedAction: lambda master, a: None,
+    ac.HandOverAction: SimMaster._hand_over,
     ac.EndAction: SimMaster._finish,
 }

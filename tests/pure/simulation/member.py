@@ -65,6 +65,12 @@ class Member(Process):
             self.die(lossy=True)
             self.world.backend.bury(self, "killed", "was killed by SIGKILL")
 
+    def take(self) -> None:
+        """The cluster takes its place away."""
+        if self.alive:
+            self.die(lossy=True)
+            self.world.backend.bury(self, "taken", "was preempted")
+
     def leave(self) -> None:
         """By itself, after its last word, for which it waits a little."""
         self._beating = False

@@ -14,6 +14,7 @@ from elasticflow.messages import (
     Assignment,
     Attempt,
     Beat,
+    Departing,
     Drain,
     Excluded,
     Faulty,
@@ -225,6 +226,10 @@ class SimWorker(Member):
     def obey(self, message: Any) -> None:
         self.orders.append(message)
         self.notice()
+
+    def warn(self) -> None:
+        """SIGTERM, of which a thread of its own hears at once."""
+        self.run(lambda: self.send(Departing(name=self.name, reason="preempted")))
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(name=self.name, tick=self.tick, generation=self.generation, slice_s=self._slice_s)

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from elasticflow.api import SGD
+from elasticflow.backend import MASTER
 from elasticflow.config import Config
 from elasticflow.layout import Entry, Rule
 from elasticflow.master import actions as ac
@@ -36,6 +37,10 @@ MOST_EVENTS = 30_000
 """More than any run that comes to an end needs; most need 500."""
 CALM_S = 60.0
 """So long after the last fault, beyond ``lost_s`` twice, every run is over."""
+GRACES_S = (0.0, 0.05, 0.5)
+"""For so long a place is still there after it should have been left."""
+MOVE_S = (0.05, 2.0)
+"""How long it takes until master and servers have another place."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class World:
         if shape.start:
             self.storage.begin_with(*shape.start)
         self.num_events = self.num_computed = self.num_killed = 0
-        self.life = 1
+        self.life = self.place = 1
         self.dies_at_end = False
         self.journals = journals or any(fault.kind in MASTER_DIES for fault in self.all_faults)
         self._calm_s = 0.0
@@ -187,9 +192,9 @@ class World:
             connection.close(server, lossy=False)
         return connection
 
-    def supervise(self, *, move: bool = False) -> None:
+    def supervise(self, *, move: bool = False, within_s: tuple[float, float] = RESTART_S) -> None:
         """The master is dead: another one takes its place."""
-        dead, wait_s = self.master, self.rng.uniform(*RESTART_S)
+        dead, wait_s = self.master, self.rng.uniform(*within_s)
         move = self._moves or move
         self._calm_s = max(self._calm_s, self.clock.now_s + wait_s)
 
@@ -204,6 +209,48 @@ class World:
 
     _moves = False
 
+    def hand_over(self) -> None:
+        """The master has asked for another in another place."""
+        wait_s = self.rng.uniform(*RESTART_S)
+        self.clock.at(self.clock.now_s + wait_s, partial(self._lose_place, self.place, in_order=True))
+
+    def _near_limit(self, seconds: float) -> None:
+        """The place of master and servers ends soon, and is known to."""
+        if self.backend.leave_s(MASTER) is None:
+            leave_s = self.clock.now_s + min(seconds, 3.0)
+            self.backend.expire(MASTER, self.clock.now_s, leave_s)
+            end_s = leave_s + self.rng.choice(GRACES_S)
+            self._calm_s = max(self._calm_s, end_s)
+            self.clock.at(end_s, partial(self._lose_place, self.place))
+
+    def _lose_place(self, place: int, *, in_order: bool = False) -> None:
+        """Master and servers are gone, all at once; in another place another master begins.
+
+        in_order: they were told to end..
+        """
+        if place != self.place or self.over:
+            return
+        self.place += 1
+        self.backend.move()
+        for server in self.living("server"):
+            server.die(lossy=True)
+        self.master.in_order = in_order and self.master.alive and not self.master.frozen
+        self.master.die(lossy=True)
+        self.supervise(move=True, within_s=MOVE_S)
+
+    def _expire(self, worker: Member, replace_s: float, lasts_s: float) -> None:
+        """A worker's place ends at a known time."""
+        leave_s = replace_s + lasts_s
+        self.backend.expire(worker.name, replace_s, leave_s)
+        end_s = leave_s + self.rng.choice(GRACES_S)
+        self._calm_s = max(self._calm_s, end_s)
+
+        def end() -> None:
+            if self.backend.leave_s(worker.name) == leave_s:  # else it was prolonged, or cut short
+                worker.take()
+
+        self.clock.at(end_s, end)
+
     def _black_out(self) -> None:
         """Nothing is left but the storage; somebody resumes the run."""
         dead = self.master
@@ -212,6 +259,7 @@ class World:
         for member in self.members.values():
             member.die(lossy=True)
         self.life += 1
+        self.place += 1
         self.members = {}
         self.backend = Backend(self)
         self.master = SimMaster(self, 1, dead.port + 1, None)
@@ -239,6 +287,10 @@ class World:
             self.master.freeze(min(fault.seconds, 3.0))
         elif fault.kind == "black out":
             self._black_out()
+        elif fault.kind == "near limit":
+            self._near_limit(fault.seconds)
+        elif fault.kind == "lose leader":
+            self._lose_place(self.place)
         elif fault.kind == "stop":
             self.laws.stopped = True
             self.master.run(partial(self._ask, ev.StopEvent("asked to stop")))
@@ -282,6 +334,16 @@ class World:
             if verb == "kill":
                 self.num_killed += 1
                 victim.kill()
+            elif verb == "take":
+                victim.take()
+            elif verb == "warn" and isinstance(victim, SimWorker):
+                victim.warn()
+                end_s = self.clock.now_s + min(fault.seconds, 3.0)
+                self._calm_s = max(self._calm_s, end_s)
+                self.clock.at(end_s, victim.take)
+            elif verb == "expire":
+                replace_s = self.clock.now_s + 0.2 * (fault.pick % 3)
+                self._expire(victim, replace_s, min(fault.seconds, 3.0))
             elif verb == "freeze":
                 victim.freeze(fault.seconds)
             elif verb == "slow" and isinstance(victim, SimWorker):
@@ -298,7 +360,10 @@ class World:
                     ways[fault.pick % len(ways)].stall(self.clock.now_s + min(fault.seconds, 3.0))
 
 
-MASTER_DIES = ("kill master", "kill master and server", "kill master at the end", "black out")
+MASTER_DIES = (
+    *("kill master", "kill master and server", "kill master at the end", "black out"),
+    *("near limit", "lose leader"),
+)
 SPARES_WORKERS = {
     *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
     *("freeze server", "freeze leader", "cut"),
@@ -309,6 +374,8 @@ KINDS = (
     *(f"freeze {whom}" for whom in ("worker", "server", "leader", "master", "member")),
     *("slow worker", "partition member", "reset member", "sever member", "sever server", "stall member"),
     *("scale", "cut"),
+    *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
+    *("near limit", "lose leader"),
 )
 
 

@@ -1,4 +1,4 @@
-"""A cluster for the contract suite, which stops the controller: it is of this folder alone."""
+"""One real SLURM cluster for all tests that need one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.clusters.slurm import SlurmCluster, require
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[SlurmCluster]:
     require()
-    with SlurmCluster() as running:
-        yield running
+    with SlurmCluster() as started:
+        yield started

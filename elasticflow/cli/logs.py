@@ -1,0 +1,238 @@
+"""``elasticflow logs``: what a run's processes have written, and go on writing."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from elasticflow.cli.folders import find_run
+from elasticflow.errors import RunError
+from elasticflow.presence import Presence, presence_of
+from elasticflow.run_dir import RunDir
+
+MASTERS = ("master", "leader")
+"""The log that a run's master writes to: here, and in a cluster's job."""
+ROLES = (*MASTERS, "server", "worker")
+CHUNK = 1 << 20
+LONGEST = 1 << 16
+"""A line of more bytes, such as garbage without an end, is shown in parts."""
+FIRST_S, MOST_S = 0.25, 2.0
+"""Between two looks at the files: first, and when nothing has come for a while."""
+ALIVE_S = 5.0
+"""Between two questions whether the run is over; a cluster's controller may have to answer them."""
+COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+GONE = (errno.ENOENT, errno.ESTALE)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``logs``."""
+    parser.add_argument("run", metavar="RUN", help="the run's folder, or its job's id or name")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--role", choices=ROLES, help="only logs of these; master and leader are the same one")
+    which.add_argument("--name", metavar="NAME", help="only this log, such as worker-3")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on until the run is over")
+    parser.add_argument("--lines", "-n", type=_count, metavar="N", help="begin with the last N lines of each")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines: 0, 1, 2, ...")
+    return int(text)
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Prints the logs of a run; 0 also where the reader of a pipe has had enough."""
+    run = find_run(arguments.run)
+    folder = _Folder(run, arguments.role, arguments.name, arguments.lines)
+    folder.check(arguments.follow)
+    names = folder.names()
+    is_one = arguments.name or arguments.role in MASTERS or (len(names) == 1 and not arguments.follow)
+    shown = _Plain() if is_one else _Prefixed(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    try:
+        if arguments.follow:
+            _follow(run, folder, shown)
+        else:
+            folder.show_new(shown)
+            shown.end()
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nothing:  # what is buffered still is written at the process's end
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return 0
+
+
+def _follow(run: RunDir, folder: _Folder, shown: _Plain) -> None:
+    """A shared file system tells nobody what other machines write: it has to be looked at."""
+    end, pause_s = _End(run), FIRST_S
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)
+    while True:
+        over = end.has_come()  # before the last look, so that it shows all
+        pause_s = FIRST_S if folder.show_new(shown) else min(2 * pause_s, MOST_S)
+        if over:
+            return shown.end()
+        if reader.poll(1000 * pause_s):
+            raise BrokenPipeError
+
+
+class _End:
+    """Whether a run is over, asked seldom."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._ask_s = run, float("-inf")
+        self._presence: Presence = presence_of(run)
+
+    def has_come(self) -> bool:
+        if not self._run.report.exists() and time.monotonic() < self._ask_s:
+            return False
+        self._ask_s = time.monotonic() + ALIVE_S
+        return not self._presence.is_alive()
+
+
+class _Log:
+    """What is new in one file. It is opened at each look: so a network file system asks its server."""
+
+    def __init__(self, path: Path, lines: int | None) -> None:
+        self._path, self._lines = path, lines
+        self._offset, self._inode = 0, -1
+
+    def new(self) -> Iterator[bytes]:
+        """In pieces. Raises RunError if it cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                if self._inode < 0 and self._lines is not None:
+                    self._offset = _last_lines(file.fileno(), stat.st_size, self._lines)
+                elif stat.st_ino != self._inode or stat.st_size < self._offset:
+                    self._offset = 0  # another file of that name, or it was emptied
+                self._inode = stat.st_ino
+                while piece := os.pread(file.fileno(), CHUNK, self._offset):
+                    self._offset += len(piece)
+                    yield piece
+        except OSError as error:
+            if error.errno not in GONE:
+                raise RunError(f"{self._path}: cannot be read: {error.strerror}.") from error
+
+
+def _last_lines(descriptor: int, size: int, lines: int) -> int:
+    """Where the last so many lines begin; a half line at the end counts as one."""
+    if not lines:
+        return size
+    wanted = lines + (size > 0 and os.pread(descriptor, 1, size - 1) == b"\n")
+    start = size
+    while start:
+        begin = max(0, start - CHUNK)
+        block = os.pread(descriptor, start - begin, begin)
+        place = len(block)
+        while wanted and (place := block.rfind(b"\n", 0, place)) >= 0:
+            wanted -= 1
+        if not wanted:
+            return begin + place + 1
+        start = begin
+    return 0
+
+
+class _Folder:
+    """The logs that were asked for."""
+
+    def __init__(self, run: RunDir, role: str | None, name: str | None, lines: int | None) -> None:
+        self._run, self._role, self._name, self._lines = run, role, name, lines
+        self._logs: dict[str, _Log] = {}
+
+    def check(self, follow: bool) -> None:
+        """Raises RunError if there is nothing to show, now or later."""
+        there = self._there()
+        if self._name and self._name not in there:
+            raise RunError(f"{self._run.path}: there is no log of {self._name!r}; {_listed(there)}.")
+        if not follow and not self.names():
+            what = f"no log of a {self._role}" if self._role else "no log yet"
+            raise RunError(f"{self._run.path}: there is {what}; {_listed(there)}.")
+
+    def names(self) -> list[str]:
+        """Of the processes whose logs are there, and asked for."""
+        return [name for name in self._there() if self._is_wanted(name)]
+
+    def show_new(self, shown: _Plain) -> bool:
+        """Whether there was anything."""
+        names, news = self.names(), False
+        for name in names:
+            log = self._logs.setdefault(name, _Log(self._run.logs / f"{name}.log", self._lines))
+            for piece in log.new():
+                shown.show(name, piece, names)
+                news = True
+        self._lines = None  # of a log that appears later, all is new
+        sys.stdout.buffer.flush()
+        return news
+
+    def _is_wanted(self, name: str) -> bool:
+        if self._name:
+            return name == self._name
+        role = name.partition("-")[0]
+        return not self._role or role == self._role or (self._role in MASTERS and role in MASTERS)
+
+    def _there(self) -> list[str]:
+        try:
+            with os.scandir(self._run.logs) as entries:
+                found = [entry.name for entry in entries if entry.name.endswith(".log") and entry.is_file()]
+        except OSError as error:
+            raise RunError(
+                f"{self._run.path}: is not the folder of a run, or its logs cannot be read: "
+                f"{self._run.logs}: {error.strerror}."
+            ) from error
+        return sorted((name.removesuffix(".log") for name in found), key=_by_number)
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """worker-10 comes after worker-9."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _listed(names: list[str]) -> str:
+    return f"there are {', '.join(names)}" if names else "there are none"
+
+
+class _Plain:
+    """One log, as it is."""
+
+    def show(self, name: str, piece: bytes, names: list[str]) -> None:
+        sys.stdout.buffer.write(piece)
+
+    def end(self) -> None:
+        sys.stdout.buffer.flush()
+
+
+class _Prefixed(_Plain):
+    """Whole lines of several logs, each behind the name of its log."""
+
+    def __init__(self, in_colour: bool) -> None:
+        self._in_colour = in_colour
+        self._halves: dict[str, bytes] = {}
+        """By log: a line that has not ended yet."""
+
+    def show(self, name: str, piece: bytes, names: list[str]) -> None:
+        *lines, half = (self._halves.get(name, b"") + piece).split(b"\n")
+        while len(half) > LONGEST:
+            lines.append(half[:LONGEST])
+            half = half[LONGEST:]
+        self._halves[name] = half
+        prefix = self._prefix(name, max(map(len, names)))
+        sys.stdout.buffer.write(b"".join(b"%s%s\n" % (prefix, line) for line in lines))
+
+    def end(self) -> None:
+        for name, half in self._halves.items():
+            if half:
+                self.show(name, b"\n", list(self._halves))
+        super().end()
+
+    def _prefix(self, name: str, width: int) -> bytes:
+        text = f"{name:<{width}} | "
+        if self._in_colour:
+            number = list(self._halves).index(name)
+            text = f"\x1b[{COLOURS[number % len(COLOURS)]}m{text}\x1b[0m"
+        return os.fsencode(text)

@@ -1,0 +1,128 @@
+"""What cannot be is told at once, in one message with SLURM's own words, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.clusters.slurm import SlurmCluster, require
+from tests.e2e.conftest import PROGRAMS
+from tests.e2e.processes import Outcome
+
+from .conftest import SMALL, WORK, SlurmRun
+
+
+def submitted(folder: Path, *options: object, program: str = "", **section: Any) -> Outcome:
+    """How ``submit`` ends, in an empty folder."""
+    folder.mkdir()
+    default = {"leader": {"partition": "cpu"}, "workers": [{"partition": "gpu"}], **SMALL}
+    config = folder.parent / "slurm.yaml"
+    config.write_text(yaml.safe_dump({"backend": "slurm", **WORK, "slurm": {**default, **section}}))
+    return Outcome(folder, "submit", config, program or PROGRAMS / "small_torch.py", *options)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"workers": [{"partition": "gpus"}]}, ("slurm.workers", "gpus", "invalid partition")),
+        ({"leader": {"partition": "cpus"}}, ("invalid partition",)),
+        ({"gpus": 16}, ("slurm.workers", "Requested node configuration is not available")),
+        ({"mem": "500T"}, ("slurm.workers",)),
+        ({"gpu": 1}, ("slurm", "gpu", "Known keys: ", "gpus")),
+        ({"gpus": "two"}, ("slurm.gpus",)),
+        ({"time": "soon"}, ("slurm.time", "'soon'", "1:30:00")),
+        ({"workers": []}, ("slurm.workers", "{partition: gpu}")),
+    ],
+)
+def test_settings_that_cannot_be(
+    cluster: SlurmCluster, tmp_path: Path, section: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    outcome = submitted(tmp_path / "here", **section)
+    outcome.refused(*words)
+    assert outcome.found == []
+    assert not cluster.jobs()
+
+
+def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
+    outcome = submitted(tmp_path / "here")
+    outcome.refused("slurm.conf")
+    assert outcome.found == []
+
+
+def test_no_munge(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "slurm.conf"
+    lines = cluster.conf.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("AuthInfo")]
+    conf.write_text("\n".join([*kept, f"AuthInfo=socket={tmp_path}/nobody"]))
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    outcome = submitted(tmp_path / "here")
+    outcome.refused("unge")
+    assert outcome.found == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = submitted(tmp_path / "here", "--run-dir", tmp_path / "file" / "run")
+    outcome.refused("Not a directory", "--run-dir")
+
+
+def test_a_folder_that_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").touch()
+    submitted(tmp_path / "here", "--run-dir", tmp_path / "used").refused("is not empty", "--run-dir")
+
+
+def test_no_cluster_is_named(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path, "submit", PROGRAMS / "small_torch.py")
+    outcome.refused("'local'", "--on", "slurm")
+
+
+def test_lead_is_for_batch_scripts(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path, "lead", PROGRAMS / "small_torch.py")
+    outcome.refused("no SLURM job", "elasticflow submit")
+    assert outcome.found == []
+
+
+def test_a_job_that_nobody_knows(tmp_path: Path) -> None:
+    Outcome(tmp_path, "status", "4711").refused("4711", "neither the folder of a run")
+
+
+def test_a_program_that_fails_at_import(submit: Callable[..., SlurmRun], tmp_path: Path) -> None:
+    program = tmp_path / "broken.py"
+    program.write_text("import no_such_module\n\ndef model(): ...\ndef forward(x, y): ...\n")
+    run = submit(str(program), "--workers", 2)
+    code, output = run.wait()
+    assert code == 1 and "no_such_module" in output and "Error: " in output, output
+    run.leaves_nothing()
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[SlurmCluster]:
+    """A cluster whose accounting lets a user submit three jobs at a time."""
+    require(accounting=True)
+    with SlurmCluster(accounting=True) as cluster:
+        cluster.sacctmgr("modify", "user", "root", "set", "MaxSubmitJobs=3")
+        yield cluster
+
+
+def test_an_account_limit(
+    limited: SlurmCluster, tmp_path: Path, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader is two jobs; so there is room for one worker, and the run goes on with that."""
+    monkeypatch.setenv("SLURM_CONF", str(limited.conf))
+    with SlurmRun(limited, tmp_path / "run", "small_torch.py", "--workers", "1..4", shut=["step 20"]) as run:
+        run.held_at("step 20")
+        status = run.wait_until(lambda s: "AssocMaxSubmitJobLimit" in s["shortage"])
+        assert status["shortage"].startswith("1 of 4: "), status["shortage"]
+        run.open("step 20")
+        assert run.digest() == undisturbed
+        run.leaves_nothing()
+    limited.sacctmgr("modify", "user", "root", "set", "MaxSubmitJobs=1")
+    outcome = submitted(tmp_path / "here")
+    outcome.refused("AssocMaxSubmitJobLimit")
+    assert outcome.found == [] and not limited.jobs()

@@ -1,0 +1,89 @@
+"""A run has the size that the cluster has room for, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from tests.clusters.slurm import SlurmCluster
+from tests.e2e.conftest import cli
+
+from .conftest import Blockers, SlurmRun, ready
+
+Submit = Callable[..., SlurmRun]
+
+
+def test_starts_on_what_is_idle_and_grows(submit: Submit, blockers: Blockers, undisturbed: str) -> None:
+    blockers.take(7)
+    run = submit("small_torch.py", "--workers", "1..6", shut=["step 20"])
+    run.held_at("step 20")
+    status = run.wait_until(lambda s: "no idle GPU" in s["shortage"])
+    assert len(ready(status)) == 1 and status["step"] > 0, status
+    assert status["shortage"].startswith("1 of 6: partition gpu has no idle GPU"), status["shortage"]
+    blockers.give()
+    run.wait_until(lambda s: len(ready(s)) == 6 and not s["shortage"])
+    run.open("step 20")
+    assert run.digest() == undisturbed
+    sizes = [size["ready"] for size in run.report()["sizes"]]
+    assert sizes.index(1) < sizes.index(6), sizes
+    assert not run.report()["num_faults"]
+    run.leaves_nothing()
+
+
+def test_an_urgent_job_takes_three_workers_and_gives_them_back(
+    submit: Submit, blockers: Blockers, undisturbed: str
+) -> None:
+    blockers.take(4)  # the other GPUs: an urgent job preempts whoever it likes
+    run = submit("small_torch.py", "--workers", 4, shut=["step 20"], slurm={"patience_s": 2})
+    run.wait_until(lambda s: len(ready(s)) == 4)
+    run.held_at("step 20")
+    blockers.give()
+    urgent = Blockers(run.cluster)
+    urgent.take(7, "urgent")
+    status = run.wait_until(lambda s: len(ready(s)) == 1)
+    drained = [event["text"] for event in status["events"] if "is drained" in event["text"]]
+    assert len(drained) == 3 and all("preempted" in text for text in drained), status["events"]
+    urgent.give()
+    run.wait_until(lambda s: len(ready(s)) == 4)
+    run.open("step 20")
+    assert run.digest() == undisturbed
+    report = run.report()
+    assert report["num_faults"] == 0 and report["steps_redone"] == 0, report["faults"]
+    run.leaves_nothing()
+
+
+def test_scaled_and_stopped_by_its_jobs_name(submit: Submit, undisturbed: str) -> None:
+    run = submit("small_torch.py", "--workers", 2, shut=["step 20"], slurm={"job_name": "nightly"})
+    run.held_at("step 20")
+    assert cli("scale", "nightly", 1).returncode == 0
+    run.open("step 20")
+    run.shut("step 30")
+    run.wait_until(lambda s: len(s["workers"]) == 1)
+    run.held_at("step 30")
+    run.wait_until_squeue(lambda: len(run.cluster.jobs()) == 3)  # the leader's two components, one worker
+    told = cli("status", "nightly")
+    assert told.returncode == 0 and "target: 1 workers (asked for by scale)" in told.stdout, told
+    assert "nightly" in run.config.read_text() and cli("status", run.job).returncode == 0
+    stopping = run.stop("step 30")
+    assert stopping.returncode == 0, stopping
+    assert run.wait()[0] == 3
+    run.leaves_nothing()
+    resumed = submit("small_torch.py", "--resume", "--workers", 2)
+    assert resumed.digest() == undisturbed
+
+
+def test_the_client_may_vanish(submit: Submit, undisturbed: str) -> None:
+    run = submit("small_torch.py", "--workers", 1, shut=["step 20"])
+    run.held_at("step 20")
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    run.open("step 20")
+    attached = cli("attach", run.job)
+    assert attached.returncode in (0, 1), attached
+    assert undisturbed in cli("checkpoint", "digest", run.job).stdout
+    run.leaves_nothing()
+
+
+def test_two_ways_in(submit: Submit, cluster: SlurmCluster) -> None:
+    """``sbatch`` of the script that people are given."""
