@@ -42,7 +42,7 @@ def own_address(wanted: str = "") -> str:
 
 
 def _resolved(name: str) -> str:
-    with contextlib.suppress(OSError, ValueError):  # some texts cannot even be asked for
+    with contextlib.suppress(OSError, ValueError, TypeError):  # some texts cannot even be asked for
         return sockets.gethostbyname(name)
     return ""
 

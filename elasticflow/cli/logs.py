@@ -59,7 +59,8 @@ def logs(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             _follow(run, folder, shown)
         else:
-            folder.show_new(shown)
+            if not folder.show_new(shown):
+                print(f"{run.path}: nothing is in the log of {', '.join(names)}.", file=sys.stderr)
             shown.end()
     except BrokenPipeError:
         with open(os.devnull, "wb") as nothing:  # what is buffered still is written at the process's end

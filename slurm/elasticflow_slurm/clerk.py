@@ -28,7 +28,10 @@ class Clerk:
         self._thread.start()
 
     def order(self, act: Callable[[], T], answer: Callable[[T | SlurmError], None]) -> None:
-        """Has ``act`` done in the thread, and ``answer`` called in ``turn`` with what it gave or raised."""
+        """Has ``act`` done in the thread, and ``answer`` called in ``turn`` with what it gave or raised.
+
+        Any error but SLURM's is a bug, and is raised in ``turn``.
+        """
         self._orders.put(partial(self._do, act, answer))
 
     def turn(self) -> None:
@@ -49,8 +52,14 @@ class Clerk:
 
     def _do(self, act: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         try:
-            result: Any = act()
+            answers = partial(answer, act())
         except SlurmError as error:
-            result = error
-        self._answers.append(partial(answer, result))
+            answers = partial(answer, error)
+        except BaseException as error:  # noqa: BLE001  (a thread that dies unseen would be the end of all)
+            answers = partial(_fail, error)
+        self._answers.append(answers)
         os.eventfd_write(self.fd, 1)
+
+
+def _fail(error: BaseException) -> None:
+    raise error

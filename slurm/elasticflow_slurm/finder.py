@@ -34,6 +34,7 @@ class LeaderFinder(Finder):
     def __init__(self, run_dir: str, patience_s: float, client: SlurmClient | None = None) -> None:
         super().__init__(run_dir, patience_s)
         self._client = client
+        self._host = self._run.job_id()
         self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
         self._looked_s = 0.0
         self._unknown = 0
@@ -51,6 +52,9 @@ class LeaderFinder(Finder):
 
     def _ask(self) -> None:
         self._client = self._client or choose(os.environ)
+        host = self._run.job_id()
+        if host and self._host and host.run != self._host.run:
+            raise Orphaned("its run was begun anew")
         job = leader_of(self._client, self._run)
         self._unknown = 0 if job else self._unknown + 1
         if self._unknown > 1:  # once may be an answer that was cut off
@@ -95,6 +99,8 @@ class SlurmPresence(Presence):
             with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
                 job = leader_of(self._client, self._run)
                 self._alive = job is not None and not job.over
+                if job and job.state == "PENDING" and job.restarts:
+                    start_again(self._client, job)
             self._asked_s = time.monotonic()
         return self._alive
 

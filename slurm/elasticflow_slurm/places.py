@@ -51,7 +51,7 @@ class Places:
         return iter(self._standings.values())
 
     def choose(self, now_s: float, goal: Place | None = None) -> Place | None:
-        """The goal, or the first that is not full, or just the first; of those that take jobs, if any does."""
+        """The goal, the first that is not full, or just the first; None: none takes jobs."""
         takes = self._taking(now_s)
         goals = [each for each in takes if each.place == goal]
         roomy = [each for each in takes if now_s >= each.full_until_s]

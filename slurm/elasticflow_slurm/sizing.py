@@ -260,11 +260,9 @@ class Sizing:
         self._expected_at = _steady(self._expected_at, min(starts, default=None), at)
 
     def estimated(self, place: Place, start_at: float | SlurmError, now_s: float, at: float) -> None:
-        if isinstance(start_at, Refused):
-            self._strike(place, str(start_at), now_s)
-        elif isinstance(start_at, SlurmError):
+        if isinstance(start_at, SlurmError) and not isinstance(start_at, Refused):
             return
-        elif start_at - at > SOON_S:
+        if isinstance(start_at, SlurmError) or start_at - at > SOON_S:
             self._places.fill(place, now_s)
         elif worker := next((each for each in self._movable(now_s) if each.place != place), None):
             self._places.started(place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.backend import Ended, How
+from elasticflow.errors import RunError
 from elasticflow.fingerprint import environment
 from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.member import EXIT_ABANDONED
@@ -77,6 +79,8 @@ class Steps:
         return [watched for _, watched in self._sruns.values()]
 
     def next_time_s(self) -> float | None:
+        if self._ended:
+            return time.monotonic()
         return self._not_before_s if self._asked else None
 
     def start(self, settings: MemberSettings) -> None:
@@ -85,9 +89,14 @@ class Steps:
 
     def turn(self) -> None:
         """Starts what may be started now."""
-        if time.monotonic() >= self._not_before_s:
-            for name in list(self._asked):
-                self._srun(self._asked.pop(name))
+        for name in list(self._asked):
+            if time.monotonic() < self._not_before_s:
+                return
+            settings = self._asked.pop(name)
+            try:
+                self._srun(settings)
+            except OSError as error:
+                self._fail(name, error)
 
     def kill(self, name: str) -> None:
         """srun has its step killed at once when it gets SIGTERM, also one that is frozen."""
@@ -105,7 +114,9 @@ class Steps:
     def end_all(self) -> None:
         """Ends all steps, and waits for it."""
         self._asked.clear()
-        end([process for process, _ in self._sruns.values()], *END)
+        sruns = [process for process, _ in self._sruns.values()]
+        end(sruns, *END)
+        end(sruns)  # one may wait for a SLURM that does not answer
         for name in list(self._sruns):
             self._bury(name)
 
@@ -147,13 +158,24 @@ class Steps:
         self._sruns[name] = process, os.pidfd_open(child.pid)
         self._begun_s[name] = time.monotonic()
 
+    def _fail(self, name: str, error: OSError) -> None:
+        """srun could not be started. Raises RunError if it never will be."""
+        if shutil.which("srun") is None:
+            raise RunError(
+                "srun is not found: servers are steps of this job, and need it in PATH."
+            ) from error
+        text = f"could not be started: {error.strerror}"
+        self._ended.append(Ended(name, How.TAKEN, text))
+        self._not_before_s = time.monotonic() + WAIT_S
+
     def _bury(self, name: str) -> None:
         _, watched = self._sruns.pop(name)
         os.close(watched)
         (self._folder / name).unlink(missing_ok=True)
         child = self._children.pop(name, None)
         ended = self._ending(name, child.wait() if child else None)
-        if ended.how is How.TAKEN and time.monotonic() - self._begun_s.pop(name, 0.0) < SHORT_S:
+        lived_s = time.monotonic() - self._begun_s.pop(name, 0.0)
+        if ended.how is How.TAKEN and lived_s < SHORT_S:
             self._not_before_s = time.monotonic() + WAIT_S
         self._ended.append(ended)
 

@@ -58,9 +58,9 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     slurm = read(chosen.slurm)
     client = choose(os.environ)
     run = RunDir(os.path.abspath(chosen.run_dir))
-    _check_resume(run, resume)
+    _check_folder(run, resume)
     _check_workers(client, chosen, slurm, str(run.path))
-    made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
+    folder = _Folder(run)
     try:
         chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
         begin(run, chosen)
@@ -69,12 +69,19 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         script = leader_script(chosen, slurm, host.run, str(run.path), resume)
         job_id = client.submit(JobRequest(script=script, options={"chdir": os.getcwd()}))
     except BaseException:
-        if not resume:
-            _put_back(run, made)
+        folder.put_back()
         raise
     publish(run.job, Job("slurm", str(job_id), host.run))
     index.add(job_id, job_name(chosen, slurm), run.path)
     return job_id, run.path
+
+
+def _check_folder(run: RunDir, resume: bool) -> None:
+    try:
+        _check_resume(run, resume)
+    except OSError as error:
+        text = f"{run.path}: cannot be used: {error.strerror}; choose another --run-dir."
+        raise RunError(text) from error
 
 
 def _check_resume(run: RunDir, resume: bool) -> None:
@@ -127,13 +134,30 @@ def _ship(run: RunDir, chosen: Config) -> Config:
     return msgspec.structs.replace(chosen, program=str(shipped / Path(chosen.program).name))
 
 
-def _put_back(run: RunDir, made: list[Path]) -> None:
-    """Nothing began: leaves nothing new behind."""
-    with contextlib.suppress(OSError):
-        for path in run.path.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in made:
-            path.rmdir()
+class _Folder:
+    """A run's folder as it is before anything begins; made if it is not there."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        files = (run.settings, run.job, run.journal, run.report)
+        self._before = {path: path.read_bytes() for path in files if path.exists()}
+        self._made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
+        try:
+            if self._made:
+                run.path.mkdir(parents=True)  # fails if somebody else has just made it
+        except OSError as error:
+            text = f"{run.path}: cannot be made: {error.strerror}; choose another --run-dir."
+            raise RunError(text) from error
+
+    def put_back(self) -> None:
+        """Nothing began: leaves it as it was."""
+        with contextlib.suppress(OSError):
+            if self._made:
+                shutil.rmtree(self._run.path)
+                for path in self._made[1:]:
+                    path.rmdir()
+            for path, data in self._before.items():
+                path.write_bytes(data)
 
 
 def find(text: str) -> Path | None:

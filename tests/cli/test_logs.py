@@ -89,14 +89,20 @@ def test_garbage_and_half_lines_among_others(run: RunDir) -> None:
         ("a\nb\nc", 2, "b\nc"),
         ("a\n\n", 1, "\n"),
         ("a\n", 5, "a\n"),
-        ("", 3, ""),
-        ("a\n", 0, ""),
         ("x" * 3_000_000 + "\n" + "y" * 2_000_000 + "\n", 1, "y" * 2_000_000 + "\n"),
     ],
 )
 def test_the_last_lines(run: RunDir, text: str, lines: int, shown: str) -> None:
     write(run, other=text)
     assert said(run, "--name", "other", "--lines", lines) == shown
+
+
+def test_that_there_is_nothing_in_a_log_is_told(run: RunDir) -> None:
+    write(run, other="")
+    done = logs(run, "--name", "other")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode() == f"{run.path}: nothing is in the log of other.\n"
+    assert logs(run, "--lines", 0).stdout == b""
 
 
 def test_what_cannot_be_shown(run: RunDir, tmp_path: Path) -> None:

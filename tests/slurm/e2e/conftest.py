@@ -35,10 +35,21 @@ class SlurmRun(Run):
     """A run on the cluster; the process is ``submit --attach``, which ends with the run's exit code."""
 
     def __init__(
-        self, cluster: SlurmCluster, path: Path, program: str, *options: object, slurm: Any = None, **more: Any
+        self,
+        cluster: SlurmCluster,
+        path: Path,
+        program: str,
+        *options: object,
+        slurm: Any = None,
+        **more: Any,
     ) -> None:
         self.cluster = cluster
-        section = {"leader": {"partition": "cpu"}, "workers": [{"partition": "gpu"}], **SMALL, **(slurm or {})}
+        section = {
+            "leader": {"partition": "cpu"},
+            "workers": [{"partition": "gpu"}],
+            **SMALL,
+            **(slurm or {}),
+        }
         self.config = path.with_suffix(".yaml")
         self.config.write_text(yaml.safe_dump({"backend": "slurm", **WORK, "slurm": section}))
         words = [str(self.config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
@@ -101,7 +112,9 @@ def submit(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Callable[..., Slur
     cluster.reset()
     with ExitStack() as runs:
 
-        def make(program: str = "small_torch.py", *options: object, name: str = "run", **more: Any) -> SlurmRun:
+        def make(
+            program: str = "small_torch.py", *options: object, name: str = "run", **more: Any
+        ) -> SlurmRun:
             run = SlurmRun(cluster, tmp_path / name, program, *options, **more)
             return runs.enter_context(run)
 
@@ -129,7 +142,13 @@ class Blockers:
 
     def take(self, gpus: int, partition: str = "gpu") -> None:
         for _ in range(gpus):
-            options = ["--parsable", f"--partition={partition}", "--gres=gpu:1", "--mem=100M", "--output=/dev/null"]
+            options = [
+                "--parsable",
+                f"--partition={partition}",
+                "--gres=gpu:1",
+                "--mem=100M",
+                "--output=/dev/null",
+            ]
             self.ids.append(self._cluster.run("sbatch", *options, "--wrap=sleep 600").strip())
 
     def give(self, gpus: int | None = None) -> None:

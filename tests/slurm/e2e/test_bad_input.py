@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
+from elasticflow.cli import main
 from tests.clusters.slurm import SlurmCluster, require
-from tests.e2e.conftest import PROGRAMS
-from tests.e2e.processes import Outcome
+from tests.e2e.conftest import PROGRAMS, cli
+from tests.e2e.processes import Outcome, assert_told
 
 from .conftest import SMALL, WORK, SlurmRun
+
+NOBODY = 65534
 
 
 def submitted(folder: Path, *options: object, program: str = "", **section: Any) -> Outcome:
@@ -126,3 +134,67 @@ def test_an_account_limit(
     outcome = submitted(tmp_path / "here")
     outcome.refused("AssocMaxSubmitJobLimit")
     assert outcome.found == [] and not limited.jobs()
+
+
+def test_no_permission_for_the_folder(capfd: pytest.CaptureFixture[str]) -> None:
+    """As another user, in a process of its own: root may do anything."""
+    with tempfile.TemporaryDirectory() as name:
+        home, secret = Path(name), Path(name, "secret")
+        home.chmod(0o755)
+        secret.mkdir(mode=0o700)
+        shutil.copy(PROGRAMS / "small_torch.py", home / "program.py")
+        pid = os.fork()
+        if pid == 0:
+            os.seteuid(NOBODY)
+            words = ["submit", str(home / "program.py"), "--on", "slurm", "--run-dir", str(secret / "run")]
+            code = main(words)
+            sys.stderr.flush()
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert_told(capfd.readouterr().err, "secret/run", "Permission denied", "--run-dir")
+        assert not list(secret.iterdir())
+
+
+def test_a_resume_that_is_refused_loses_nothing(submit: Callable[..., SlurmRun], tmp_path: Path) -> None:
+    run = submit("small_torch.py", "--workers", 1)
+    run.finish()
+    before = {path: path.read_bytes() for path in run.path.glob("*.json")}
+    config = tmp_path / "other.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "backend": "slurm",
+                "slurm": {"leader": {"partition": "cpus"}, "workers": [{"partition": "gpu"}]},
+            }
+        )
+    )
+    refused = cli("submit", config, "--resume", "--run-dir", run.path)
+    assert refused.returncode == 1 and "invalid partition" in refused.stderr, refused
+    assert {path: path.read_bytes() for path in run.path.glob("*.json")} == before
+
+
+def test_what_is_shipped_need_not_stay(
+    submit: Callable[..., SlurmRun], tmp_path: Path, undisturbed: str
+) -> None:
+    """The program's folder is copied, the environment is unpacked on each node."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("small_torch.py", "gates.py"):
+        shutil.copy(PROGRAMS / name, home / name)
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/bash\necho unpacked in "$VIRTUAL_ENV"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    archive = tmp_path / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(python, "bin/python")
+    section = {"ship": True, "environment": str(archive), "setup": "export MARKED=1"}
+    run = submit(str(home / "small_torch.py"), "--workers", 2, shut=["model"], slurm=section)
+    run.held_at("model")
+    shutil.rmtree(home)
+    run.open("model")
+    assert run.digest() == undisturbed
+    assert (
+        "unpacked in /tmp/elasticflow-0-environment.tar.gz"
+        in (run.path / "logs" / "worker-2.log").read_text()
+    )

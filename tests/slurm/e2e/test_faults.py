@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import cli
+from tests.e2e.processes import CLI
 
 from .conftest import SlurmRun, ready
 
@@ -131,10 +133,18 @@ def test_the_leaders_script_is_killed(run: SlurmRun, submit: Submit, undisturbed
 
 
 def test_a_second_leader_supersedes_the_first(run: SlurmRun, undisturbed: str) -> None:
-    """As after a node that SLURM lost sight of, and that lives on."""
-    job = run.job
-    command = ["elasticflow.cli", "lead", "--run-dir", str(run.path)]
-    del job, command
+    """As where SLURM has lost sight of a node, whose processes live on: there never are two masters."""
+    first, workers = run.job, run.jobs()
+    lead = shlex.join(["exec", *CLI, "lead", "--run-dir", str(run.path)])
+    options = ["--partition=cpu", "--mem=500M", "--output=/dev/null", "--parsable"]
+    second = run.cluster.run("sbatch", *options, f"--wrap={lead}").strip()
+    run.wait_until_squeue(lambda: f"{first}+0" not in run.cluster.jobs())
+    status = run.wait_until(lambda s: s["master"]["incarnation"] == 2 and not s["regrouping"])
+    assert run.job == int(second)
+    assert run.jobs() == workers and len(ready(status)) == 2, "the workers were to be adopted"
+    log = (run.path / "logs" / "leader.log").read_text()
+    assert "ended: master of term 1 is superseded by that of term 2" in log, log
+    ends_well(run, undisturbed)
 
 
 def test_nobody_resumes_what_is_under_way(run: SlurmRun, undisturbed: str) -> None:

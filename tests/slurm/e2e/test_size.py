@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
+from elasticflow.run_dir import RunDir
 from tests.clusters.slurm import SlurmCluster
-from tests.e2e.conftest import cli
+from tests.e2e.conftest import PATIENCE_S, cli, digest_in
+from tests.e2e.processes import CLI
 
 from .conftest import Blockers, SlurmRun, ready
 
 Submit = Callable[..., SlurmRun]
+ROOT = Path(__file__).parents[3]
 
 
 def test_starts_on_what_is_idle_and_grows(submit: Submit, blockers: Blockers, undisturbed: str) -> None:
@@ -85,5 +92,27 @@ def test_the_client_may_vanish(submit: Submit, undisturbed: str) -> None:
     run.leaves_nothing()
 
 
-def test_two_ways_in(submit: Submit, cluster: SlurmCluster) -> None:
-    """``sbatch`` of the script that people are given."""
+def test_the_batch_script_that_people_edit(cluster: SlurmCluster, tmp_path: Path) -> None:
+    for folder in ("slurm", "examples", "conf"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    options = ["examples/digits/digits.py", "--servers", "1", "--epochs", "100"]
+    local = subprocess.run(
+        [*CLI, "train", *options], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    submitted = subprocess.run(
+        ["sbatch", "--parsable", "slurm/digits.sbatch"],
+        cwd=tmp_path,
+        env={**cluster.environment, "PATH": path, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    job = submitted.stdout.strip()
+    run = RunDir(tmp_path / "runs" / f"digits-{job}")
+    deadline = time.monotonic() + PATIENCE_S
+    while not run.report.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)  # nothing to wait on
+    assert digest_in(local.stdout) in cli("checkpoint", "digest", job).stdout
+    assert "finished" in cli("status", "digits").stdout
+    cluster.wait_until_idle()

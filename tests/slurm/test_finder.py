@@ -1,0 +1,321 @@
+"""How members and clients tell whether a leader lives, will come back, or will not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from elasticflow.finder import Orphaned
+from elasticflow.run_dir import Address, RunDir, publish
+from elasticflow.run_dir import Job as HostJob
+from elasticflow_slurm import finder
+from elasticflow_slurm.client import Job, Refused, SlurmBusy
+from elasticflow_slurm.comments import Comment
+from elasticflow_slurm.finder import ASK_AGAIN_S, ASK_S, KEEP_S, LeaderFinder, SlurmPresence
+from tests.slurm.fakes import FakeClient
+
+RUN, ID = "0123456789ab", 12
+BEAT_S = 0.5
+ENDPOINT = "tcp://node1:4711"
+
+
+class Clock:
+    """For a finder and its presence: nothing takes time but what a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(finder, "time", SimpleNamespace(monotonic=made.monotonic, sleep=made.sleep))
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path)
+    publish(made.job, HostJob("slurm", str(ID), RUN))
+    publish(made.address, Address(ENDPOINT, "node1", 1))
+    return made
+
+
+def leader(state: str, *, number: int = 0, of: str = RUN, reason: str = "", het: bool = True) -> Job:
+    """Component 0 of the leader, or another."""
+    return Job(
+        id=ID + number,
+        comment=str(Comment(of, "leader", "/runs/a")),
+        state=state,
+        reason=reason,
+        het=number if het else None,
+        leader_id=ID if het else None,
+    )
+
+
+def servers(state: str) -> Job:
+    return leader(state, number=1)
+
+
+class Member:
+    """One that hears nothing of its master any more, and asks the finder with each heartbeat."""
+
+    def __init__(self, run: RunDir, clock: Clock, *known: Job) -> None:
+        self.client, self._clock = FakeClient(*known), clock
+        self._finder = LeaderFinder(str(run.path), 300.0, self.client)
+
+    def search(self, seconds: float = 60.0, *, beat_s: float = BEAT_S) -> str | None:
+        """What it found last. Raises Orphaned."""
+        end_s, found = self._clock.now_s + seconds, None
+        while self._clock.now_s < end_s:
+            found = self._finder.find()
+            self._clock.now_s += beat_s
+        return found
+
+    @property
+    def num_asked(self) -> int:
+        return self.client.asked["job"]
+
+
+Search = Callable[..., Member]
+
+
+@pytest.fixture
+def member(run: RunDir, clock: Clock) -> Search:
+    return lambda *known: Member(run, clock, *known)
+
+
+# --- a member whose master is silent -------------------------------------------------------------
+
+
+def test_it_goes_on_looking_while_the_leader_runs(member: Search) -> None:
+    """A master that was killed is back at once, in the same job or in another place."""
+    for state in ("RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
+        one = member(leader(state), servers(state))
+        assert one.search() == ENDPOINT and one.client.calls == []
+
+
+def test_a_new_endpoint_is_found(member: Search, run: RunDir) -> None:
+    one = member(leader("RUNNING"))
+    one.search()
+    publish(run.address, Address("tcp://node2:1", "node2", 2))
+    assert one.search(1.0) == "tcp://node2:1"
+    run.address.unlink()
+    assert one.search(1.0) is None
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"])
+def test_it_ends_when_the_leader_is_over(member: Search, state: str) -> None:
+    one = member(leader(state), servers(state))
+    with pytest.raises(Orphaned, match=f"its leader, job {ID}, is {state}"):
+        one.search(ASK_S + BEAT_S)
+
+
+def test_a_leader_that_is_not_known_once_may_be(member: Search) -> None:
+    """What asks SLURM may have been killed with half an answer."""
+    one = member()
+    one.search(ASK_S + BEAT_S)
+    assert one.num_asked == 1
+    one.client.known = [leader("RUNNING")]
+    one.search()
+    one.client.known = []
+    one.search(1.6 * ASK_AGAIN_S - BEAT_S, beat_s=ASK_AGAIN_S / 20)
+    assert one.num_asked > 2
+
+
+def test_a_leader_that_is_not_known_twice_is_gone(member: Search) -> None:
+    one = member()
+    with pytest.raises(Orphaned, match="does not know its leader's job any more"):
+        one.search()
+    assert one.num_asked == 2
+
+
+def test_its_id_is_another_jobs_by_now(member: Search) -> None:
+    one = member(leader("RUNNING", of="ffffffffffff"))
+    with pytest.raises(Orphaned, match="not know"):
+        one.search()
+
+
+def test_its_id_is_another_jobs_that_waits(member: Search) -> None:
+    """Which is nobody's to start."""
+    one = member(leader("PENDING", of="ffffffffffff", reason="BeginTime"))
+    with pytest.raises(Orphaned):
+        one.search()
+    assert one.client.calls == []
+
+
+@pytest.mark.parametrize("error", [SlurmBusy("no answer"), Refused("Access denied")])
+def test_no_answer_ends_nobody(member: Search, error: Exception) -> None:
+    one = member(leader("CANCELLED"))
+    one.client.error = error
+    assert one.search(100.0) == ENDPOINT and one.num_asked > 3
+    one.client.error = None
+    with pytest.raises(Orphaned):
+        one.search()
+
+
+def test_a_run_that_is_in_no_job(member: Search, run: RunDir) -> None:
+    """Somebody has removed what the run's folder told of it."""
+    run.job.unlink()
+    with pytest.raises(Orphaned):
+        member(leader("RUNNING")).search()
+
+
+# --- a leader that SLURM starts again ------------------------------------------------------------
+
+REPAIR = [("requeue", ID), ("start_now", [ID])]
+
+
+def test_one_that_was_requeued_is_started_now(member: Search) -> None:
+    one = member(leader("PENDING", reason="BeginTime"), leader("PENDING", number=1, reason="BeginTime"))
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == REPAIR
+
+
+def test_so_is_one_that_is_a_single_job(member: Search) -> None:
+    one = member(leader("PENDING", reason="BeginTime", het=False))
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == REPAIR and one.client.asked["jobs"] == 0
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "CANCELLED", "FAILED", "COMPLETED"])
+@pytest.mark.parametrize("reason", ["BeginTime", "", "Resources"])
+def test_a_component_has_ended_for_good(member: Search, state: str, reason: str) -> None:
+    """SLURM would never start the others."""
+    one = member(leader("PENDING", reason=reason), servers(state))
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == REPAIR
+
+
+def test_that_slurm_refuses_to_requeue_it_says_nothing(member: Search) -> None:
+    """It says that the job is pending, and repairs it all the same."""
+    one = member(leader("PENDING", reason="BeginTime"), servers("NODE_FAIL"))
+    one.client.refusals["requeue"] = Refused("Job is pending execution")
+    one.client.refusals["start_now"] = SlurmBusy("no answer")
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == REPAIR
+    one.search(2 * ASK_AGAIN_S)
+    assert one.client.calls[: 2 * len(REPAIR)] == REPAIR * 2, "until it runs"
+
+
+@pytest.mark.parametrize("reason", ["Resources", "Priority", "Nodes required for job are DOWN", ""])
+def test_one_that_waits_for_room_is_left_alone(member: Search, reason: str) -> None:
+    one = member(leader("PENDING", reason=reason), leader("PENDING", number=1, reason=reason))
+    assert one.search() == ENDPOINT and one.client.calls == []
+
+
+def test_components_of_other_leaders_do_not_matter(member: Search) -> None:
+    other = Job(id=99, state="NODE_FAIL", het=1, leader_id=98, comment=str(Comment(RUN, "leader", "/runs/a")))
+    one = member(leader("PENDING", reason="Resources"), servers("PENDING"), other)
+    one.search()
+    assert one.client.calls == []
+
+
+# --- how often SLURM is asked --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+@pytest.mark.parametrize("beat_s", [0.01, 0.5, 5.0])
+def test_slurm_is_asked_seldom(member: Search, state: str, beat_s: float) -> None:
+    one = member(leader(state, reason="BeginTime"), servers(state))
+    one.search(600.0, beat_s=beat_s)
+    assert 600 / (1.5 * ASK_AGAIN_S + 2 * beat_s) - 1 <= one.num_asked <= 600 / ASK_AGAIN_S + 1
+
+
+def test_a_short_silence_is_no_reason_to_ask(run: RunDir, clock: Clock) -> None:
+    """Nor are many, as there are when masters die and come back."""
+    asked = 0
+    for _ in range(50):
+        one = Member(run, clock, leader("RUNNING"))
+        one.search(0.2, beat_s=0.1)
+        asked += one.num_asked
+    assert asked < 10
+
+
+def test_members_do_not_ask_all_at_once(run: RunDir, clock: Clock) -> None:
+    members = [Member(run, clock, leader("RUNNING")) for _ in range(100)]
+    begun_s, most, before = clock.now_s, 0, 0
+    while clock.now_s < begun_s + 30.0:
+        now_s = clock.now_s
+        for one in members:
+            one.search(0.05, beat_s=0.1)
+            clock.now_s = now_s
+        clock.now_s += 0.1
+        asked = sum(one.num_asked for one in members)
+        most, before = max(most, asked - before), asked
+    assert before > 150 and most < 20
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+def presence(run: RunDir, *known: Job) -> tuple[SlurmPresence, FakeClient]:
+    client = FakeClient(*known)
+    return SlurmPresence(str(run.path), client), client
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED", "SUSPENDED"])
+def test_a_run_has_a_master_or_will(run: RunDir, clock: Clock, state: str) -> None:
+    assert presence(run, leader(state))[0].is_alive()
+
+
+def test_a_run_is_over(run: RunDir, clock: Clock) -> None:
+    assert not presence(run, leader("CANCELLED"))[0].is_alive()
+    assert not presence(run)[0].is_alive()
+    assert not presence(run, leader("RUNNING", of="ffffffffffff"))[0].is_alive()
+
+
+def test_a_report_is_the_end(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run, leader("RUNNING"))
+    run.report.write_text("{}")
+    assert not one.is_alive() and client.asked["job"] == 0
+
+
+def test_a_client_may_ask_again_and_again(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run, leader("RUNNING"))
+    for _ in range(1000):
+        assert one.is_alive()
+        clock.now_s += KEEP_S / 100
+    assert client.asked["job"] <= 12
+
+
+def test_a_busy_slurm_is_no_end(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run, leader("RUNNING"))
+    client.error = SlurmBusy("no answer")
+    assert one.is_alive()
+    client.error, client.known = None, []
+    clock.now_s += KEEP_S
+    assert not one.is_alive()
+    client.error = SlurmBusy("no answer")
+    clock.now_s += KEEP_S
+    assert not one.is_alive(), "what was known last"
+
+
+def test_an_error_of_slurm_is_told(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run)
+    client.error = Refused("Access denied")
+    with pytest.raises(Refused):
+        one.is_alive()
+
+
+def test_waiting_for_the_end(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run, leader("RUNNING"))
+    end_s = clock.now_s + 20.0
+    sleep = finder.time.sleep
+
+    def until(seconds: float) -> None:
+        sleep(seconds)
+        client.known = [leader("RUNNING" if clock.now_s < end_s else "COMPLETED")]
+
+    finder.time.sleep = until  # type: ignore[assignment]
+    one.wait_until_over()
+    assert end_s <= clock.now_s <= end_s + 2 * KEEP_S
