@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -60,9 +61,10 @@ class Backend(ABC):
         """Gets ready to start members of this run."""
 
     @abstractmethod
-    def living(self) -> dict[str, int]:
+    def living(self, known: Collection[str] = ()) -> dict[str, int]:
         """Members that a former master started, and that live: their names and process numbers.
 
+        known: those that it knew of; where nobody can tell just now who lives, these do.
         To be called once, first; it may wait for a moment. Those that ended meanwhile ``ended`` tells of.
         """
 
@@ -103,6 +105,9 @@ class Backend(ABC):
 
     def look(self) -> None:  # noqa: B027  (there may be nothing to look at)
         """Something has happened to a member: to find out what may be urgent."""
+
+    def give_way(self) -> None:  # noqa: B027  (there may be nobody else)
+        """The cluster takes a member's place for somebody else: to ask for no other one at once."""
 
     def notes(self) -> list[tuple[str, str]]:
         """What people should read, since the last call: kind (``info``, ``warning``, ``fault``) and text."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from elasticflow.errors import RunError
 from elasticflow.run_dir import Address, RunDir
 
-AGAIN_S = 0.02
+AGAIN_S, MASTER_S = 0.02, 0.1
 
 
 class Presence:
@@ -23,6 +24,10 @@ class Presence:
     def wait_until_over(self) -> None:
         """Waits until that is not so any more."""
         self._run.wait_until_free()
+
+    def waits_for(self) -> str:
+        """What a run that is alive, and has no master, waits for."""
+        return "its master starts or ends just now"
 
 
 def presence_of(run: RunDir) -> Presence:
@@ -56,8 +61,19 @@ def find_address(run: RunDir, timeout_s: float = 0.0) -> Address:
 
 def read_address(run: RunDir) -> Address:
     """Where the master listens. Raises RunError if no master runs."""
-    if not is_alive(run):
+    presence = presence_of(run)
+    if not presence.is_alive():
         raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
     if not run.address.exists():
-        raise RunError(f"{run.path}: its master starts or ends just now; try again.")
+        raise RunError(f"{run.path}: {presence.waits_for()}; try again.")
     return run.read_address()
+
+
+def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:
+    """Waits until there is a master, or the run is over. tell: is told for what, when that changes."""
+    presence, told = presence_of(run), ""
+    while presence.is_alive() and not run.address.exists():
+        if (text := presence.waits_for()) != told:
+            tell(text)
+            told = text
+        time.sleep(MASTER_S)  # whoever gives it a place tells nobody

@@ -109,6 +109,12 @@ class RunDir:
         """The job in which the run's master is; None if it is, or was, on this machine alone."""
         return self._read(self.job, Job) if self.job.exists() else None
 
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this run where it has been."""
+        verb = "submit" if self.job.exists() else "train"
+        return f"elasticflow {verb} --resume --run-dir {self.path}"
+
     def how_it_ended(self) -> str:
         """To follow "this run is over"."""
         if not self.report.exists():

@@ -10,7 +10,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import read_address, wait_until_over
+from elasticflow.presence import is_alive, wait_for_master, wait_until_over
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -20,7 +20,9 @@ RECALLED = 10
 def attach(arguments: argparse.Namespace) -> int:
     """Shows the run until it is over, and returns its exit code. Ctrl-C only looks away: 130."""
     run = find_run(arguments.run)
-    read_address(run)  # raises, and says how it ended, if it is over
+    run.config()
+    if not is_alive(run):
+        raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
     return attach_to(run)
 
 
@@ -29,6 +31,7 @@ def attach_to(run: RunDir) -> int:
     with lasting_output():
         try:
             with Display(RECALLED) as display:
+                wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
                 watch(run, display, _look_away)
                 wait_until_over(run)
                 report = read_report(run)
@@ -43,7 +46,7 @@ def attach_to(run: RunDir) -> int:
         if report is None:
             raise RunError(
                 f"{run.path}: its processes were killed; "
-                f"'elasticflow train --resume --run-dir {run.path}' goes on from the last checkpoint."
+                f"'{run.resume_command}' goes on from the last checkpoint."
             )
         show_end(run, report)
         return EXIT_CODES[report["state"]]

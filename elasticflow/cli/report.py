@@ -164,7 +164,10 @@ def _earlier(num: int) -> list[str]:
 def _sizes(report: Mapping[str, Any]) -> list[str]:
     """How many workers were asked for, and how many there were."""
     asked = [(e["time_s"], f"{e['from']} to {e['to']} asked for", e["reason"]) for e in report["resizes"]]
-    there = [(e["time_s"], f"{e['ready']} of {e['wanted']} there", e["why"].split(": ", 1)[-1]) for e in report.get("sizes", ())]
+    there = [
+        (e["time_s"], f"{e['ready']} of {e['wanted']} there", e["why"].split(": ", 1)[-1])
+        for e in report.get("sizes", ())
+    ]
     rows = [(duration(time_s), what, why) for time_s, what, why in sorted(asked + there)]
     return ["Size", *_earlier(len(rows)), *_table(("when", "what", "why"), rows[-SHOWN:])] if rows else []
 

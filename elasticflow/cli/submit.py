@@ -28,8 +28,8 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--on", metavar="CLUSTER", help="slurm (default: the settings' backend)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted; submit nothing")
-    parser.add_argument("--attach", action="store_true", help="show the run until it is over, as 'attach' does")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument("--attach", action="store_true", help="show the run until it is over")
 
 
 def add_lead_options(parser: argparse.ArgumentParser) -> None:

@@ -110,5 +110,5 @@ def _how_to_go_on(run: RunDir, report: dict[str, Any]) -> str:
     )
     return (
         f"\n{missing} of {report['steps_total']} steps are missing; "
-        f"'elasticflow train --resume --run-dir {run.path}' goes on from {start}."
+        f"'{run.resume_command}' goes on from {start}."
     )

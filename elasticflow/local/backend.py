@@ -70,7 +70,7 @@ class LocalBackend(Backend):
 
     # --- the interface ---------------------------------------------------------------------------
 
-    def living(self) -> dict[str, int]:
+    def living(self, known: Collection[str] = ()) -> dict[str, int]:
         deadline = time.monotonic() + HELLO_S
         while self._child is None and not self._heard:
             poller = select.poll()

@@ -41,6 +41,7 @@ from elasticflow.messages import (
     Attempt,
     Beat,
     Cut,
+    Departing,
     Drain,
     Excluded,
     Finish,
@@ -178,7 +179,7 @@ class Master:
         """Goes on where the master before this one died, with those of its members that live."""
         with contextlib.suppress(OSError):  # so that the next one has another number
             self._journal.write_now(self._remembered())
-        living = self._backend.living()
+        living = self._backend.living(self._state.members)
         self._story.fault("master", "master", f"died; master {self._incarnation} goes on", time.monotonic())
         self._note("info", f"master {self._incarnation} goes on with {len(living)} members")
         mine = list(self._state.members)
@@ -341,6 +342,8 @@ class Master:
                 self._send(route, Beat(incarnation=self._sessions[message.name]))
             elif isinstance(message, Join) and not self._is_welcome(message):
                 return
+            elif isinstance(message, Departing):
+                self._backend.give_way()
             self._handle(message)
 
     def _meet(self, name: str, route: bytes) -> None:

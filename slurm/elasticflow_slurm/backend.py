@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from elasticflow.backend import MASTER, Backend, Ended, How
+from elasticflow.backend import MASTER, Backend, Ended
 from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.finder import Finder
@@ -24,7 +24,7 @@ from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.clerk import Clerk
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
-from elasticflow_slurm.comments import LEADER, jobs_of
+from elasticflow_slurm.comments import LEADER, cancel_workers, jobs_of
 from elasticflow_slurm.config import read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
@@ -54,22 +54,24 @@ class SlurmBackend(Backend):
         self._settings: dict[str, MemberSettings] = {}
         self._ends_s: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, Job] = {}
-        self._told: list[Ended] = []
         self._handed_over = False
+        self._lost = ""
+        """Why this master may not go on."""
         self._notes: list[tuple[str, str]] = []
 
     # --- the interface ---------------------------------------------------------------------------
 
-    def living(self) -> dict[str, int]:
+    def living(self, known: Collection[str] = ()) -> dict[str, int]:
         living = self._steps.pids()
         try:
             self._see(self._client.jobs())
-        except SlurmBusy as error:  # they are found by and by
+            workers = [name for name, job in self._jobs.items() if name != LEADER and not job.over]
+        except SlurmBusy as error:  # polls will tell; until then all are taken to live
+            workers = [name for name in known if name.startswith("worker-")]
             self._notes.append(("warning", f"it is not known yet which workers live: {error}"))
-        for name, job in self._jobs.items():
-            if name != LEADER and not job.over:
-                self._sizing.adopt(name)
-                living[name] = 0
+        for name in workers:
+            self._sizing.adopt(name)
+            living[name] = 0
         return living
 
     def start(self, settings: MemberSettings) -> None:
@@ -96,10 +98,9 @@ class SlurmBackend(Backend):
         self._clerk.turn()
         self._steps.turn()
         self._act()
-        if self._sizing.fatal:
-            raise RunError(self._sizing.fatal)
-        told, self._told = self._told, []
-        return [*told, *self._steps.ended(), *self._sizing.ended()]
+        if why := self._sizing.fatal or self._lost:
+            raise RunError(why)
+        return [*self._steps.ended(), *self._sizing.ended()]
 
     @property
     def num_running(self) -> int:
@@ -108,6 +109,9 @@ class SlurmBackend(Backend):
     def look(self) -> None:
         self._sizing.look(time.monotonic())
         self._act()
+
+    def give_way(self) -> None:
+        self._sizing.give_way(time.monotonic())
 
     def notes(self) -> list[tuple[str, str]]:
         notes, self._notes = [*self._notes, *self._sizing.notes()], []
@@ -148,7 +152,7 @@ class SlurmBackend(Backend):
         steps.clear(run_dir)
         host = RunDir(run_dir).job_id()
         if host is not None:
-            cancel_workers(host.run)
+            cancel_workers(choose(os.environ), host.run)
 
     @staticmethod
     def finder(settings: MemberSettings) -> Finder:
@@ -182,6 +186,8 @@ class SlurmBackend(Backend):
             if name == LEADER and job.id != self._leader_id:
                 continue  # another component, or a leader of before
             self._jobs[name] = job
+            if name == LEADER and job.over:
+                self._lost = f"the leader's job {job.id} is over ({job.state}), and this master with it"
             if job.state == "RUNNING" and job.end_at is not None:
                 self._ends_s[MASTER if name == LEADER else name] = self._end_of(job, job.end_at)
 
@@ -193,11 +199,7 @@ class SlurmBackend(Backend):
         return end_s - warn_s, end_s - warn_s / 3
 
     def _submit(self, action: Submit) -> None:
-        settings = self._settings.get(action.name)
-        if settings is None:  # a master before this one had asked for it
-            self._sizing.unwant(action.name, time.monotonic())
-            self._told.append(Ended(action.name, How.TAKEN, "had no job when another master took over"))
-            return
+        settings = self._settings[action.name]
         request = worker_request(
             self._config, self._slurm, self._run_id, settings, action.place, action.exclude
         )
@@ -216,7 +218,9 @@ class SlurmBackend(Backend):
         settings = next(iter(self._settings.values()), None)
         if settings is None:
             return
-        request = worker_request(self._config, self._slurm, self._run_id, settings, action.place, ())
+        request = worker_request(
+            self._config, self._slurm, self._run_id, settings, action.place, action.exclude
+        )
         self._clerk.order(
             lambda: self._client.would_start_at(request),
             lambda answer: self._sizing.estimated(action.place, answer, time.monotonic(), time.time()),
@@ -230,7 +234,7 @@ class SlurmBackend(Backend):
     def _cancel_all(self) -> None:
         """Ends what is left of this run's workers; SLURM may know some that this master does not."""
         with contextlib.suppress(SlurmError):  # they end by themselves when there is no leader any more
-            cancel_workers(self._run_id)
+            cancel_workers(self._client, self._run_id)
 
 
 _DO: dict[type, Callable[[SlurmBackend, Any], None]] = {
@@ -239,14 +243,6 @@ _DO: dict[type, Callable[[SlurmBackend, Any], None]] = {
     Cancel: SlurmBackend._cancel,
     Estimate: SlurmBackend._estimate,
 }
-
-
-def cancel_workers(run: str) -> None:
-    """Ends all workers' jobs of a run. Raises SlurmError."""
-    client = choose(os.environ)
-    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != LEADER and not job.over]
-    if left:
-        client.cancel(left)
 
 
 def comes_again(leader_id: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from elasticflow_slurm.client import Job
+from elasticflow_slurm.client import Job, SlurmClient
 
 MARK = "elasticflow"
 LEADER = "leader"
@@ -37,3 +37,10 @@ def jobs_of(run: str, jobs: Iterable[Job]) -> list[tuple[str, Job]]:
     """The jobs of a run, with their members' names; every component of the leader's is one."""
     found = [(comment, job) for job in jobs if (comment := read(job.comment))]
     return [(comment.member, job) for comment, job in found if comment.run == run]
+
+
+def cancel_workers(client: SlurmClient, run: str) -> None:
+    """Ends all workers' jobs of a run. Raises SlurmError."""
+    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != LEADER and not job.over]
+    if left:
+        client.cancel(left)

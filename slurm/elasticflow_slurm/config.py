@@ -99,6 +99,12 @@ def _is_time(text: str) -> bool:
 
 def read(section: dict[str, Any]) -> SlurmConfig:
     """The checked settings. Raises ConfigError, which names the key."""
+    for name in ("time", "time_min", "leader_time"):
+        if isinstance(section.get(name), int):
+            raise ConfigError(
+                f'slurm.{name}: {section[name]} is a number; write it in quotes, such as "1:30:00": YAML '
+                "takes 1:30:00 for the number 5400, and sbatch would take that for minutes."
+            )
     try:
         return msgspec.convert(section, SlurmConfig)
     except msgspec.ValidationError as error:

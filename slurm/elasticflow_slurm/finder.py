@@ -90,6 +90,7 @@ class SlurmPresence(Presence):
         super().__init__(run_dir)
         self._client = client
         self._asked_s, self._alive = float("-inf"), True
+        self._job: Job | None = None
 
     def is_alive(self) -> bool:
         if self._run.report.exists():
@@ -98,11 +99,18 @@ class SlurmPresence(Presence):
             self._client = self._client or choose(os.environ)
             with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
                 job = leader_of(self._client, self._run)
-                self._alive = job is not None and not job.over
+                self._alive, self._job = job is not None and not job.over, job
                 if job and job.state == "PENDING" and job.restarts:
                     start_again(self._client, job)
             self._asked_s = time.monotonic()
         return self._alive
+
+    def waits_for(self) -> str:
+        if self._job is None or self._job.state != "PENDING":
+            return super().waits_for()
+        return (
+            f"its leader, job {self._job.id}, waits: {self._job.reason or 'SLURM has not looked at it yet'}"
+        )
 
     def wait_until_over(self) -> None:
         while self.is_alive():

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,10 +36,13 @@ from elasticflow_slurm.config import read as read_section
 from elasticflow_slurm.scripts import job_name
 from elasticflow_slurm.submit import begin
 
+_PR_SET_PDEATHSIG = 1
+
 
 def lead(arguments: argparse.Namespace) -> int:
     """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError."""
     job_id = leader_id(os.environ)
+    _end_with_parent()
     run = _folder(arguments, job_id)
     settings = run.config()
     read_section(settings.slurm)
@@ -107,15 +112,34 @@ def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:
         return os.path.abspath(str(arguments.run_dir))
     if not arguments.program:
         raise ConfigError("which program? Name a Python file that defines model() and forward().")
-    return os.path.abspath(f"runs/{Path(arguments.program).stem}-{job_id}")
+    return os.path.abspath(f"runs/{Path(arguments.program).stem}-job{job_id}")
+
+
+def _name(environ: Mapping[str, str]) -> str:
+    return environ.get("SLURM_JOB_NAME_HET_GROUP_0") or environ.get("SLURM_JOB_NAME", "")
+
+
+def _end_with_parent() -> None:
+    """SLURM may not find this process again when the batch script, or who watches that, was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _link_log(run: RunDir) -> None:
+    """Has what this process says be found where the other logs are."""
+    log = run.logs / "leader.log"
+    with contextlib.suppress(OSError):
+        output = Path(os.readlink("/proc/self/fd/1"))
+        if output.is_file() and not log.exists():
+            log.symlink_to(output)
 
 
 def _sign(run: RunDir, settings: Config, job_id: int) -> None:
     """Has the run be found by its job, and the job by its run."""
+    _link_log(run)
     known = run.job_id()
     assert known is not None
     publish(run.job, Job("slurm", str(job_id), known.run))
-    index.add(job_id, job_name(settings, read_section(settings.slurm)), run.path)
+    index.add(job_id, _name(os.environ) or job_name(settings, read_section(settings.slurm)), run.path)
     comment = Comment(known.run, LEADER, str(run.path))
     client = choose(os.environ)
     with contextlib.suppress(SlurmError):  # the run's folder tells as well

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 WINDOW_S = 3600.0
 """Failures count for so long, and an exclusion lasts so long."""
+TOGETHER_S = 2.0
+"""Workers that fail on a node within this fail by one cause."""
 
 
 class Nodes:
@@ -29,6 +31,8 @@ class Nodes:
         if not node or node in self.excluded(now_s):
             return False
         recent = [at_s for at_s in self._failures_s.get(node, []) if at_s > now_s - WINDOW_S]
+        if recent and now_s < recent[-1] + TOGETHER_S:
+            return False
         self._failures_s[node] = [*recent, now_s]
         if len(recent) + 1 < self._exclude_after:
             return False

@@ -33,6 +33,8 @@ _WAITS = {
     "ReqNodeNotAvail": "nodes of {where} are down, drained or reserved",
 }
 """By SLURM's reason up to the first comma."""
+_NODES_AWAY = "Nodes required for job are DOWN"
+"""How SLURM's longest reason begins."""
 _LIMITS = ("QOS", "Assoc", "Max")
 """How reasons begin that are limits."""
 
@@ -105,7 +107,7 @@ def _words(job: Job) -> str:
 
 def waiting(job: Job, *, gpus: int, start_at: float | None, at: float) -> str:
     """Why a pending job waits. gpus: that it asks for. start_at: when one of ours is expected to start."""
-    reason = job.reason.partition(",")[0]
+    reason = "ReqNodeNotAvail" if job.reason.startswith(_NODES_AWAY) else job.reason.partition(",")[0]
     if reason.startswith(_LIMITS):
         return f"{reason} (SLURM's limit)"
     template = _WAITS.get(reason, f"job {{id}} waits: {job.reason}")

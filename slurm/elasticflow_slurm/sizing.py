@@ -34,6 +34,8 @@ BUSY_FIRST_S, BUSY_MOST_S = 1.0, 30.0
 """Pauses while SLURM does not answer."""
 RELAUNCH_FIRST_S, RELAUNCH_MOST_S = 5.0, 300.0
 """Pauses after SLURM could not launch a job, and holds it."""
+GIVE_WAY_S = 10.0
+"""After a worker was told to leave nothing is submitted for so long: its GPU is somebody else's."""
 LOOK_S = 1.0
 """Polls are no closer together than this."""
 FORGET_S, FORGET_POLLS = 10.0, 2
@@ -155,6 +157,7 @@ class Sizing:
         self._relaunch = Pause(RELAUNCH_FIRST_S, RELAUNCH_MOST_S)
         self._silence = Pause(config.poll_s, max(BUSY_MOST_S, config.poll_s))
         self._silent_since_s = 0.0
+        self._way_until_s = NEVER_S
         self._polling = False
         self._polled_s = self._poll_due_s = NEVER_S
         """When the last poll was told, and when the next one is to be."""
@@ -196,6 +199,10 @@ class Sizing:
     def look(self, now_s: float) -> None:
         """Something has happened to a worker: to poll soon may tell what."""
         self._looking = True
+
+    def give_way(self, now_s: float) -> None:
+        """A worker is preempted: a job that came now might take what SLURM frees for somebody else."""
+        self._way_until_s = now_s + GIVE_WAY_S
 
     # --- what SLURM answered ---------------------------------------------------------------------
 
@@ -291,7 +298,8 @@ class Sizing:
         times_s = [] if (poll_s := self._next_poll_s()) is None else [poll_s]
         if any(worker.phase is Phase.WANTED for worker in self._workers.values()):
             pauses = [self._busy, self._relaunch, *(each.limit for each in self._places)]
-            times_s += [pause.until_s for pause in pauses if pause.until_s > self._decided_s]
+            untils_s = [self._way_until_s, *(pause.until_s for pause in pauses)]
+            times_s += [until_s for until_s in untils_s if until_s > self._decided_s]
         return min(times_s, default=None)
 
     def ended(self) -> list[Ended]:
@@ -448,7 +456,8 @@ class Sizing:
         return worker.phase if worker else None
 
     def _submits(self, now_s: float) -> list[Action]:
-        if self.fatal or self._silence.failures or now_s < max(self._busy.until_s, self._relaunch.until_s):
+        until_s = max(self._busy.until_s, self._relaunch.until_s, self._way_until_s)
+        if self.fatal or self._silence.failures or now_s < until_s:
             return []
         wanted = [worker for worker in self._workers.values() if worker.phase is Phase.WANTED]
         actions: list[Action] = []
@@ -569,6 +578,8 @@ class Sizing:
         if standing := next(filter(_stands, wanted), None):
             assert standing.job is not None
             return f"job {standing.job.id} on {standing.job.node} is {standing.job.state}"
+        if missing and self._decided_s < self._way_until_s:
+            return "makes way for a job that SLURM prefers"
         starting = sum(worker.phase in _LINE for worker in wanted)
         return reasons.jobs(starting, "start") if starting else "jobs are looked for"
 

@@ -17,7 +17,8 @@ from elasticflow.run_dir import Job, RunDir, publish
 from elasticflow.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient
+from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
+from elasticflow_slurm.comments import cancel_workers
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
 
@@ -61,6 +62,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     _check_folder(run, resume)
     _check_workers(client, chosen, slurm, str(run.path))
     folder = _Folder(run)
+    before = run.job_id()
     try:
         chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
         begin(run, chosen)
@@ -72,6 +74,9 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         folder.put_back()
         raise
     publish(run.job, Job("slurm", str(job_id), host.run))
+    if before:
+        with contextlib.suppress(SlurmError):  # they end by themselves
+            cancel_workers(client, before.run)
     index.add(job_id, job_name(chosen, slurm), run.path)
     return job_id, run.path
 

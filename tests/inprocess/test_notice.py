@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +21,11 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from elasticflow.worker.notice import on_notice
 
-def tell(text):
-    os.write(1, f"{time.monotonic()} {text}\\n".encode())
+def say(text):
+    os.write(1, f"{text}\\n".encode())
 
-on_notice(tell)
-os.write(1, b"ready\\n")
+on_notice(lambda text: say(f"{time.monotonic()} {text}"))
+say("ready")
 """
 LOCKED = textwrap.dedent("""
     import ctypes
@@ -57,9 +58,12 @@ def run() -> Iterator[Run]:
 def line_of(child: subprocess.Popen[bytes], timeout_s: float = PATIENCE_S) -> str:
     """What it says next, "" if nothing in time."""
     assert child.stdout is not None
-    if not select.select([child.stdout], [], [], timeout_s)[0]:
-        return ""
-    return os.read(child.stdout.fileno(), 4096).decode().rstrip("\n")
+    line = b""
+    while not line.endswith(b"\n") and select.select([child.stdout], [], [], timeout_s)[0]:
+        if not (byte := os.read(child.stdout.fileno(), 1)):
+            break
+        line += byte
+    return line.decode().rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ def test_it_is_told_of_each(run: Run) -> None:
 
 
 def test_other_signals_do_what_they_did(run: Run) -> None:
-    mine = "signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b'mine')); os.write(1, b'set')"
+    mine = "signal.signal(signal.SIGUSR2, lambda *_: say('mine')); say('set')"
     child = run(f"{mine}\nwhile True: signal.pause()")
     assert line_of(child) == "set"
     child.send_signal(signal.SIGUSR2)
@@ -100,7 +104,7 @@ def test_other_signals_do_what_they_did(run: Run) -> None:
 
 
 def test_the_main_thread_is_not_disturbed(run: Run) -> None:
-    child = run("time.sleep(0.5); os.write(1, b'slept'); sys.exit(3)")
+    child = run("time.sleep(0.5); say('slept'); sys.exit(3)")
     child.send_signal(signal.SIGTERM)
     assert "SIGTERM" in line_of(child)
     assert line_of(child) == "slept" and child.wait(PATIENCE_S) == 3
@@ -112,7 +116,7 @@ def test_it_does_not_hold_up_the_end_of_the_process(run: Run) -> None:
 
 def test_programs_that_it_starts_can_be_ended(run: Run) -> None:
     """What a handler was set for is not inherited; what is ignored would be."""
-    end = "child.terminate(); os.write(1, str(child.wait()).encode())"
+    end = "child.terminate(); say(child.wait())"
     child = run(f"import subprocess; child = subprocess.Popen(['sleep', '600']); {end}")
     assert line_of(child) == str(-signal.SIGTERM)
 
@@ -128,3 +132,37 @@ def test_a_flood_of_signals_loses_none_for_good(run: Run) -> None:
         pass
     child.send_signal(signal.SIGTERM)
     assert "SIGTERM" in line_of(child)
+
+
+FORK = """
+child = os.fork()
+if not child:
+    say("forked")
+    {child}
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+{parent}
+"""
+"""As a framework's data loader does it."""
+
+
+def test_what_is_forked_from_it_can_be_ended(run: Run) -> None:
+    """And its end is not taken for the end of this one."""
+    child = run(FORK.format(child="while True: signal.pause()", parent="time.sleep(0.3)"))
+    assert line_of(child) == "forked"
+    (forked,) = children_of(child.pid)
+    os.kill(forked, signal.SIGTERM)
+    assert line_of(child) == str(-signal.SIGTERM)
+    assert line_of(child) == "", "nobody was told"
+    assert child.wait(PATIENCE_S) == 0
+
+
+def test_it_is_still_told_when_it_has_forked(run: Run) -> None:
+    child = run(FORK.format(child="os._exit(0)", parent="while True: signal.pause()"))
+    assert [line_of(child), line_of(child)] == ["forked", "0"]
+    child.send_signal(signal.SIGTERM)
+    assert "SIGTERM" in line_of(child)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

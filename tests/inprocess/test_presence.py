@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -61,12 +62,8 @@ def elsewhere(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> type[Elsewhere]:
     return Elsewhere
 
 
-def release_soon(lock: int) -> threading.Timer:
-    import os
-
-    timer = threading.Timer(0.1, os.close, [lock])
-    timer.start()
-    return timer
+def release_soon(lock: int) -> None:
+    threading.Timer(0.1, os.close, [lock]).start()
 
 
 def test_who_holds_the_lock_is_the_master(run: RunDir) -> None:
@@ -86,8 +83,7 @@ def test_the_address_of_a_run(run: RunDir, lock: int) -> None:
 def test_its_master_has_not_said_where_it_is_yet(run: RunDir, lock: int) -> None:
     with pytest.raises(RunError, match="its master starts or ends just now; try again"):
         find_address(run, 0.05)
-    timer = threading.Timer(0.1, publish, [run.address, HERE])
-    timer.start()
+    threading.Timer(0.1, publish, [run.address, HERE]).start()
     assert find_address(run, 20.0) == HERE
 
 

@@ -19,6 +19,7 @@ from elasticflow.master.state import RunState
 from elasticflow.schedule import Schedule
 
 from .simulation.histories import FOR_GOOD, history
+from .simulation.worker import SimWorker
 from .simulation.world import KINDS, Fault, Shape, World
 
 NUM_HISTORIES = int(os.environ.get("ELASTICFLOW_HISTORIES", "4000"))
@@ -141,6 +142,35 @@ def test_servers_are_lost_at_any_time(kind: str, parcels: tuple[int, ...]) -> No
 def test_the_master_is_lost_at_any_time(kind: str) -> None:
     for after in range(1, 500, 7):
         finish(Fault(after, kind, after, 3.0), seed=after)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0])
+@pytest.mark.parametrize("kind", ["near limit", "lose leader"])
+def test_master_and_servers_move_at_any_time(kind: str, seconds: float) -> None:
+    for after in range(1, 500, 13):
+        finish(Fault(after, kind, after, seconds), seed=after)
+
+
+def test_a_move_in_time_costs_no_worker() -> None:
+    """Those of before go on with the next master, from a commit that was made for it."""
+    for seed in range(10):
+        world = finish(Fault(200, "near limit", 0, 3.0), seed=seed, checkpoint_every="60s", write_s=0.01)
+        assert world.laws.num_handed_over == 1 and world.master.incarnation == 2
+        assert [each.source for each in world.laws.regroupings] == ["storage"]
+        workers = [world.members[f"worker-{number}"] for number in (1, 2, 3)]
+        last = world.shape.schedule.total_ticks - 1
+        assert [worker.tick for worker in workers if isinstance(worker, SimWorker)] == [last] * 3
+
+
+@pytest.mark.parametrize("kind", ["take worker", "warn worker", "expire worker"])
+def test_places_are_taken_away_at_any_time(kind: str) -> None:
+    for after in range(30, 400, 7):
+        finish(Fault(after, kind, after, 0.5), seed=after, workers=1 + after % 3)
+
+
+def test_all_workers_are_warned_at_once() -> None:
+    for seed in range(10):
+        finish(*(Fault(150, "warn worker", pick, 0.5) for pick in range(3)), seed=seed)
 
 
 def test_the_master_is_lost_when_all_is_done() -> None:

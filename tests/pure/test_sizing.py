@@ -804,8 +804,21 @@ def test_failures_count_for_an_hour() -> None:
     nodes = Nodes(2)
     nodes.failed("a", 0)
     assert not nodes.failed("a", WINDOW_S + 1)
-    assert nodes.failed("a", WINDOW_S + 2)
+    assert not nodes.failed("a", WINDOW_S + 1.5), "two that fail together fail by one cause"
+    assert nodes.failed("a", WINDOW_S + 4)
     assert not nodes.failed("", 0)
+
+
+def test_nothing_is_submitted_while_the_cluster_takes_a_place_for_somebody_else() -> None:
+    sizing = Sizing(SlurmConfig(), 1, RUN)
+    sizing.want("worker-1", 0.0)
+    sizing.give_way(0.0)
+    assert not [action for action in sizing.decide(0.0) if isinstance(action, Submit)]
+    assert sizing.reason == "0 of 1: makes way for a job that SLURM prefers"
+    sizing.observed([], 1.0, 1.0)
+    sizing.decide(1.0)
+    assert sizing.next_time_s() is not None
+    assert [action.name for action in sizing.decide(10.0) if isinstance(action, Submit)] == ["worker-1"]
 
 
 def test_if_there_are_no_other_nodes_those_left_out_are_used_again() -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+import elasticflow.cli.submit  # noqa: F401  (so that another user, who may not read it, need not)
+import elasticflow_slurm.submit  # noqa: F401
 from elasticflow.cli import main
 from tests.clusters.slurm import SlurmCluster, require
 from tests.e2e.conftest import PROGRAMS, cli
@@ -145,11 +148,16 @@ def test_no_permission_for_the_folder(capfd: pytest.CaptureFixture[str]) -> None
         shutil.copy(PROGRAMS / "small_torch.py", home / "program.py")
         pid = os.fork()
         if pid == 0:
-            os.seteuid(NOBODY)
-            words = ["submit", str(home / "program.py"), "--on", "slurm", "--run-dir", str(secret / "run")]
-            code = main(words)
-            sys.stderr.flush()
-            os._exit(code)
+            code = 70
+            try:
+                os.seteuid(NOBODY)
+                run_dir = str(secret / "run")
+                code = main(["submit", str(home / "program.py"), "--on", "slurm", "--run-dir", run_dir])
+            except BaseException:  # noqa: BLE001  (this process must not go on with the tests)
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
         assert_told(capfd.readouterr().err, "secret/run", "Permission denied", "--run-dir")
         assert not list(secret.iterdir())

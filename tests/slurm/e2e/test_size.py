@@ -109,7 +109,7 @@ def test_the_batch_script_that_people_edit(cluster: SlurmCluster, tmp_path: Path
         check=True,
     )
     job = submitted.stdout.strip()
-    run = RunDir(tmp_path / "runs" / f"digits-{job}")
+    run = RunDir(tmp_path / "runs" / f"digits-job{job}")
     deadline = time.monotonic() + PATIENCE_S
     while not run.report.exists() and time.monotonic() < deadline:
         time.sleep(0.1)  # nothing to wait on
