@@ -31,3 +31,11 @@ def on_notice(tell: Callable[[str], None]) -> None:
                 tell(text)
 
     threading.Thread(target=read, daemon=True, name="notice").start()
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    """In what is forked from this process, such as a data loader's: who ends it does not mean this one."""
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -16,6 +16,8 @@ from elasticflow_slurm.comments import read
 
 ASK_S, ASK_AGAIN_S = 3.0, 10.0
 """When a member that hears nothing first asks SLURM, and how often then; each is a little different."""
+REPAIR_S = 30.0
+"""A repair of a leader that has done nothing is tried again after so long."""
 KEEP_S = 2.0
 """For so long a client takes SLURM's last answer for true."""
 
@@ -62,20 +64,34 @@ class LeaderFinder(Finder):
         if job and job.over:
             raise Orphaned(f"its leader, job {job.id}, is {job.state}")
         if job and job.state == "PENDING":
-            start_again(self._client, job)
+            start_again(self._client, self._run, job)
 
 
-def start_again(client: SlurmClient, leader: Job) -> None:
-    """Has a leader that was requeued start as soon as there is room.
+def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
+    """Has a leader that waits to run again start as soon as there is room.
 
-    SLURM lets it wait for two minutes; and where its node was lost, for ever: the other component has ended
-    then, until the job is requeued once more, which SLURM does though it says that it will not.
+    SLURM lets it wait for two minutes. Where its node was lost, for ever: the other component has ended
+    then, until the job is requeued once more, which SLURM does though it says that it will not. One alone may
+    do so: a second requeue would hit the leader that the first has started.
     """
-    if leader.reason == "BeginTime" or _lacks_components(client, leader):
-        with contextlib.suppress(SlurmError):
-            client.requeue(leader.id)
-        with contextlib.suppress(SlurmError):
-            client.start_now([leader.id])
+    with contextlib.suppress(SlurmError):
+        if _lacks_components(client, leader):
+            if not _is_first(run, leader):
+                return
+            with contextlib.suppress(SlurmError):
+                client.requeue(leader.id)
+        client.start_now([leader.id])
+
+
+def _is_first(run: RunDir, leader: Job) -> bool:
+    """Whether nobody else repairs this leader at this time."""
+    folder = run.path / "repairs"
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / f"{leader.id}-{leader.restarts}-{int(time.time() // REPAIR_S)}").touch(exist_ok=False)
+    except OSError:
+        return False
+    return True
 
 
 def _lacks_components(client: SlurmClient, leader: Job) -> bool:
@@ -101,7 +117,7 @@ class SlurmPresence(Presence):
                 job = leader_of(self._client, self._run)
                 self._alive, self._job = job is not None and not job.over, job
                 if job and job.state == "PENDING" and job.restarts:
-                    start_again(self._client, job)
+                    start_again(self._client, self._run, job)
             self._asked_s = time.monotonic()
         return self._alive
 

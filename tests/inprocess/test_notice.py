@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -44,15 +45,17 @@ def run() -> Iterator[Run]:
     children: list[subprocess.Popen[bytes]] = []
 
     def start(rest: str) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen([sys.executable, "-c", PROGRAM + rest], stdout=subprocess.PIPE)
+        command = [sys.executable, "-c", PROGRAM + rest]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         children.append(child)
         assert line_of(child) == "ready"
         return child
 
     yield start
     for child in children:
-        child.kill()
-        child.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # and what it has forked
+        child.communicate(timeout=PATIENCE_S)
 
 
 def line_of(child: subprocess.Popen[bytes], timeout_s: float = PATIENCE_S) -> str:
