@@ -1,4 +1,4 @@
-"""SLURM: from submit to the first step, from an idle GPU to its use, beside bare jobs; and calls of squeue."""
+"""SLURM: submit to first step, idle GPU to its use, both beside bare jobs; and calls of squeue."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Site:
         since = time.time()
         run = self._submit("1")
         status = self._until(run, lambda s: s["first_step_s"] is not None)
-        self._end()
+        self.end_all()
         return float(status["started_at"] + status["first_step_s"] - since)
 
     def next_worker(self) -> float:
@@ -80,7 +80,7 @@ class _Site:
         self.cluster.run("scancel", blockers[0])
         status = self._until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
         joined = next(e["time_s"] for e in status["events"] if e["text"].startswith("worker-2 has joined"))
-        self._end()
+        self.end_all()
         return float(status["started_at"] + joined - since)
 
     def block(self, gpus: int) -> list[str]:
@@ -95,8 +95,6 @@ class _Site:
         self.cluster.cancel_all()
         self.cluster.wait_until_idle()
 
-    _end = end_all
-
     def _wait_for_pending(self) -> None:
         while "PENDING" not in self.cluster.jobs().values():
             time.sleep(0.05)
@@ -104,9 +102,16 @@ class _Site:
     def _submit(self, workers: str) -> RunDir:
         self._count += 1
         run = RunDir(self.folder / f"run-{self._count}")
-        command = [sys.executable, "-m", "elasticflow.cli", "submit", str(self.folder / "slurm.yaml"), str(PROGRAM)]
-        options = ["--workers", workers, "--run-dir", str(run.path)]
-        subprocess.run([*command, *options], check=True, capture_output=True)
+        options = [
+            str(self.folder / "slurm.yaml"),
+            str(PROGRAM),
+            "--workers",
+            workers,
+            "--run-dir",
+            str(run.path),
+        ]
+        command = [sys.executable, "-m", "elasticflow.cli", "submit", *options]
+        subprocess.run(command, check=True, capture_output=True)
         return run
 
     def _until(self, run: RunDir, what: Any) -> dict[str, Any]:
@@ -143,9 +148,8 @@ def run() -> Iterator[Figure]:
         yield figure(
             "submit to first step, beyond a bare job", median(firsts), "s", 2.0, COMMAND, "reference: 2 s"
         )
-        yield figure(
-            "idle GPU to its first slice, beyond a bare job", median(nexts), "s", 3.0, COMMAND, "reference: 3 s"
-        )
+        name = "idle GPU to its first slice, beyond a bare job"
+        yield figure(name, median(nexts), "s", 3.0, COMMAND, "reference: 3 s")
     one = polls_a_minute(1)
     yield figure("squeue calls a minute, 1 worker", one, "", one, COMMAND)
     yield figure("squeue calls a minute, 100 workers", polls_a_minute(100), "", one, COMMAND)

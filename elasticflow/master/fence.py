@@ -17,7 +17,6 @@ from elasticflow.storage import Storage
 
 FOLDER = "terms"
 LOOK_S = 2.0
-LEASE_S = 60.0
 KEPT = 10
 
 
@@ -44,7 +43,7 @@ def newest(storage: Storage) -> int:
 class Fence:
     """Looks again and again whether this term is the newest. ``fd`` is readable once it is not."""
 
-    def __init__(self, storage: Storage, term: int, look_s: float = LOOK_S, lease_s: float = LEASE_S) -> None:
+    def __init__(self, storage: Storage, term: int, look_s: float, lease_s: float) -> None:
         self._storage, self.term = storage, term
         self._look_s, self._lease_s = look_s, lease_s
         self._closing = threading.Event()

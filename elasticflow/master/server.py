@@ -30,7 +30,7 @@ from elasticflow.keys import MasterKeys, read_keys
 from elasticflow.layout import Layout
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
-from elasticflow.master.fence import Fence, Superseded
+from elasticflow.master.fence import LOOK_S, Fence, Superseded
 from elasticflow.master.journal import Journal, JournalWriter, read_journal
 from elasticflow.master.log import say
 from elasticflow.master.members import MemberState, RunState
@@ -95,7 +95,7 @@ class Master:
     ) -> None:
         self._run, self._config = run, config
         self._storage = DirectoryStorage(run.path)
-        self._fence = Fence(self._storage, term) if term else None
+        self._fence = Fence(self._storage, term, LOOK_S, config.storage_patience_s) if term else None
         load_strategy(config.strategy)
         before = read_journal(run.journal) if again else None
         self._adopts = before is not None

@@ -14,7 +14,7 @@ from elasticflow.run_dir import Job as HostJob
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job, Refused, SlurmBusy
 from elasticflow_slurm.comments import Comment
-from elasticflow_slurm.finder import ASK_AGAIN_S, ASK_S, KEEP_S, LeaderFinder, SlurmPresence
+from elasticflow_slurm.finder import ASK_AGAIN_S, ASK_S, KEEP_S, REPAIR_S, LeaderFinder, SlurmPresence
 from tests.slurm.fakes import FakeClient
 
 RUN, ID = "0123456789ab", 12
@@ -38,7 +38,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(finder, "time", SimpleNamespace(monotonic=made.monotonic, sleep=made.sleep))
+    monkeypatch.setattr(
+        finder, "time", SimpleNamespace(monotonic=made.monotonic, time=made.monotonic, sleep=made.sleep)
+    )
     return made
 
 
@@ -169,19 +171,20 @@ def test_a_run_that_is_in_no_job(member: Search, run: RunDir) -> None:
 
 # --- a leader that SLURM starts again ------------------------------------------------------------
 
-REPAIR = [("requeue", ID), ("start_now", [ID])]
+START = [("start_now", [ID])]
+REPAIR = [("requeue", ID), *START]
 
 
 def test_one_that_was_requeued_is_started_now(member: Search) -> None:
     one = member(leader("PENDING", reason="BeginTime"), leader("PENDING", number=1, reason="BeginTime"))
     one.search(ASK_S + BEAT_S)
-    assert one.client.calls == REPAIR
+    assert one.client.calls == START
 
 
 def test_so_is_one_that_is_a_single_job(member: Search) -> None:
     one = member(leader("PENDING", reason="BeginTime", het=False))
     one.search(ASK_S + BEAT_S)
-    assert one.client.calls == REPAIR and one.client.asked["jobs"] == 0
+    assert one.client.calls == START and one.client.asked["jobs"] == 0
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "CANCELLED", "FAILED", "COMPLETED"])
@@ -200,21 +203,34 @@ def test_that_slurm_refuses_to_requeue_it_says_nothing(member: Search) -> None:
     one.client.refusals["start_now"] = SlurmBusy("no answer")
     one.search(ASK_S + BEAT_S)
     assert one.client.calls == REPAIR
-    one.search(2 * ASK_AGAIN_S)
+    one.search(REPAIR_S + 2 * ASK_AGAIN_S)
     assert one.client.calls[: 2 * len(REPAIR)] == REPAIR * 2, "until it runs"
 
 
+def test_one_member_alone_repairs_it(run: RunDir, clock: Clock) -> None:
+    """A second requeue would hit the leader that the first has started."""
+    clock.now_s = 10 * REPAIR_S
+    members = [Member(run, clock, leader("PENDING"), servers("NODE_FAIL")) for _ in range(5)]
+    for one in members:
+        now_s = clock.now_s
+        one.search(ASK_S + BEAT_S)
+        clock.now_s = now_s
+    assert [one.client.calls for one in members] == [REPAIR, [], [], [], []]
+
+
 @pytest.mark.parametrize("reason", ["Resources", "Priority", "Nodes required for job are DOWN", ""])
-def test_one_that_waits_for_room_is_left_alone(member: Search, reason: str) -> None:
+def test_one_that_waits_for_room_is_not_requeued(member: Search, reason: str) -> None:
+    """Its begin time may wait behind the reason that SLURM names."""
     one = member(leader("PENDING", reason=reason), leader("PENDING", number=1, reason=reason))
-    assert one.search() == ENDPOINT and one.client.calls == []
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == START
 
 
 def test_components_of_other_leaders_do_not_matter(member: Search) -> None:
     other = Job(id=99, state="NODE_FAIL", het=1, leader_id=98, comment=str(Comment(RUN, "leader", "/runs/a")))
     one = member(leader("PENDING", reason="Resources"), servers("PENDING"), other)
-    one.search()
-    assert one.client.calls == []
+    one.search(ASK_S + BEAT_S)
+    assert one.client.calls == START
 
 
 # --- how often SLURM is asked --------------------------------------------------------------------
