@@ -11,7 +11,11 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
-    packages=[*find_packages(include=["elasticflow", "elasticflow.*"]), "elasticflow_ps", "elasticflow_slurm"],
+    packages=[
+        *find_packages(include=["elasticflow", "elasticflow.*"]),
+        "elasticflow_ps",
+        "elasticflow_slurm",
+    ],
     package_dir={"elasticflow_ps": "ps/elasticflow_ps", "elasticflow_slurm": "slurm/elasticflow_slurm"},
     install_requires=[
         "h5py>=3.9",
@@ -26,6 +30,9 @@ setup(
         "tensorflow": ["tensorflow-cpu>=2.16"],
         "tables": ["pyarrow>=14"],
         "safetensors": ["safetensors>=0.4"],
+        "pyslurm": [
+            "pyslurm"
+        ],  # GPL, and of the very version of the cluster's SLURM; its commands do as well
         "examples": ["scikit-learn>=1.3"],
         "test": [
             "hypothesis>=6.90",

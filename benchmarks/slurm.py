@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
 from elasticflow.cli.connection import Connection
 from elasticflow.errors import RunError
@@ -24,7 +25,7 @@ from tests.pure.slurm_world import polls_a_minute
 
 ROUNDS = 5
 COMMAND = "python -m benchmarks slurm"
-PROGRAM = Path(__file__).parents[1] / "examples" / "digits" / "digits.py"
+PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
 BARE = f"{sys.executable} -c 'import torch; import time; print(time.time(), flush=True)'"
 SETTINGS = {
     "backend": "slurm",
@@ -135,7 +136,7 @@ def run() -> Iterator[Figure]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(SlurmCluster())
         os.environ.update({name: cluster.environment[name] for name in ("SLURM_CONF", "PATH")})
-        os.environ["XDG_STATE_HOME"] = str(folder)
+        os.environ.update({"XDG_STATE_HOME": str(folder), **SMALL.environment()})
         site = _Site(cluster, folder)
         firsts, nexts = [], []
         for _ in range(ROUNDS):

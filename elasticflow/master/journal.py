@@ -3,6 +3,8 @@ membership, never for a step. It may lag behind; what it does not tell, the memb
 
 from __future__ import annotations
 
+import secrets
+import threading
 from pathlib import Path
 
 import msgspec
@@ -38,7 +40,10 @@ class JournalWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._background = Background(patience_s=float("inf"))
-        self._waiting: bytes | None = None
+        self._waiting: tuple[int, bytes] | None = None
+        self._lock = threading.Lock()
+        self._asked = self._written = 0
+        """Numbers of the newest journal that was to be written, and that was."""
 
     @property
     def fd(self) -> int:
@@ -47,28 +52,35 @@ class JournalWriter:
 
     def write(self, journal: Journal) -> None:
         """Has it written, soon."""
-        self._waiting = msgspec.json.encode(journal)
+        self._waiting = self._numbered(journal)
         self.turn()
 
     def write_now(self, journal: Journal) -> None:
         """Writes it before anything else happens. Raises OSError."""
-        _replace(self._path, msgspec.json.encode(journal))
+        self._replace(*self._numbered(journal))
 
     def turn(self) -> None:
         """Goes on with what is still to be written."""
         self._background.turn()
         if self._waiting is not None and not self._background.busy:
-            data, self._waiting = self._waiting, None
+            waiting, self._waiting = self._waiting, None
             self._background.submit(
-                lambda: _replace(self._path, data), lambda result, error: None, lambda text: None
+                lambda: self._replace(*waiting), lambda result, error: None, lambda text: None
             )
 
     def close(self) -> None:
         """Writes no more; does not wait for a disk that hangs."""
         self._background.close()
 
+    def _numbered(self, journal: Journal) -> tuple[int, bytes]:
+        self._asked += 1
+        return self._asked, msgspec.json.encode(journal)
 
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.next")  # there is one writer
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    def _replace(self, number: int, data: bytes) -> None:
+        """Never puts an older journal in the place of a newer one."""
+        with self._lock:
+            if number > self._written:
+                temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+                temporary.write_bytes(data)
+                temporary.replace(self._path)
+                self._written = number

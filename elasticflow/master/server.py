@@ -187,7 +187,7 @@ class Master:
         self._bury()
         for name in mine:
             if name not in living:
-                self._handle(ev.ExitedEvent(name, False, "ended while there was no master"))
+                self._handle(ev.ExitedEvent(name, False, "ended while there was no master", taken=True))
 
     def _turn(self, timeout_s: float | None) -> None:
         """Waits for something to happen, and handles it."""
@@ -303,14 +303,14 @@ class Master:
     def leave(self) -> None:
         """Whoever told this master to end may mean it alone."""
         if self._backend.comes_again():
+            with contextlib.suppress(OSError):
+                self._journal.write_now(self._remembered())
             self.abandon()
         else:
             self.close()
 
     def abandon(self) -> None:
         """Leaves the run to another master, which is there, or will come."""
-        with contextlib.suppress(OSError):
-            self._journal.write_now(self._remembered())
         self._backend.abandon()
         self._close()
 
@@ -434,7 +434,7 @@ class Master:
         elif isinstance(event, Written) and accepted and self._state.schedule:
             self._story.written(self._state.schedule.steps_before(event.tick), event)
         self._do(actions)
-        if actions or not isinstance(event, (Heartbeat, Progress, ev.TimeEvent)):
+        if actions or not isinstance(event, _TOLD_AGAIN):
             self._journal.write(self._remembered())
 
     def _remembered(self) -> Journal:
@@ -594,6 +594,10 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.HandOverAction: Master._hand_over,
     ac.EndAction: Master._finish,
 }
+
+
+_TOLD_AGAIN = (Heartbeat, Progress, ev.TimeEvent, ev.ExpiryEvent, ev.LimitEvent)
+"""What happens often, and the next master need not be told of."""
 
 
 def _work(config: Config) -> dict[str, Any]:

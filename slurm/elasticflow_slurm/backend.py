@@ -133,8 +133,8 @@ class SlurmBackend(Backend):
         return ends
 
     def hand_over(self) -> None:
+        self._client.requeue(self._leader_id)
         self._handed_over = True
-        self._clerk.order(lambda: self._client.requeue(self._leader_id), self._requeued)
 
     def comes_again(self) -> bool:
         return self._handed_over or comes_again(self._leader_id)
@@ -157,7 +157,8 @@ class SlurmBackend(Backend):
     @staticmethod
     def finder(settings: MemberSettings) -> Finder:
         config = RunDir(settings.run_dir).config()
-        return LeaderFinder(settings.run_dir, max(settings.lost_s, read(config.slurm).lease_s))
+        patience_s = max(settings.lost_s, read(config.slurm).lease_s)
+        return LeaderFinder(settings.run_dir, patience_s, settings.heartbeat_s)
 
     @staticmethod
     def presence(run_dir: str) -> Presence:
@@ -225,11 +226,6 @@ class SlurmBackend(Backend):
             lambda: self._client.would_start_at(request),
             lambda answer: self._sizing.estimated(action.place, answer, time.monotonic(), time.time()),
         )
-
-    def _requeued(self, answer: None | SlurmError) -> None:
-        if isinstance(answer, SlurmError):
-            self._handed_over = False
-            self._notes.append(("warning", f"no other leader can take over: {answer}"))
 
     def _cancel_all(self) -> None:
         """Ends what is left of this run's workers; SLURM may know some that this master does not."""

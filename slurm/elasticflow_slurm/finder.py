@@ -33,18 +33,22 @@ def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
 class LeaderFinder(Finder):
     """Waits for a leader that SLURM will start again, and tells it to do so now."""
 
-    def __init__(self, run_dir: str, patience_s: float, client: SlurmClient | None = None) -> None:
+    def __init__(
+        self, run_dir: str, patience_s: float, heartbeat_s: float = 1.0, client: SlurmClient | None = None
+    ) -> None:
         super().__init__(run_dir, patience_s)
         self._client = client
         self._host = self._run.job_id()
+        self._silence_s = ASK_AGAIN_S + 2 * heartbeat_s
+        """Looks that are further apart than this are of two silences."""
         self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
         self._looked_s = 0.0
         self._unknown = 0
 
     def find(self) -> str | None:
         now_s = time.monotonic()
-        if now_s - self._looked_s > ASK_AGAIN_S:  # this silence has just begun
-            self._ask_s = now_s + ASK_S * random.uniform(0, 1)
+        if now_s - self._looked_s > self._silence_s:  # this silence has just begun
+            self._ask_s, self._unknown = now_s + ASK_S * random.uniform(0, 1), 0
         self._looked_s = now_s
         if now_s >= self._ask_s:
             self._ask_s = now_s + ASK_AGAIN_S * random.uniform(1, 1.5)
@@ -63,7 +67,7 @@ class LeaderFinder(Finder):
             raise Orphaned("SLURM does not know its leader's job any more")
         if job and job.over:
             raise Orphaned(f"its leader, job {job.id}, is {job.state}")
-        if job and job.state == "PENDING":
+        if job and job.state == "PENDING" and read(job.comment):
             start_again(self._client, self._run, job)
 
 
@@ -116,7 +120,7 @@ class SlurmPresence(Presence):
             with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
                 job = leader_of(self._client, self._run)
                 self._alive, self._job = job is not None and not job.over, job
-                if job and job.state == "PENDING" and job.restarts:
+                if job and job.state == "PENDING" and job.restarts and read(job.comment):
                     start_again(self._client, self._run, job)
             self._asked_s = time.monotonic()
         return self._alive

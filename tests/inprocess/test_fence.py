@@ -126,7 +126,7 @@ def test_the_older_one_ends_and_the_newer_one_goes_on(storage: DirectoryStorage,
 
 def test_it_is_known_at_once_to_one_who_looks(storage: DirectoryStorage) -> None:
     """Before each commit, however seldom the thread looks."""
-    old = Fence(storage, claim(storage), look_s=60.0)
+    old = Fence(storage, claim(storage), 60.0, 60.0)
     claim(storage)
     with pytest.raises(Superseded):
         old.check()

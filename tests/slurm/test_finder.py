@@ -73,7 +73,7 @@ class Member:
 
     def __init__(self, run: RunDir, clock: Clock, *known: Job) -> None:
         self.client, self._clock = FakeClient(*known), clock
-        self._finder = LeaderFinder(str(run.path), 300.0, self.client)
+        self._finder = LeaderFinder(str(run.path), 300.0, client=self.client)
 
     def search(self, seconds: float = 60.0, *, beat_s: float = BEAT_S) -> str | None:
         """What it found last. Raises Orphaned."""

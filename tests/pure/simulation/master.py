@@ -145,7 +145,7 @@ class SimMaster(Process):
         self.bury()
         for name in mine:
             if name not in living:
-                self._handle(ev.ExitedEvent(name, False, "ended while there was no master"))
+                self._handle(ev.ExitedEvent(name, False, "ended while there was no master", taken=True))
 
     def _turned(self) -> None:
         if not self.alive or self._behind:
