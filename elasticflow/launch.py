@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -36,7 +37,8 @@ def run(settings: MemberSettings) -> int:
 def main(argv: list[str] | None = None) -> int:
     """See the module's docstring."""
     (text,) = sys.argv[1:] if argv is None else argv
-    return run(msgspec.json.decode(text, type=MemberSettings))
+    settings = msgspec.json.decode(text, type=MemberSettings)
+    return run(msgspec.structs.replace(settings, started_s=settings.started_s or time.time()))
 
 
 if __name__ == "__main__":

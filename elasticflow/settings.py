@@ -34,7 +34,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     encrypt_data: bool
     timeline: bool
     started_s: float = 0.0
-    """Wall-clock time at which the process was asked for."""
+    """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
+    a place, and another machine's clock may differ."""
 
     @classmethod
     def of(

@@ -426,7 +426,7 @@ class MasterState:
             self.state = RunState.RUNNING
             self._cut_s = now_s
         first, member.was_ready = not member.was_ready, True
-        text = f"{event.name} has joined, {event.started_s:.2f} s after it was asked for"
+        text = f"{event.name} has joined, {event.started_s:.2f} s after its start"
         notes: list[Action] = [NoteAction("info", text)] if first else []
         return [*notes, *self._relieve(now_s), *self._replan(), *self._attempts(event.name)]
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from elasticflow.backend import MASTER, Backend, Ended
 from elasticflow.config import Config
 from elasticflow.errors import RunError
@@ -75,6 +77,7 @@ class SlurmBackend(Backend):
         return living
 
     def start(self, settings: MemberSettings) -> None:
+        settings = msgspec.structs.replace(settings, started_s=0.0)
         if settings.role == "server":
             self._steps.start(settings)
         else:

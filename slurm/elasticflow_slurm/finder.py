@@ -16,6 +16,8 @@ from elasticflow_slurm.comments import read
 
 ASK_S, ASK_AGAIN_S = 3.0, 10.0
 """When a member that hears nothing first asks SLURM, and how often then; each is a little different."""
+UNKNOWN = "0"
+"""The leader's id in the run's folder, until SLURM has told it."""
 REPAIR_S = 30.0
 """A repair of a leader that has done nothing is tried again after so long."""
 KEEP_S = 2.0
@@ -25,7 +27,7 @@ KEEP_S = 2.0
 def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
     """The leader's job as SLURM knows it now; None if it does not, or that id is another job's by now."""
     host = run.job_id()
-    job = client.job(int(host.id)) if host else None
+    job = client.job(int(host.id)) if host and host.id != UNKNOWN else None
     comment = read(job.comment) if job else None
     return None if comment and host and comment.run != host.run else job
 
@@ -115,6 +117,9 @@ class SlurmPresence(Presence):
     def is_alive(self) -> bool:
         if self._run.report.exists():
             return False  # it is written last of all
+        host = self._run.job_id()
+        if host and host.id == UNKNOWN:
+            return True  # it is just being submitted
         if time.monotonic() - self._asked_s >= KEEP_S:
             self._client = self._client or choose(os.environ)
             with contextlib.suppress(SlurmBusy):  # then the master itself may still answer

@@ -20,6 +20,7 @@ from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
 from elasticflow_slurm.comments import cancel_workers
 from elasticflow_slurm.config import SlurmConfig, read
+from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
 
 LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
@@ -32,7 +33,7 @@ def begin(run: RunDir, chosen: Config) -> None:
         for path in (run.journal, run.report, run.address):
             path.unlink(missing_ok=True)
         run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
-        publish(run.job, Job("slurm", "0", secrets.token_hex(6)))
+        publish(run.job, Job("slurm", UNKNOWN, secrets.token_hex(6)))
     except OSError as error:
         raise RunError(
             f"{run.path}: cannot be written: {error.strerror}; choose another --run-dir."
