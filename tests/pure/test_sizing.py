@@ -682,7 +682,7 @@ def test_a_cancel_that_was_lost_is_repeated() -> None:
 
 
 def test_one_with_another_job_on_its_way_is_waited_for() -> None:
-    """Its first job was taken though the answer was lost, and only after its start again."""
+    """Its first job was taken though the answer was lost, and only after it was asked for again."""
     told = Told().want(1).await_poll()
     told.fail(BUSY).observe().poll()
     assert told.submits() == [1]
