@@ -50,6 +50,10 @@ class Silence:
             self._since_s = now_s
         self._woken_s = now_s
 
+    def stay_awake(self, now_s: float) -> None:
+        """It was awake until now, busy with something that took long."""
+        self._woken_s = now_s
+
     def end(self) -> None:
         """A word has come."""
         self._since_s = self._woken_s
@@ -166,7 +170,7 @@ class MasterLink:
                 silence.end()
                 search_s = SEARCH_BEATS * self._heartbeat_s
             try:
-                found = self._find(silence.seconds) if silence.seconds > search_s else None
+                found = self._find(silence) if silence.seconds > search_s else None
             except Orphaned as orphaned:
                 print(f"no master: {orphaned}", file=sys.stderr, flush=True)
                 self._abandoned()
@@ -195,11 +199,13 @@ class MasterLink:
         socket.close(linger=int(linger_s * 1000))
         context.term()
 
-    def _find(self, silent_s: float) -> str | None:
+    def _find(self, silence: Silence) -> str | None:
         """Where the master may be. Raises Orphaned if it is time to give up."""
-        if silent_s > self._finder.patience_s:
-            raise Orphaned(f"silent for {silent_s:.0f} s")
-        return self._finder.find()
+        if silence.seconds > self._finder.patience_s:
+            raise Orphaned(f"silent for {silence.seconds:.0f} s")
+        found = self._finder.find()
+        silence.stay_awake(time.monotonic())  # to ask a cluster that does not answer may take a minute
+        return found
 
     def _connect(self, context: Context) -> tuple[Socket, zmq.Poller]:
         """A new socket. It says once more what no master may have heard: to hear it twice does no harm."""

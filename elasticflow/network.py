@@ -11,20 +11,23 @@ import struct
 from elasticflow.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+HERE_ALONE = ("127.", "169.254.")
+"""How addresses begin that others do not reach: of the loopback, and of a link to one neighbour alone."""
 _SIOCGIFADDR = 0x8915
 
 
-def own_address(wanted: str = "") -> str:
+def own_address(wanted: str = "", towards: str = "") -> str:
     """An IPv4 address of this machine: in ``wanted``, a network (10.1.0.0/16), an interface (ib0), a name or
-    an address; "": the one that the machine's name stands for, else any that is not the loopback's.
+    an address; "": the one that the machine's name stands for, else the one from which it reaches the machine
+    ``towards``, else any that others may reach.
 
     Raises ConfigError if this machine has none that is wanted.
     """
     addresses = _addresses()
     if not wanted:
-        others = [address for address in addresses.values() if not address.startswith("127.")]
-        named = _resolved(sockets.gethostname())
-        return named if named in others else next(iter(others), LOOPBACK)
+        others = [address for address in addresses.values() if not address.startswith(HERE_ALONE)]
+        likely = (_resolved(sockets.gethostname()), _source(towards), *others)
+        return next((address for address in likely if address in others), LOOPBACK)
     if wanted in addresses:
         return addresses[wanted]
     with contextlib.suppress(ValueError):
@@ -44,6 +47,16 @@ def own_address(wanted: str = "") -> str:
 def _resolved(name: str) -> str:
     with contextlib.suppress(OSError, ValueError, TypeError):  # some texts cannot even be asked for
         return sockets.gethostbyname(name)
+    return ""
+
+
+def _source(towards: str) -> str:
+    """From where this machine would speak to another, which is not asked; "" if it knows no way."""
+    address = _resolved(towards) if towards else ""
+    with contextlib.suppress(OSError), sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
+        if address:
+            socket.connect((address, 9))
+            return str(socket.getsockname()[0])
     return ""
 
 

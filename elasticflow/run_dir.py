@@ -105,6 +105,14 @@ class RunDir:
         """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
         return self._read(self.address, Address)
 
+    def refresh(self) -> None:
+        """Has a network file system ask its server what is new in the folder.
+
+        NFS believes for up to a minute that a file is not there which it has looked for in vain.
+        """
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
+
     def job_id(self) -> Job | None:
         """The job in which the run's master is; None if it is, or was, on this machine alone."""
         return self._read(self.job, Job) if self.job.exists() else None

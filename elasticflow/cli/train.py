@@ -25,7 +25,7 @@ from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
-from elasticflow.presence import read_address, wait_until_over
+from elasticflow.presence import is_alive, read_address, wait_until_over
 from elasticflow.program import parse
 from elasticflow.run_dir import EXIT_CODES, RunDir, last_line
 
@@ -108,6 +108,10 @@ class _Folder:
                 raise RunError(
                     f"{path}: holds a run already; go on with it by --resume, or choose another --run-dir."
                 )
+            if (job := run.job_id()) is not None:  # it was on a cluster, and goes on here
+                if is_alive(run):
+                    raise RunError(f"{path}: this run is under way, in job {job.id} ({job.backend}).")
+                run.job.unlink()
             self._settings = run.settings.read_bytes() if resume else b""
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 
 from elasticflow.errors import RunError
 from elasticflow.storage import Storage
@@ -47,7 +46,8 @@ class Fence:
         self._storage, self.term = storage, term
         self._look_s, self._lease_s = look_s, lease_s
         self._closing = threading.Event()
-        self._seen_s = time.monotonic()
+        self._looks = 0
+        """How often the storage could be looked at."""
         self._why = ""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         # Two threads: looking may hang with the storage, and the lease must end all the same.
@@ -69,11 +69,15 @@ class Fence:
         while not self._closing.wait(self._look_s):
             with contextlib.suppress(OSError, Superseded):
                 self.check()
-                self._seen_s = time.monotonic()
+                self._looks += 1
 
     def _watch(self) -> None:
+        """Counts its turns, not the time: that in which this process was stopped tells nothing."""
+        looks, blind_s = 0, 0.0
         while not self._closing.wait(self._look_s):
-            if time.monotonic() - self._seen_s > self._lease_s:
+            blind_s = blind_s + self._look_s if looks == self._looks else 0.0
+            looks = self._looks
+            if blind_s > self._lease_s:
                 self._lose(f"the storage cannot be read for {self._lease_s:g} s: another may be the master")
 
     def _lose(self, why: str) -> None:

@@ -473,11 +473,15 @@ class ParameterServer:
             self._serve(now, fetching.store, now.assignment.start_tick)
 
 
+def _host_of(endpoint: str) -> str:
+    return endpoint.removeprefix("tcp://").rpartition(":")[0]
+
+
 def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
-    settings = msgspec.structs.replace(settings, host=own_address(settings.host))
+    settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))
     listener = DataListener(context, keys, settings.host, 0, settings.encrypt_data)
     link = MasterLink.of(settings, keys, lambda: server.heartbeat())
     server = ParameterServer(settings, keys, storage, context, listener, link)

@@ -25,7 +25,7 @@ from elasticflow.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.clerk import Clerk
-from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
+from elasticflow_slurm.client import Job, SlurmError
 from elasticflow_slurm.comments import LEADER, cancel_workers, jobs_of
 from elasticflow_slurm.config import read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
@@ -44,13 +44,14 @@ class SlurmBackend(Backend):
     def __init__(self, config: Config, run_dir: str) -> None:
         self._config, self._run = config, RunDir(run_dir)
         self._slurm = read(config.slurm)
-        self.host, self.member_host = own_address(self._slurm.host), self._slurm.host
+        login = os.environ.get("SLURM_SUBMIT_HOST", "")
+        self.host, self.member_host = own_address(self._slurm.host, login), self._slurm.host
         host = self._run.job_id()
         assert host is not None
         self._leader_id, self._run_id = int(host.id), host.run
         self._client = choose(os.environ)
         python = python_of(self._slurm)
-        self._steps = steps.Steps(run_dir, config.threads, self._slurm.server_cpus, python)
+        self._steps = steps.Steps(run_dir, config.threads, python)
         self._sizing = Sizing(self._slurm, config.worker_range[0], self._run_id)
         self._clerk = Clerk()
         self._settings: dict[str, MemberSettings] = {}
@@ -68,7 +69,7 @@ class SlurmBackend(Backend):
         try:
             self._see(self._client.jobs())
             workers = [name for name, job in self._jobs.items() if name != LEADER and not job.over]
-        except SlurmBusy as error:  # polls will tell; until then all are taken to live
+        except SlurmError as error:  # polls will tell; until then all are taken to live
             workers = [name for name in known if name.startswith("worker-")]
             self._notes.append(("warning", f"it is not known yet which workers live: {error}"))
         for name in workers:

@@ -51,11 +51,11 @@ class LeaderFinder(Finder):
         now_s = time.monotonic()
         if now_s - self._looked_s > self._silence_s:  # this silence has just begun
             self._ask_s, self._unknown = now_s + ASK_S * random.uniform(0, 1), 0
-        self._looked_s = now_s
         if now_s >= self._ask_s:
             self._ask_s = now_s + ASK_AGAIN_S * random.uniform(1, 1.5)
             with contextlib.suppress(SlurmError):  # unknown; patience ends sooner or later
                 self._ask()
+        self._looked_s = time.monotonic()
         return super().find()
 
     def _ask(self) -> None:
@@ -127,6 +127,7 @@ class SlurmPresence(Presence):
                 self._alive, self._job = job is not None and not job.over, job
                 if job and job.state == "PENDING" and job.restarts and read(job.comment):
                     start_again(self._client, self._run, job)
+            self._run.refresh()  # so that whoever hears that it is over finds the report
             self._asked_s = time.monotonic()
         return self._alive
 

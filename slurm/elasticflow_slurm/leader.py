@@ -129,7 +129,8 @@ def _link_log(run: RunDir) -> None:
     log = run.logs / "leader.log"
     with contextlib.suppress(OSError):
         output = Path(os.readlink("/proc/self/fd/1"))
-        if output.is_file() and not log.exists():
+        if output.is_file() and (log.is_symlink() or not log.exists()):  # a link may be a former job's
+            log.unlink(missing_ok=True)
             log.symlink_to(output)
 
 

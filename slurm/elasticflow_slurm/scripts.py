@@ -19,12 +19,14 @@ from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import Place, SlurmConfig
 
+ALIKE = ("--input=none", "--export=ALL", "--mpi=none")
+"""Of each srun, whatever a site's defaults: a job that was submitted with --export=NONE hands that down."""
 UNPACK = """\
 # The environment is unpacked once on each node, below a folder that only its owner can look into.
 unpack() {{
     archive={archive}
     place=${{TMPDIR:-/tmp}}/elasticflow-$UID-{name}
-    mkdir -p -m 700 "$place" && [ -O "$place" ] && mkdir -p "$place/env" || exit 1
+    mkdir -p -m 700 "$place" && [ -O "$place" ] && [ ! -L "$place" ] && mkdir -p "$place/env" || exit 1
     (
         flock 9
         [ -e "$place/whole" ] || tar --no-same-owner -C "$place/env" -xf "$archive" && touch "$place/whole"
@@ -34,12 +36,14 @@ unpack
 export PATH="$place/env/bin:$PATH" VIRTUAL_ENV="$place/env\""""
 UNPACK_ON_SERVERS = """\
 export -f unpack
-srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap --input=none bash -c unpack || exit 1"""
+srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap {alike} bash -c unpack || exit 1"""
 AGAIN = """\
 # What kills the master's supervisor starts it again: it goes on with all that still lives.
+tries=0
 until {command}; do
     code=$?
-    [ $code -gt 128 ] || exit $code
+    [ $code -gt 128 ] && [ $((tries += 1)) -le 100 ] || exit $code
+    sleep 1
 done"""
 
 
@@ -81,7 +85,7 @@ def worker_request(
     }
     member = [python_of(slurm), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
     # In a step, since SLURM gives notice of a preemption to steps alone.
-    step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", "--input=none", *member]
+    step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", *ALIKE, *member]
     script = _script(slurm, _exports(config.threads), f"exec {shlex.join(step)}")
     return JobRequest(script=script, options=options)
 
@@ -115,7 +119,7 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
     command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]
     again = AGAIN.format(command=shlex.join([*command, *(["--resume"] if resume else [])]))
     heads = [*directives(first), "#SBATCH hetjob", *directives(second)]
-    elsewhere = UNPACK_ON_SERVERS.format(nodes=nodes) if slurm.environment else ""
+    elsewhere = UNPACK_ON_SERVERS.format(nodes=nodes, alike=" ".join(ALIKE)) if slurm.environment else ""
     return _script(slurm, elsewhere, again, heads)
 
 

@@ -22,7 +22,7 @@ from elasticflow.backend import Ended
 from elasticflow.master.members import number_of
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmError
-from elasticflow_slurm.comments import LEADER, jobs_of
+from elasticflow_slurm.comments import LEADER, jobs_of, read
 from elasticflow_slurm.config import Place, SlurmConfig
 from elasticflow_slurm.nodes import Nodes
 from elasticflow_slurm.pause import NEVER_S, Pause
@@ -336,6 +336,13 @@ class Sizing:
         for name, job in jobs_of(self._run_id, jobs):
             ours[name].append(job)
         ours.pop(LEADER, None)
+        unsigned = {job.id: job for job in jobs if read(job.comment) is None}
+        for worker in self._workers.values():
+            found = unsigned.get(worker.id or 0)
+            if found and found.name.endswith(f"-{worker.name}"):  # its id alone may be another's by now
+                ours[worker.name].append(found)
+                text = "SLURM keeps no comments of jobs here: another master will not know the workers"
+                self._note_once("warning", text)
         return ours
 
     def _match(self, worker: Worker, jobs: list[Job], began_s: float, now_s: float) -> None:

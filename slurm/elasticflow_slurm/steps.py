@@ -25,6 +25,7 @@ from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.member import EXIT_ABANDONED
 from elasticflow.run_dir import last_line
 from elasticflow.settings import MemberSettings
+from elasticflow_slurm.scripts import ALIKE
 
 SHORT_S, WAIT_S = 5.0, 3.0
 """A step that SLURM ended within the first is not tried again before the second has passed."""
@@ -43,20 +44,31 @@ class Allocation:
         self.is_het = int(environ.get("SLURM_HET_SIZE", "1")) > 1
         suffix = "_HET_GROUP_1" if self.is_het else ""
         self.num_nodes = int(environ.get(f"SLURM_JOB_NUM_NODES{suffix}", "1"))
+        self.num_cpus = _least(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", "1"))
 
     def options(self, number: int) -> list[str]:
-        """srun's, for the server of this number."""
+        """srun's, for the server of this number.
+
+        It may use all CPUs of its node: of steps that overlap, and ask for fewer, SLURM binds each to the
+        same ones, the first.
+        """
         group = ["--het-group=1"] if self.is_het else []
-        return [*group, f"--relative={number % self.num_nodes}"] if self.num_nodes > 1 else group
+        relative = [f"--relative={number % self.num_nodes}"] if self.num_nodes > 1 else []
+        return [*group, *relative, f"--cpus-per-task={self.num_cpus}"]
+
+
+def _least(told: str) -> int:
+    """Of "4(x2),2", the CPUs of two nodes and of one."""
+    return min(int(part.partition("(")[0]) for part in told.split(","))
 
 
 class Steps:
     """Starts, watches and ends servers; those of a master before this one too."""
 
-    def __init__(self, run_dir: str, threads: int, cpus: int, python: str) -> None:
+    def __init__(self, run_dir: str, threads: int, python: str) -> None:
         self._logs, self._folder = Path(run_dir, "logs"), Path(run_dir, "keys", "steps")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._threads, self._cpus, self._python = threads, cpus, python
+        self._threads, self._python = threads, python
         self._allocation = Allocation(os.environ)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._sruns: dict[str, tuple[Process, int]] = {}
@@ -138,9 +150,8 @@ class Steps:
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
-            f"--cpus-per-task={self._cpus}",
             f"--job-name={name}",
-            "--input=none",
+            *ALIKE,
             "--kill-on-bad-exit=0",
             *(self._python, "-m", launch.__name__, msgspec.json.encode(settings).decode()),
         ]

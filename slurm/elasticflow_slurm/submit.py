@@ -91,8 +91,9 @@ def _check_folder(run: RunDir, resume: bool) -> None:
 
 
 def _check_resume(run: RunDir, resume: bool) -> None:
-    if resume and run.settings.exists() and run.job.exists() and is_alive(run):
-        raise RunError(f"{run.path}: this run is under way, in job {getattr(run.job_id(), 'id', '?')}.")
+    if resume and run.settings.exists() and is_alive(run):
+        host = run.job_id()
+        raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
     if not resume and run.path.exists() and any(run.path.iterdir()):
         raise RunError(
             f"{run.path}: is not empty; go on with the run in it by --resume, or choose another --run-dir."

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -199,3 +202,31 @@ def test_one_that_is_closed_looks_no_more(storage: DirectoryStorage) -> None:
     time.sleep(3 * LOOK_S)
     claim(storage)
     assert not is_told(mine, 5 * LOOK_S)
+
+
+STOPPED = """
+import sys, time
+from elasticflow.master.fence import Fence, claim
+from elasticflow.storage import DirectoryStorage
+
+storage = DirectoryStorage(sys.argv[1])
+fence = Fence(storage, claim(storage), 0.2, 1.0)
+print("begun", flush=True)
+sys.stdin.readline()
+time.sleep(1.0)
+fence.check()
+"""
+
+
+def test_time_in_which_a_master_is_stopped_ends_nobody(tmp_path: Path) -> None:
+    """As a suspended job is: whether there is another, it sees when it goes on."""
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", STOPPED, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None and child.stdout.readline() == b"begun\n"
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        child.send_signal(signal.SIGCONT)
+        child.communicate(b"\n", PATIENCE_S)
+        assert child.returncode == 0

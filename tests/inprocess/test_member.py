@@ -82,6 +82,17 @@ def masters() -> Iterator[Callable[..., Master]]:
             master.die()
 
 
+class Slow(Finder):
+    """Asks a cluster that does not answer; that takes many heartbeats each time."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+
+    def find(self) -> str | None:
+        time.sleep(0.3)
+        return None
+
+
 class Published(Finder):
     def __init__(self, member: Member, patience_s: float) -> None:
         self.member, self.patience_s = member, patience_s
@@ -168,6 +179,21 @@ def test_a_silent_master_is_given_up(masters, members) -> None:
     master.until(lambda: master.beats >= 1)
     assert not member.abandoned.is_set()
     assert member.abandoned.wait(WAIT_S)
+
+
+def test_to_ask_for_long_is_silence_too() -> None:
+    """A node that is cut off reaches neither its master nor the cluster, and its members must end."""
+    abandoned = threading.Event()
+    link = MasterLink(
+        KEYS.member,
+        "tcp://127.0.0.1:9",
+        heartbeat=lambda: Heartbeat(name="worker-1", tick=3, generation=2),
+        heartbeat_s=0.05,
+        finder=Slow(1.0),
+        abandoned=abandoned.set,
+    )
+    assert abandoned.wait(WAIT_S)
+    link.close()
 
 
 def test_waiting_for_one_message_leaves_the_others(masters, members) -> None:

@@ -63,6 +63,34 @@ def test_a_name_that_stands_for_no_address_others_reach(machine: dict[str, str],
     assert own_address() == "10.1.2.3"
 
 
+def test_where_no_name_helps_the_way_to_the_master_does(
+    machine: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the first card, which may be a bridge for containers."""
+    machine.pop("node7")
+    monkeypatch.setattr(network, "_addresses", lambda: {"docker0": "172.17.0.1", **CARDS})
+    monkeypatch.setattr(network, "_source", {"10.1.2.4": "10.1.2.3", "lo": LOOPBACK}.get)
+    assert own_address("", "10.1.2.4") == "10.1.2.3"
+    assert own_address("", "lo") == own_address("", "") == "172.17.0.1"
+
+
+def test_a_link_to_the_boards_controller_is_no_way_to_others(
+    machine: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.pop("node7")
+    monkeypatch.setattr(network, "_addresses", lambda: {"usb0": "169.254.3.1", **CARDS})
+    assert own_address() == "10.1.2.3"
+
+
+@pytest.mark.parametrize("towards", ["", "no such name", "\0", "é" * 80, "a." * 200])
+def test_odd_machines_to_go_to_do_no_harm(towards: str) -> None:
+    assert own_address("", towards)
+
+
+def test_this_machine_speaks_to_itself_from_its_own_address() -> None:
+    assert network._source("127.0.0.1") == "127.0.0.1"
+
+
 def test_the_name_decides_between_several(machine: dict[str, str]) -> None:
     machine["node7"] = "192.168.7.8"
     assert own_address() == "192.168.7.8"

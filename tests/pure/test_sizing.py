@@ -562,6 +562,26 @@ def test_a_job_that_slurmctld_has_forgotten_is_told_after_two_polls() -> None:
     assert told.now_s - lost_s < 16
 
 
+def test_a_site_that_keeps_no_comments_gets_no_more_jobs_than_workers() -> None:
+    """Its submit plugin writes its own there: the id, with the name, has to do."""
+    told = Told(poll_s=2.0).want(1)
+    told.decide()
+    told.accept(comment="project 7", name="digits-worker-1").run(101).poll_for(60)
+    assert told.ended() == [] and told.sizing.reason == ""
+    assert [text for text in told.notes() if "keeps no comments" in text]
+    told.show(101, state="PREEMPTED").poll()
+    assert told.ended() == [(1, How.TAKEN, "was preempted on g101 (job 101)")]
+
+
+def test_a_job_that_has_a_forgotten_ones_id_is_not_taken_for_it() -> None:
+    told = Told(poll_s=2.0).started()
+    told.show(101, comment="", name="mine").poll_for(10)
+    told.poll().poll()
+    assert told.ended() == [(1, How.TAKEN, "is lost: slurmctld does not know job 101 any more")]
+    told.decide()
+    assert told.cancelled == []
+
+
 def test_one_poll_without_a_job_means_nothing() -> None:
     told = Told(poll_s=20.0).started()
     jobs = dict(told.jobs)

@@ -203,7 +203,7 @@ def test_an_environment_is_unpacked_on_the_servers_nodes_too(place: Path) -> Non
     (unpacked,) = place.glob("elasticflow-*")
     assert done.returncode == 0 and done.stderr == ""
     assert done.stdout.splitlines() == [
-        "--het-group=1 --nodes=2 --ntasks=2 --overlap --input=none bash -c unpack",
+        "--het-group=1 --nodes=2 --ntasks=2 --overlap --input=none --export=ALL --mpi=none bash -c unpack",
         f"{unpacked}/env -m elasticflow.cli lead --run-dir /runs/digits-1",
     ]
 

@@ -77,7 +77,7 @@ def make(srun: Srun, tmp_path: Path) -> Iterator[Make]:
     made: list[Steps] = []
 
     def make_one() -> Steps:
-        made.append(Steps(str(tmp_path / "run"), threads=1, cpus=3, python="python3.x"))
+        made.append(Steps(str(tmp_path / "run"), threads=1, python="python3.x"))
         return made[-1]
 
     yield make_one
@@ -135,19 +135,22 @@ def next_end(these: Steps) -> Ended:
 # --- a start -------------------------------------------------------------------------------------
 
 
-def test_a_server_is_a_step_on_this_node(make: Make, srun: Srun) -> None:
+def test_a_server_is_a_step_on_this_node(make: Make, srun: Srun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "3")
     these = make()
     these.start(settings("server-3"))
     pid = started(srun, "server-3")
     assert these.names == ["server-3"] and these.pids() == {"server-3": pid}
     asked = srun.asked()
-    assert asked[:6] == [
+    assert asked[:8] == [
+        "--cpus-per-task=3",
         "--overlap",
         "--nodes=1",
         "--ntasks=1",
-        "--cpus-per-task=3",
         "--job-name=server-3",
         "--input=none",
+        "--export=ALL",
+        "--mpi=none",
     ]
     assert asked[-4:-1] == ["python3.x", "-m", "elasticflow.launch"]
     assert msgspec.json.decode(asked[-1], type=MemberSettings) == settings("server-3")
@@ -175,7 +178,15 @@ def test_servers_are_spread_over_the_nodes_there_are(
     environ: dict[str, str], options: list[list[str]]
 ) -> None:
     allocation = Allocation(environ)
-    assert [allocation.options(number) for number in range(len(options))] == options
+    asked = [allocation.options(number) for number in range(len(options))]
+    assert asked == [[*words, "--cpus-per-task=1"] for words in options]
+
+
+@pytest.mark.parametrize(("told", "num"), [("4", 4), ("2(x2)", 2), ("16(x3),4,8(x2)", 4)])
+def test_a_server_may_use_all_cpus_of_its_node(told: str, num: int) -> None:
+    """Steps that overlap and ask for fewer would all be bound to the first."""
+    environ = {"SLURM_HET_SIZE": "2", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": told}
+    assert Allocation(environ).options(0) == ["--het-group=1", f"--cpus-per-task={num}"]
 
 
 def test_what_it_says_is_in_its_log(make: Make, srun: Srun, tmp_path: Path) -> None:

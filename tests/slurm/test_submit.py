@@ -1,0 +1,48 @@
+"""What a submission looks at before it asks SLURM for anything: whether the run's folder is free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from elasticflow.cli.main import main
+from elasticflow.config import Config
+from elasticflow.errors import RunError
+from elasticflow.run_dir import Job, RunDir, publish
+from elasticflow_slurm import finder
+from elasticflow_slurm.client import Job as SlurmJob
+from elasticflow_slurm.submit import _check_folder
+from tests.slurm.fakes import FakeClient
+
+PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    made = RunDir(tmp_path / "run")
+    made.create(Config(program=str(tmp_path / "p.py"), run_dir=str(made.path)))
+    return made
+
+
+def test_a_run_that_goes_on_here_is_not_submitted(run: RunDir) -> None:
+    lock = run.hold()
+    try:
+        with pytest.raises(RunError, match="this run is under way, here"):
+            _check_folder(run, resume=True)
+    finally:
+        os.close(lock)
+    _check_folder(run, resume=True)
+
+
+def test_a_run_that_is_in_a_job_does_not_go_on_here(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(run.job, Job("slurm", "12", "0123456789ab"))
+    keys = run.member_keys.read_bytes()
+    monkeypatch.setattr(finder, "choose", lambda environ: FakeClient(SlurmJob(id=12, state="PENDING")))
+    assert main(["train", "--resume", "--run-dir", str(run.path)]) == 1
+    assert "this run is under way, in job 12 (slurm)" in capsys.readouterr().err
+    assert run.job.exists() and run.member_keys.read_bytes() == keys
