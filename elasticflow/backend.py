@@ -170,7 +170,7 @@ def load_cluster(name: str, module: str) -> Any:
     """A module of a cluster's package. Raises ConfigError if there is no such cluster."""
     if name not in CLUSTERS:
         raise ConfigError(
-            f"backend: {name!r} is no cluster to submit to; there are {', '.join(sorted(CLUSTERS))}. "
+            f"backend: {name!r} is no cluster to submit to; known: {', '.join(sorted(CLUSTERS))}. "
             "Name one by --on, or as 'backend' in the settings; 'elasticflow train' runs here."
         )
     return importlib.import_module(f"{CLUSTERS[name]}.{module}")

@@ -25,9 +25,17 @@ class Presence:
         """Waits until that is not so any more."""
         self._run.wait_until_free()
 
+    def has_master(self) -> bool:
+        """Whether one listens, as far as is known; to be asked after ``is_alive``."""
+        return self._run.address.exists()
+
     def waits_for(self) -> str:
         """What a run that is alive, and has no master, waits for."""
         return "its master starts or ends just now"
+
+    def cancel(self) -> str:
+        """Ends a run that has not begun, and says so; "": it has begun, and can be stopped in order."""
+        return ""
 
 
 def presence_of(run: RunDir) -> Presence:
@@ -54,17 +62,22 @@ def find_address(run: RunDir, timeout_s: float = 0.0) -> Address:
     Raises RunError if the run is over, or there is no word in time.
     """
     presence, deadline = presence_of(run), time.monotonic() + timeout_s
-    while presence.is_alive() and not run.address.exists() and time.monotonic() < deadline:
+    while presence.is_alive() and not presence.has_master() and time.monotonic() < deadline:
         time.sleep(AGAIN_S)  # whoever starts or ends it holds the lock; there is no event to wait for
-    return read_address(run)
+    return _address(run, presence)
 
 
 def read_address(run: RunDir) -> Address:
     """Where the master listens. Raises RunError if no master runs."""
-    presence = presence_of(run)
+    return _address(run, presence_of(run))
+
+
+def _address(run: RunDir, presence: Presence) -> Address:
     if not presence.is_alive():
+        if not run.path.is_dir():
+            run.config()  # raises, and says that this is no run at all
         raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
-    if not run.address.exists():
+    if not presence.has_master():
         raise RunError(f"{run.path}: {presence.waits_for()}; try again.")
     return run.read_address()
 
@@ -72,7 +85,7 @@ def read_address(run: RunDir) -> Address:
 def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:
     """Waits until there is a master, or the run is over. tell: is told for what, when that changes."""
     presence, told = presence_of(run), ""
-    while presence.is_alive() and not run.address.exists():
+    while presence.is_alive() and not presence.has_master():
         if (text := presence.waits_for()) != told:
             tell(text)
             told = text

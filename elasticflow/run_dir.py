@@ -126,7 +126,11 @@ class RunDir:
     def how_it_ended(self) -> str:
         """To follow "this run is over"."""
         if not self.report.exists():
-            return ", and left no report: its processes were killed; go on with --resume"
+            words = last_line(self.logs / "leader.log") if self.job.exists() else ""
+            left = (
+                f"; its leader's last words, in its logs: {words}" if words else ": its processes were killed"
+            )
+            return f", and left no report{left}; '{self.resume_command}' goes on with it"
         report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
         return f": {report['state']}, {report['text']}"
 

@@ -10,7 +10,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import is_alive, wait_for_master, wait_until_over
+from elasticflow.presence import is_alive, presence_of, wait_for_master
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -31,9 +31,15 @@ def attach_to(run: RunDir) -> int:
     with lasting_output():
         try:
             with Display(RECALLED) as display:
-                wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
-                watch(run, display, _look_away)
-                wait_until_over(run)
+                presence = presence_of(run)
+                while presence.is_alive():
+                    wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
+                    try:
+                        watch(run, display, _look_away)
+                        presence.wait_until_over()
+                    except RunError:
+                        if presence.has_master():  # else it waits for a place again
+                            raise
                 report = read_report(run)
                 if report:
                     display.show(report)  # what happened after the last status that came
@@ -44,10 +50,7 @@ def attach_to(run: RunDir) -> int:
             )
             return 130
         if report is None:
-            raise RunError(
-                f"{run.path}: its processes were killed; "
-                f"'{run.resume_command}' goes on from the last checkpoint."
-            )
+            raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
         show_end(run, report)
         return EXIT_CODES[report["state"]]
 

@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--config", metavar="FILE")
 
     status = verbs.add_parser("status", help="the state of a run")
-    status.add_argument("run", metavar="RUN", help="the run's folder")
+    status.add_argument("run", metavar="RUN", help="the run's folder, or its job's id or name")
     status.add_argument("--json", action="store_true")
     status.add_argument("--watch", action="store_true", help="until the run is over")
 
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "digest": "one SHA-256 over all parameters, buffers and slots",
     }.items():
         each = nouns.add_parser(action, help=text)
-        each.add_argument("dir", metavar="DIR", help="the run's folder")
+        each.add_argument("dir", metavar="DIR", help="the run's folder, or its job's id or name")
         if action != "list":
             each.add_argument("--step", type=int, metavar="N", help="default: the newest")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from elasticflow.cli.progress import duration, evaluation_line, figures
 from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
-from elasticflow.presence import is_alive, wait_until_over
+from elasticflow.presence import is_alive, presence_of, wait_for_master, wait_until_over
 from elasticflow.run_dir import RunDir
 
 
@@ -29,6 +30,11 @@ def status(arguments: argparse.Namespace) -> int:
         report = run.report.read_bytes()
         print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
         return 0
+    if (waits := _waits_for(run)) and not arguments.watch:
+        print(_as_json({"state": "waiting", "text": waits}) if arguments.json else f"{run.path}: {waits}")
+        return 0
+    if waits:
+        wait_for_master(run, lambda text: print(f"{run.path}: {text}", file=sys.stderr))
     with Connection(run) as connection:
         if arguments.watch:
             return _watch(run, connection, arguments.json)
@@ -36,6 +42,12 @@ def status(arguments: argparse.Namespace) -> int:
         assert answer.status is not None
         print(_as_json(answer.status) if arguments.json else as_text(answer.status))
     return 0
+
+
+def _waits_for(run: RunDir) -> str:
+    """What a run waits for that has no place yet, or none just now; "" if it has."""
+    presence = presence_of(run)
+    return presence.waits_for() if run.job_id() and presence.is_alive() and not presence.has_master() else ""
 
 
 def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
@@ -140,6 +152,10 @@ def scale(arguments: argparse.Namespace) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
     run = find_run(arguments.run)
+    if told := presence_of(run).cancel():
+        print(f"{run.path}: {told}")
+        return 0
+    wait_for_master(run, lambda text: print(f"{run.path}: {text}", file=sys.stderr))
     with Connection(run) as connection, contextlib.suppress(RunError):  # it is over
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
         while (shown := connection.next_status()) is None or shown["state"] not in ENDED:

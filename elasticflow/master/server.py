@@ -67,6 +67,7 @@ from elasticflow.storage import DirectoryStorage
 from elasticflow.storage.background import Background
 from elasticflow.strategies import load_strategy
 from elasticflow.transport import Context, ControlListener, admit_only_members, poll_ms
+from elasticflow.work import check_same_work, work_of
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""
@@ -141,7 +142,7 @@ class Master:
                 "Start anew in another --run-dir."
             )
         if manifest:
-            _check_same_work(manifest, self._config)
+            check_same_work(manifest, self._config)
         return manifest, damages
 
     # --- the loop --------------------------------------------------------------------------------
@@ -523,7 +524,7 @@ class Master:
             step=step,
             epoch=step // schedule.steps_per_epoch,
             optimizer=spec.optimizer.settings(),
-            work={**_work(self._config), **data},
+            work={**work_of(self._config), **data},
             fingerprint=dict(self._state.fingerprint),
             quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
             signature=Layout(spec.entries).signature,
@@ -598,27 +599,6 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
 
 _TOLD_AGAIN = (Heartbeat, Progress, ev.TimeEvent, ev.ExpiryEvent, ev.LimitEvent)
 """What happens often, and the next master need not be told of."""
-
-
-def _work(config: Config) -> dict[str, Any]:
-    """The settings that decide the model's bits."""
-    return {
-        "seed": config.seed,
-        "batch_size": config.batch_size,
-        "slices": config.num_slices,
-        "threads": config.threads,
-    }
-
-
-def _check_same_work(manifest: Manifest, config: Config) -> None:
-    for name, value in _work(config).items():
-        before = manifest.work.get(name)
-        if before != value:
-            option = f"--{name.replace('_', '-')} {before}"
-            raise CheckpointError(
-                f"the checkpoint at step {manifest.step} was made with {name} {before}, now it is {value}: "
-                f"the model would be another. Resume with {option}, or start anew in another --run-dir."
-            )
 
 
 def _check_same_data(manifest: Manifest, spec: Any) -> None:

@@ -131,12 +131,22 @@ class SlurmPresence(Presence):
             self._asked_s = time.monotonic()
         return self._alive
 
+    def has_master(self) -> bool:
+        waits = self._job is not None and self._job.state == "PENDING"
+        return not waits and super().has_master()  # what a leader of before left is no master
+
     def waits_for(self) -> str:
         if self._job is None or self._job.state != "PENDING":
             return super().waits_for()
-        return (
-            f"its leader, job {self._job.id}, waits: {self._job.reason or 'SLURM has not looked at it yet'}"
-        )
+        reason = self._job.reason or "SLURM has not looked at it yet"
+        return f"its leader, job {self._job.id}, waits: {reason}"
+
+    def cancel(self) -> str:
+        if not self.is_alive() or not self._job or self._job.state != "PENDING" or self._job.restarts:
+            return ""
+        assert self._client is not None
+        self._client.cancel([self._job.id])
+        return f"job {self._job.id} is cancelled; it had not begun"
 
     def wait_until_over(self) -> None:
         while self.is_alive():

@@ -50,7 +50,8 @@ def add(job_id: int, name: str, run_dir: Path) -> None:
 def find(text: str) -> Path | None:
     """The folder of the newest run whose job has this id or name; None if there is none that is known."""
     known = (entry for entry in chain(_kept(), _told()) if text in (str(entry.id), entry.name))
-    return next((Path(entry.run_dir) for entry in known if os.path.isdir(entry.run_dir)), None)
+    there = (e for e in known if text == str(e.id) or os.path.isdir(e.run_dir))
+    return next((Path(entry.run_dir) for entry in there), None)
 
 
 def _kept() -> Iterator[Entry]:

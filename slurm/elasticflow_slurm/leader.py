@@ -34,7 +34,7 @@ from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import LEADER, Comment, read
 from elasticflow_slurm.config import read as read_section
 from elasticflow_slurm.scripts import job_name
-from elasticflow_slurm.submit import begin
+from elasticflow_slurm.submit import begin, check_resume
 
 _PR_SET_PDEATHSIG = 1
 
@@ -103,6 +103,8 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
         options["program"] = os.path.abspath(arguments.program)
     chosen = config.make(arguments.config, options, before)
     parse(chosen.program)
+    if arguments.resume:
+        check_resume(run, chosen)
     begin(run, chosen)
     return run
 

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.checkpoint import commits, load_manifest
+from elasticflow.cli.watching import read_report
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.presence import is_alive
 from elasticflow.run_dir import Job, RunDir, publish
 from elasticflow.settings import MemberSettings
+from elasticflow.storage import DirectoryStorage
+from elasticflow.work import check_same_work
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
@@ -23,6 +27,8 @@ from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
 
+_ASKED = ("gres", "cpus-per-task", "mem")
+"""Options that a place may refuse."""
 LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
 """Not shipped with a program's folder."""
 
@@ -60,11 +66,11 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     slurm = read(chosen.slurm)
     client = choose(os.environ)
     run = RunDir(os.path.abspath(chosen.run_dir))
-    _check_folder(run, resume)
-    _check_workers(client, chosen, slurm, str(run.path))
+    _check_folder(run, chosen, resume)
     folder = _Folder(run)
     before = run.job_id()
     try:
+        _check_workers(client, chosen, slurm, str(run.path))
         chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
         begin(run, chosen)
         host = run.job_id()
@@ -82,38 +88,53 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     return job_id, run.path
 
 
-def _check_folder(run: RunDir, resume: bool) -> None:
+def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
     try:
-        _check_resume(run, resume)
+        if resume:
+            check_resume(run, chosen)
+        elif run.path.exists() and any(run.path.iterdir()):
+            raise RunError(
+                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
+                "--run-dir."
+            )
     except OSError as error:
         text = f"{run.path}: cannot be used: {error.strerror}; choose another --run-dir."
         raise RunError(text) from error
 
 
-def _check_resume(run: RunDir, resume: bool) -> None:
-    if resume and run.settings.exists() and is_alive(run):
+def check_resume(run: RunDir, chosen: Config) -> None:
+    """Raises RunError or CheckpointError if this run cannot go on, or not with these settings."""
+    if not run.settings.exists():
+        return
+    if is_alive(run):
         host = run.job_id()
         raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
-    if not resume and run.path.exists() and any(run.path.iterdir()):
-        raise RunError(
-            f"{run.path}: is not empty; go on with the run in it by --resume, or choose another --run-dir."
-        )
+    _check_not_done(run, chosen)
+    storage = DirectoryStorage(run.path)
+    if steps := commits(storage):
+        check_same_work(load_manifest(storage, steps[-1]), chosen)
+
+
+def _check_not_done(run: RunDir, chosen: Config) -> None:
+    report = read_report(run)
+    if report and report["state"] == "finished" and report["epochs"] >= chosen.epochs:
+        raise RunError(f"{run.path}: there is nothing left to do: {report['text']}.")
 
 
 def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
-    """Raises ConfigError with SLURM's own words where no place would ever take a worker."""
-    refused = []
+    """Raises ConfigError with SLURM's own words where a place would never take a worker."""
     for place in slurm.workers:
         request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), place, ())
         try:
-            client.would_start_at(request)
-        except LimitReached:
-            return  # it will pass
+            with contextlib.suppress(LimitReached):  # it will pass
+                client.would_start_at(request)
         except Refused as error:
-            refused.append(f"{place}: {error}")
-        else:
-            return
-    raise ConfigError(f"slurm.workers: SLURM takes no worker there: {'; '.join(refused)}")
+            wanted = " ".join(
+                f"--{name}={request.options[name]}" for name in _ASKED if name in request.options
+            )
+            raise ConfigError(
+                f"slurm.workers: SLURM takes no worker in {place} ({wanted}): {error}"
+            ) from error
 
 
 def _sample(chosen: Config, run_dir: str) -> MemberSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from elasticflow.cli.main import main
@@ -13,7 +14,7 @@ from elasticflow.errors import RunError
 from elasticflow.run_dir import Job, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job as SlurmJob
-from elasticflow_slurm.submit import _check_folder
+from elasticflow_slurm.submit import check_resume
 from tests.slurm.fakes import FakeClient
 
 PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
@@ -31,10 +32,10 @@ def test_a_run_that_goes_on_here_is_not_submitted(run: RunDir) -> None:
     lock = run.hold()
     try:
         with pytest.raises(RunError, match="this run is under way, here"):
-            _check_folder(run, resume=True)
+            check_resume(run, run.config())
     finally:
         os.close(lock)
-    _check_folder(run, resume=True)
+    check_resume(run, run.config())
 
 
 def test_a_run_that_is_in_a_job_does_not_go_on_here(
@@ -46,3 +47,10 @@ def test_a_run_that_is_in_a_job_does_not_go_on_here(
     assert main(["train", "--resume", "--run-dir", str(run.path)]) == 1
     assert "this run is under way, in job 12 (slurm)" in capsys.readouterr().err
     assert run.job.exists() and run.member_keys.read_bytes() == keys
+
+
+def test_a_run_that_is_done_does_not_go_on(run: RunDir) -> None:
+    publish(run.report, {"state": "finished", "text": "all 20 steps are done", "epochs": 10})
+    with pytest.raises(RunError, match="nothing left to do: all 20 steps are done"):
+        check_resume(run, run.config())
+    check_resume(run, msgspec.structs.replace(run.config(), epochs=11))

@@ -176,7 +176,7 @@ def test_a_resume_that_is_refused_loses_nothing(submit: Callable[..., SlurmRun],
             }
         )
     )
-    refused = cli("submit", config, "--resume", "--run-dir", run.path)
+    refused = cli("submit", config, "--resume", "--run-dir", run.path, "--epochs", 5)
     assert refused.returncode == 1 and "invalid partition" in refused.stderr, refused
     assert {path: path.read_bytes() for path in run.path.glob("*.json")} == before
 
@@ -206,3 +206,28 @@ def test_what_is_shipped_need_not_stay(
         "unpacked in /tmp/elasticflow-0-environment.tar.gz"
         in (run.path / "logs" / "worker-2.log").read_text()
     )
+
+
+def test_a_run_does_not_go_on_with_settings_that_make_another_model(submit: Callable[..., SlurmRun]) -> None:
+    run = submit("small_torch.py", "--workers", 1, shut=["step 20"])
+    run.held_at("step 20")
+    assert run.stop("step 20").returncode == 0
+    before = run.dir.settings.read_bytes(), run.dir.report.read_bytes()
+    refused = cli("submit", "--resume", "--run-dir", run.path, "--batch-size", 32)
+    assert refused.returncode == 1 and "was made with batch_size 64, now it is 32" in refused.stderr, refused
+    assert (run.dir.settings.read_bytes(), run.dir.report.read_bytes()) == before
+
+
+def test_a_leader_that_waits(submit: Callable[..., SlurmRun], cluster: SlurmCluster) -> None:
+    """Its state is told, and it can be stopped, though there is no master to ask."""
+    cluster.run("sbatch", "--partition=cpu", "--nodes=3", "--exclusive", "--wrap=sleep 600")
+    run = submit("small_torch.py", "--workers", 1)
+    run.wait_for_output("waits: ")
+    told = cli("status", run.job)
+    assert told.returncode == 0 and f"its leader, job {run.job}, waits: " in told.stdout, told
+    stopped = cli("stop", run.job)
+    assert stopped.returncode == 0 and f"job {run.job} is cancelled; it had not begun" in stopped.stdout, (
+        stopped
+    )
+    assert run.wait()[0] == 1
+    run.wait_until_squeue(lambda: len(cluster.jobs()) == 1)

@@ -1,0 +1,31 @@
+"""What decides the model's bits, of all settings: a run cannot go on with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticflow.checkpoint import Manifest
+from elasticflow.config import Config
+from elasticflow.errors import CheckpointError
+
+
+def work_of(config: Config) -> dict[str, Any]:
+    """The settings that decide the model's bits."""
+    return {
+        "seed": config.seed,
+        "batch_size": config.batch_size,
+        "slices": config.num_slices,
+        "threads": config.threads,
+    }
+
+
+def check_same_work(manifest: Manifest, config: Config) -> None:
+    """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
+    for name, value in work_of(config).items():
+        before = manifest.work.get(name)
+        if before != value:
+            option = f"--{name.replace('_', '-')} {before}"
+            raise CheckpointError(
+                f"the checkpoint at step {manifest.step} was made with {name} {before}, now it is {value}: "
+                f"the model would be another. Resume with {option}, or start anew in another --run-dir."
+            )
