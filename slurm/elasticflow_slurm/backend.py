@@ -25,13 +25,15 @@ from elasticflow.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.clerk import Clerk
-from elasticflow_slurm.client import Job, SlurmError
+from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import LEADER, cancel_workers, jobs_of
 from elasticflow_slurm.config import read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
 from elasticflow_slurm.sizing import Cancel, Estimate, Poll, Sizing, Submit
 
+REQUEUES = 3
+"""So often a requeue is tried while SLURM does not answer."""
 ASK_S, TRIES = 0.2, 10
 """How often, and how far apart, a leader that is told to end asks why."""
 MOST_WARNING = 0.25
@@ -58,6 +60,8 @@ class SlurmBackend(Backend):
         self._ends_s: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, Job] = {}
         self._handed_over = False
+        self._seen_over: Job | None = None
+        """The leader's own job, if it was over when it was last looked at."""
         self._lost = ""
         """Why this master may not go on."""
         self._notes: list[tuple[str, str]] = []
@@ -137,7 +141,13 @@ class SlurmBackend(Backend):
         return ends
 
     def hand_over(self) -> None:
-        self._client.requeue(self._leader_id)
+        for left in reversed(range(REQUEUES)):
+            try:
+                self._client.requeue(self._leader_id)
+                break
+            except SlurmBusy:
+                if not left:
+                    raise
         self._handed_over = True
 
     def comes_again(self) -> bool:
@@ -191,8 +201,10 @@ class SlurmBackend(Backend):
             if name == LEADER and job.id != self._leader_id:
                 continue  # another component, or a leader of before
             self._jobs[name] = job
-            if name == LEADER and job.over:
+            if name == LEADER and job.over and (before := self._seen_over) and before.state == job.state:
                 self._lost = f"the leader's job {job.id} is over ({job.state}), and this master with it"
+            if name == LEADER:
+                self._seen_over = job if job.over else None
             if job.state == "RUNNING" and job.end_at is not None:
                 self._ends_s[MASTER if name == LEADER else name] = self._end_of(job, job.end_at)
 
@@ -255,7 +267,10 @@ def comes_again(leader_id: int) -> bool:
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     for _ in range(TRIES):
         with contextlib.suppress(SlurmError):
-            if (job := client.job(leader_id)) is not None:
-                return not job.over and (job.restarts or 0) > restarts
+            job = client.job(leader_id)
+            if job is not None and (job.restarts or 0) > restarts:
+                return True
+            if job is not None and not job.over:  # else it may be on its way from one state to another
+                return False
         time.sleep(ASK_S)
     return False

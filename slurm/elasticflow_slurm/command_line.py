@@ -72,8 +72,8 @@ OURS = (
     "SCONTROL_",
     "SACCT_",
 )
-ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
-"""Variables that say where the cluster is, and with what token; no job's traces."""
+ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SBATCH_ACCOUNT"})
+"""Variables that say where the cluster is, with what token, and at whose expense; no job's traces."""
 
 NO_SUCH_JOB = "Invalid job id specified"
 NOT_PENDING = ("Job is no longer pending execution", "Job has already started", "Job has already finished")

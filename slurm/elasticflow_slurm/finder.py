@@ -14,10 +14,15 @@ from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
 from elasticflow_slurm.comments import read
 
-ASK_S, ASK_AGAIN_S = 3.0, 10.0
-"""When a member that hears nothing first asks SLURM, and how often then; each is a little different."""
+ASK_S, ASK_AGAIN_S, ASK_LAST_S = 3.0, 10.0, 60.0
+"""When a member that hears nothing first asks SLURM, and how often then, at first and at last; each is a
+little different."""
 UNKNOWN = "0"
 """The leader's id in the run's folder, until SLURM has told it."""
+SURE_S = 1.0
+"""Between two looks at what seems to be gone."""
+SUBMIT_S = 120.0
+"""SLURM takes a job, or refuses it, within this."""
 REPAIR_S = 30.0
 """A repair of a leader that has done nothing is tried again after so long."""
 KEEP_S = 2.0
@@ -32,6 +37,18 @@ def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
     return None if comment and host and comment.run != host.run else job
 
 
+def settled(client: SlurmClient, run: RunDir) -> Job | None:
+    """As ``leader_of``, but what seems to be gone is looked at twice.
+
+    An answer may be cut off, and a job that is just being requeued may look as if it was over.
+    """
+    job = leader_of(client, run)
+    if job is None or job.over:
+        time.sleep(SURE_S)
+        job = leader_of(client, run)
+    return job
+
+
 class LeaderFinder(Finder):
     """Waits for a leader that SLURM will start again, and tells it to do so now."""
 
@@ -44,15 +61,16 @@ class LeaderFinder(Finder):
         self._silence_s = ASK_AGAIN_S + 2 * heartbeat_s
         """Looks that are further apart than this are of two silences."""
         self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
-        self._looked_s = 0.0
-        self._unknown = 0
+        self._looked_s, self._again_s = 0.0, ASK_AGAIN_S
 
     def find(self) -> str | None:
         now_s = time.monotonic()
         if now_s - self._looked_s > self._silence_s:  # this silence has just begun
-            self._ask_s, self._unknown = now_s + ASK_S * random.uniform(0, 1), 0
+            self._ask_s = now_s + ASK_S * random.uniform(0, 1)
+            self._again_s = ASK_AGAIN_S
         if now_s >= self._ask_s:
-            self._ask_s = now_s + ASK_AGAIN_S * random.uniform(1, 1.5)
+            self._ask_s = now_s + self._again_s * random.uniform(1, 1.5)
+            self._again_s = min(2 * self._again_s, ASK_LAST_S)
             with contextlib.suppress(SlurmError):  # unknown; patience ends sooner or later
                 self._ask()
         self._looked_s = time.monotonic()
@@ -63,13 +81,12 @@ class LeaderFinder(Finder):
         host = self._run.job_id()
         if host and self._host and host.run != self._host.run:
             raise Orphaned("its run was begun anew")
-        job = leader_of(self._client, self._run)
-        self._unknown = 0 if job else self._unknown + 1
-        if self._unknown > 1:  # once may be an answer that was cut off
+        job = settled(self._client, self._run)
+        if job is None:
             raise Orphaned("SLURM does not know its leader's job any more")
-        if job and job.over:
+        if job.over:
             raise Orphaned(f"its leader, job {job.id}, is {job.state}")
-        if job and job.state == "PENDING" and read(job.comment):
+        if job.state == "PENDING" and read(job.comment):
             start_again(self._client, self._run, job)
 
 
@@ -81,20 +98,24 @@ def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
     do so: a second requeue would hit the leader that the first has started.
     """
     with contextlib.suppress(SlurmError):
+        if not _is_first(run, leader):
+            return
         if _lacks_components(client, leader):
-            if not _is_first(run, leader):
-                return
             with contextlib.suppress(SlurmError):
                 client.requeue(leader.id)
         client.start_now([leader.id])
 
 
 def _is_first(run: RunDir, leader: Job) -> bool:
-    """Whether nobody else repairs this leader at this time."""
-    folder = run.path / "repairs"
+    """Whether nobody else does this, or has done it a short while ago."""
+    mark = run.path / "repairs" / f"{leader.id}-{leader.restarts}"
     try:
-        folder.mkdir(exist_ok=True)
-        (folder / f"{leader.id}-{leader.restarts}-{int(time.time() // REPAIR_S)}").touch(exist_ok=False)
+        mark.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - mark.stat().st_mtime > REPAIR_S:
+                mark.unlink()
+        mark.touch(exist_ok=False)
+        os.utime(mark, (time.time(), time.time()))  # by this machine's clock, not the file server's
     except OSError:
         return False
     return True
@@ -118,12 +139,12 @@ class SlurmPresence(Presence):
         if self._run.report.exists():
             return False  # it is written last of all
         host = self._run.job_id()
-        if host and host.id == UNKNOWN:
-            return True  # it is just being submitted
+        if host and host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
+            return time.time() - self._run.job.stat().st_mtime < SUBMIT_S
         if time.monotonic() - self._asked_s >= KEEP_S:
             self._client = self._client or choose(os.environ)
             with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
-                job = leader_of(self._client, self._run)
+                job = settled(self._client, self._run)
                 self._alive, self._job = job is not None and not job.over, job
                 if job and job.state == "PENDING" and job.restarts and read(job.comment):
                     start_again(self._client, self._run, job)

@@ -31,6 +31,7 @@ SHORT_S, WAIT_S = 5.0, 3.0
 """A step that SLURM ended within the first is not tried again before the second has passed."""
 END = (signal.SIGTERM, signal.SIGCONT)
 """On SIGTERM srun has its step killed; one that was stopped hears it when it goes on."""
+_OUT_OF_MEMORY = re.compile(r"[Oo]ut[ -][Oo]f[ -][Mm]emory|oom[-_]kill", re.IGNORECASE)
 SRUN = "srun: "
 """How srun's own words in a log begin."""
 _TASKS_OWN = re.compile(r"srun: error: \S+: tasks? [-\d,]+: ")
@@ -198,6 +199,8 @@ class Steps:
             return Ended(name, How.DONE, "ended")
         log = self._logs / f"{name}.log"
         said, words = last_line(log), last_line(log, but_for=SRUN)
+        if _OUT_OF_MEMORY.search(said):
+            return Ended(name, How.FAILED, "ran out of memory; slurm.server_mem gives it more")
         if said.startswith(SRUN) and not _TASKS_OWN.match(said):
             return Ended(name, How.TAKEN, f"was ended by SLURM: {said.removeprefix(SRUN)}")
         if code < 0 or code > 128 or code == EXIT_ABANDONED:

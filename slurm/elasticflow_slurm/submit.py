@@ -22,7 +22,7 @@ from elasticflow.work import check_same_work
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
-from elasticflow_slurm.comments import cancel_workers
+from elasticflow_slurm.comments import cancel_workers, jobs_of
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
@@ -78,6 +78,9 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         script = leader_script(chosen, slurm, host.run, str(run.path), resume)
         job_id = client.submit(JobRequest(script=script, options={"chdir": os.getcwd()}))
     except BaseException:
+        known = run.job_id()
+        if known and (before is None or known.run != before.run):
+            _withdraw(client, known.run)
         folder.put_back()
         raise
     publish(run.job, Job("slurm", str(job_id), host.run))
@@ -86,6 +89,13 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
             cancel_workers(client, before.run)
     index.add(job_id, job_name(chosen, slurm), run.path)
     return job_id, run.path
+
+
+def _withdraw(client: SlurmClient, run: str) -> None:
+    """SLURM may have taken the job though nobody heard of it."""
+    with contextlib.suppress(SlurmError):
+        if ids := [job.id for _, job in jobs_of(run, client.jobs()) if not job.over]:
+            client.cancel(ids)
 
 
 def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:

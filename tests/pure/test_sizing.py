@@ -1100,10 +1100,12 @@ def check_all_run(world: World) -> None:
 
 
 def check_quiet(world: World, seconds: float) -> None:
-    """In a world that does not change, nothing is done, but that a node is used again after its hour."""
+    """In a world that does not change next to nothing is done: a node is used again after its hour, a job
+    moves once. A loop would do it dozens of times."""
     start_s, waiting = world.now_s, len(world.cluster.living("PENDING"))
     world.run(seconds)
-    assert world.count(Submit, start_s) <= waiting and world.count(Cancel, start_s) <= waiting
+    most = 2 * (waiting + 1)
+    assert world.count(Submit, start_s) <= most and world.count(Cancel, start_s) <= most
 
 
 @settings(max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
