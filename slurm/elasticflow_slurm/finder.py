@@ -23,8 +23,8 @@ SURE_S = 1.0
 """Between two looks at what seems to be gone."""
 SUBMIT_S = 120.0
 """SLURM takes a job, or refuses it, within this."""
-REPAIR_S = 30.0
-"""A repair of a leader that has done nothing is tried again after so long."""
+REPAIR_S, START_S = 30.0, 5.0
+"""A leader that still does not run after a repair, or a start, is given another after so long."""
 KEEP_S = 2.0
 """For so long a client takes SLURM's last answer for true."""
 
@@ -98,21 +98,23 @@ def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
     do so: a second requeue would hit the leader that the first has started.
     """
     with contextlib.suppress(SlurmError):
-        if not _is_first(run, leader):
-            return
         if _lacks_components(client, leader):
+            if not _is_first(run, f"repair-{leader.id}-{leader.restarts}", REPAIR_S):
+                return
             with contextlib.suppress(SlurmError):
                 client.requeue(leader.id)
+        elif not _is_first(run, f"start-{leader.id}-{leader.restarts}", START_S):
+            return
         client.start_now([leader.id])
 
 
-def _is_first(run: RunDir, leader: Job) -> bool:
+def _is_first(run: RunDir, act: str, again_s: float) -> bool:
     """Whether nobody else does this, or has done it a short while ago."""
-    mark = run.path / "repairs" / f"{leader.id}-{leader.restarts}"
+    mark = run.path / "repairs" / act
     try:
         mark.parent.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - mark.stat().st_mtime > REPAIR_S:
+            if time.time() - mark.stat().st_mtime > again_s:
                 mark.unlink()
         mark.touch(exist_ok=False)
         os.utime(mark, (time.time(), time.time()))  # by this machine's clock, not the file server's

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from elasticflow.presence import presence_of
 from elasticflow.run_dir import Job
 from tests.clusters.slurm import SlurmCluster
 from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
@@ -54,6 +55,19 @@ class SlurmRun(Run):
         self.config.write_text(yaml.safe_dump({"backend": "slurm", **WORK, "slurm": section}))
         words = [str(self.config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
         super().__init__(path, program, command=["submit", "--attach", *words], **more)
+
+    def wait_until(
+        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        """As for any run; but its leader may go, and wait for a place again."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return super().wait_until(what, deadline - time.monotonic())
+            except pytest.fail.Exception:
+                presence = presence_of(self.dir)
+                if not presence.is_alive() or presence.has_master() or time.monotonic() > deadline:
+                    raise
 
     @property
     def job(self) -> int:

@@ -101,6 +101,7 @@ def test_a_servers_node_is_down(run: SlurmRun, undisturbed: str) -> None:
 
 
 def test_the_controller_is_away_for_a_while(run: SlurmRun, undisturbed: str) -> None:
+    node = run.cluster.run("squeue", "-h", "-j", run.jobs()["worker-1"], "-o", "%N").strip()
     run.cluster.kill_controller()
     run.kill("worker-1")
     status = run.wait_until(lambda s: "does not answer" in s["shortage"])
@@ -108,6 +109,8 @@ def test_the_controller_is_away_for_a_while(run: SlurmRun, undisturbed: str) -> 
     run.cluster.start_controller()
     run.wait_until(lambda s: len(ready(s)) == 2)
     ends_well(run, undisturbed)
+    run.cluster.set_down(node)  # SLURM has not heard that the killed worker's job is over, and waits for it
+    run.cluster.resume(node)
 
 
 def test_cancelled_as_a_whole(run: SlurmRun) -> None:
