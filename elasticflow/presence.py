@@ -42,6 +42,8 @@ def presence_of(run: RunDir) -> Presence:
     """How to tell of this run. Raises RunError if that cannot be told here."""
     from elasticflow.backend import load_backend
 
+    if not run.path.is_dir():
+        run.config()  # raises, and says that this is no run
     job = run.job_id()
     return load_backend(job.backend).presence(str(run.path)) if job else Presence(str(run.path))
 
@@ -74,8 +76,6 @@ def read_address(run: RunDir) -> Address:
 
 def _address(run: RunDir, presence: Presence) -> Address:
     if not presence.is_alive():
-        if not run.path.is_dir():
-            run.config()  # raises, and says that this is no run at all
         raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
     if not presence.has_master():
         raise RunError(f"{run.path}: {presence.waits_for()}; try again.")

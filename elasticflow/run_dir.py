@@ -180,6 +180,8 @@ class RunDir:
 
     def wait_until_free(self) -> None:
         """Waits until no master runs here."""
+        if not self.lock.exists():
+            return
         descriptor = os.open(self.lock, os.O_RDWR)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.close(descriptor)

@@ -209,9 +209,9 @@ class Master:
             self._excuse(self._woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
-        self._journal.turn()
         if self._fence and self._fence.fd in ready:
             self._fence.check()
+        self._journal.turn()
         if self._client_fd in ready:
             self._lose_client()
         if ready.difference(ours, (self._client_fd,)) or backend_s is not None and self._woken_s >= backend_s:

@@ -72,6 +72,8 @@ OURS = (
     "SCONTROL_",
     "SACCT_",
 )
+LATER_S = 2
+"""A job that starts in the very second of its requeue gets credentials that were just revoked, and fails."""
 ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SBATCH_ACCOUNT"})
 """Variables that say where the cluster is, with what token, and at whose expense; no job's traces."""
 
@@ -252,7 +254,7 @@ class CommandLineClient(SlurmClient):
     def start_now(self, ids: Iterable[int]) -> None:
         if names := ",".join(map(str, ids)):
             self._run(
-                *("scontrol", "update", f"JobId={names}", "StartTime=now"),
+                *("scontrol", "update", f"JobId={names}", f"StartTime=now+{LATER_S}"),
                 unknown=Refused,
                 harmless=(*NOT_PENDING, *ENDED),
             )

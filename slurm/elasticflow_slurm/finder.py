@@ -103,6 +103,8 @@ def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
                 return
             with contextlib.suppress(SlurmError):
                 client.requeue(leader.id)
+        elif 0.0 < (leader.start_at or 0.0) - time.time() <= START_S:
+            return  # it is about to
         elif not _is_first(run, f"start-{leader.id}-{leader.restarts}", START_S):
             return
         client.start_now([leader.id])

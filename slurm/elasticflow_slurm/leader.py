@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.fingerprint import one_thread
 from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
-from elasticflow.master.supervisor import SUPERSEDED, Supervisor
+from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.program import parse
 from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
 from elasticflow.storage import DirectoryStorage
@@ -36,13 +37,15 @@ from elasticflow_slurm.config import read as read_section
 from elasticflow_slurm.scripts import job_name
 from elasticflow_slurm.submit import begin, check_resume
 
+STORAGE_S = 15.0
+"""After so long a master that could not read the run's folder is followed by another."""
 _PR_SET_PDEATHSIG = 1
 
 
 def lead(arguments: argparse.Namespace) -> int:
     """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError."""
     job_id = leader_id(os.environ)
-    _end_with_parent()
+    _end_with_parent(signal.SIGTERM)  # SLURM may not find it again when the batch script was killed
     run = _folder(arguments, job_id)
     settings = run.config()
     read_section(settings.slurm)
@@ -53,6 +56,7 @@ def lead(arguments: argparse.Namespace) -> int:
         from elasticflow.master.server import serve
 
     def master(again: bool) -> int:
+        _end_with_parent(signal.SIGKILL)  # the next supervisor's master must be the only one
         resume = again or arguments.resume
         try:
             end = serve(str(run.path), resume=resume, again=again, ready=lambda _: None, term=term)
@@ -61,6 +65,9 @@ def lead(arguments: argparse.Namespace) -> int:
             return SUPERSEDED
         except ElasticFlowError as error:
             say(f"Error: {error}")
+            if isinstance(error.__cause__, OSError):  # the storage may come back
+                time.sleep(STORAGE_S)
+                return CRASHED
             return 1
         return EXIT_CODES[end.state.value]
 
@@ -89,7 +96,12 @@ def leader_id(environ: Mapping[str, str]) -> int:
 def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     """The run's folder: as 'submit' has made it, or made now; a requeued job finds its own again."""
     run = RunDir(_run_dir(arguments, job_id))
+    restarted = int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
+    if restarted or arguments.program is None or index.find(str(job_id)) == run.path:
+        _wait_for(run)
     known = run.job_id()
+    if known and restarted and known.id != str(job_id):
+        raise RunError(f"{run.path}: this run goes on in job {known.id}, and not in this one any more.")
     if known and (arguments.program is None or known.id == str(job_id)):
         return run
     if run.settings.exists() and not arguments.resume:
@@ -109,6 +121,19 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     return run
 
 
+def _wait_for(run: RunDir) -> None:
+    """Waits for the folder of a run that was begun: it is never made anew while its storage is away.
+
+    Raises RunError if it does not come back.
+    """
+    deadline = time.monotonic() + Config().storage_patience_s
+    while not (run.settings.exists() and run.job.exists()):
+        if time.monotonic() > deadline:
+            run.config()
+            raise RunError(f"{run.path}: {run.job.name} is gone; is the storage what it was?")
+        time.sleep(1.0)  # whoever brings a storage back tells nobody
+
+
 def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:
     if arguments.run_dir:
         return os.path.abspath(str(arguments.run_dir))
@@ -121,9 +146,9 @@ def _name(environ: Mapping[str, str]) -> str:
     return environ.get("SLURM_JOB_NAME_HET_GROUP_0") or environ.get("SLURM_JOB_NAME", "")
 
 
-def _end_with_parent() -> None:
-    """SLURM may not find this process again when the batch script, or who watches that, was killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _end_with_parent(number: int) -> None:
+    """Has this process get a signal when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _link_log(run: RunDir) -> None:

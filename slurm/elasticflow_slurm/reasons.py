@@ -52,6 +52,8 @@ def ending(name: str, job: Job) -> Ended:
         return Ended(name, How.TAKEN, f"{text} (job {job.id})")
     if job.state == "FAILED" and (cause := _killed(job)):
         return Ended(name, How.KILLED, f"{cause}{_on(job)} (job {job.id})")
+    if is_launch_failure(job):
+        return Ended(name, How.TAKEN, f"could not be launched{_on(job)} (job {job.id})")
     advice = "; slurm.mem gives it more memory" if job.state == "OUT_OF_MEMORY" else ""
     return Ended(name, How.FAILED, f"failed ({_words(job)}){advice}")
 
@@ -76,6 +78,11 @@ def blames_node(job: Job) -> bool:
     """Whether a job that is over, or held, speaks against its node."""
     by_others = _killed(job) and _signal(job) in (0, signal.SIGTERM, signal.SIGKILL)
     return job.held or job.state in ("BOOT_FAIL", "NODE_FAIL") or (job.state == "FAILED" and not by_others)
+
+
+def is_launch_failure(job: Job) -> bool:
+    """Whether SLURM could not begin the job: a node that lacks a file system, say."""
+    return job.state == "FAILED" and job.reason == "JobLaunchFailure" and not _killed(job)
 
 
 def _killed(job: Job) -> str:

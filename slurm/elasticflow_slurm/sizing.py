@@ -413,6 +413,8 @@ class Sizing:
             return
         if reasons.blames_node(job):
             self._blame(job.node, now_s)
+        if reasons.is_launch_failure(job):
+            self._relaunch.fail(job.reason, now_s)
         self._end(worker, reasons.ending(worker.name, job))
 
     def _end(self, worker: Worker, ended: Ended) -> None:

@@ -22,7 +22,7 @@ from elasticflow.work import check_same_work
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
-from elasticflow_slurm.comments import cancel_workers, jobs_of
+from elasticflow_slurm.comments import jobs_of
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
@@ -85,14 +85,13 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         raise
     publish(run.job, Job("slurm", str(job_id), host.run))
     if before:
-        with contextlib.suppress(SlurmError):  # they end by themselves
-            cancel_workers(client, before.run)
+        _withdraw(client, before.run)
     index.add(job_id, job_name(chosen, slurm), run.path)
     return job_id, run.path
 
 
 def _withdraw(client: SlurmClient, run: str) -> None:
-    """SLURM may have taken the job though nobody heard of it."""
+    """Ends all jobs of a run: the leader's too, which SLURM may have taken, or queued again, unheard."""
     with contextlib.suppress(SlurmError):
         if ids := [job.id for _, job in jobs_of(run, client.jobs()) if not job.over]:
             client.cancel(ids)

@@ -140,7 +140,7 @@ def test_requeue(slurm, client):
 def test_start_now(slurm, client, version):
     slurm.answer("scontrol", errors=golden(version, "error-start-now"), code=1)
     client.start_now([2, 999])
-    assert slurm.asked("scontrol") == ["update", "JobId=2,999", "StartTime=now"]
+    assert slurm.asked("scontrol") == ["update", "JobId=2,999", "StartTime=now+2"]
 
 
 def test_set_comment(slurm, client):
