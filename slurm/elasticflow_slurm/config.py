@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from elasticflow.config import Positive, PositiveSeconds
 from elasticflow.errors import ConfigError
 
-Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
-PositiveSeconds = Annotated[float, Meta(gt=0)]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
