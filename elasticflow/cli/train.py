@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import config
+from elasticflow.backend import load_backend
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import new_folder, newest_folder
 from elasticflow.cli.progress import Display
@@ -155,6 +156,7 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.program:
         parse(arguments.program)
     chosen = settings(arguments)
+    load_backend(chosen.backend)
     if chosen.backend != "local" and not arguments.resume:
         raise ConfigError(
             f"backend: {chosen.backend}: 'train' runs a program here, 'elasticflow submit' elsewhere."

@@ -15,7 +15,9 @@ import pytest
 
 from elasticflow.cli.logs import LONGEST
 from elasticflow.run_dir import RunDir
+from tests.e2e.conftest import ctrl_c_is_heard
 
+__all__ = ["ctrl_c_is_heard"]
 CLI = (sys.executable, "-m", "elasticflow.cli")
 
 

@@ -202,7 +202,11 @@ def test_port_in_use_and_unknown_backend(tmp_path: Path) -> None:
         Outcome(tmp_path, "train", "good.py", "--port", port).refused(
             f"port {port}", "in use", "another --port"
         )
-    Outcome(tmp_path, "train", "good.py", "--config", "slurm.yaml").refused("backend: 'slurm'", "local")
+    Outcome(tmp_path, "train", "good.py", "--config", "slurm.yaml").refused(
+        "backend: slurm", "elasticflow submit"
+    )
+    (tmp_path / "slurm.yaml").write_text("backend: slum\n")
+    Outcome(tmp_path, "train", "good.py", "--config", "slurm.yaml").refused("backend: 'slum'", "local, slurm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good.py", "slurm.yaml"]
 
 
