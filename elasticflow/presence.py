@@ -11,6 +11,10 @@ from elasticflow.run_dir import Address, RunDir
 AGAIN_S, MASTER_S = 0.02, 0.1
 
 
+class NoMaster(RunError):
+    """A run goes on, but nobody listens just now."""
+
+
 class Presence:
     """Of a run whose processes are on this machine: its master holds a lock."""
 
@@ -78,7 +82,7 @@ def _address(run: RunDir, presence: Presence) -> Address:
     if not presence.is_alive():
         raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
     if not presence.has_master():
-        raise RunError(f"{run.path}: {presence.waits_for()}; try again.")
+        raise NoMaster(f"{run.path}: {presence.waits_for()}; try again.")
     return run.read_address()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
@@ -10,7 +11,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import is_alive, presence_of, wait_for_master
+from elasticflow.presence import NoMaster, is_alive, presence_of, wait_for_master
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -34,12 +35,9 @@ def attach_to(run: RunDir) -> int:
                 presence = presence_of(run)
                 while presence.is_alive():
                     wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
-                    try:
+                    with contextlib.suppress(NoMaster):
                         watch(run, display, _look_away)
                         presence.wait_until_over()
-                    except RunError:
-                        if presence.has_master():  # else it waits for a place again
-                            raise
                 report = read_report(run)
                 if report:
                     display.show(report)  # what happened after the last status that came

@@ -18,6 +18,7 @@ import pytest
 from elasticflow.cli.connection import Connection
 from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
+from elasticflow.presence import NoMaster
 from elasticflow.run_dir import RunDir
 
 from .processes import CLI, end_all, new_mark
@@ -136,6 +137,8 @@ class Run:
                         return status
                     assert status["state"] in ("starting", "running", "finishing"), self.output()
                     news = status["news"]
+        except NoMaster:
+            raise
         except RunError as error:
             pytest.fail(f"{error}\n{self.output()}")
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from elasticflow.presence import presence_of
+from elasticflow.presence import NoMaster
 from elasticflow.run_dir import Job
 from tests.clusters.slurm import SlurmCluster
 from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
@@ -64,10 +64,8 @@ class SlurmRun(Run):
         while True:
             try:
                 return super().wait_until(what, deadline - time.monotonic())
-            except pytest.fail.Exception:
-                presence = presence_of(self.dir)
-                if not presence.is_alive() or presence.has_master() or time.monotonic() > deadline:
-                    raise
+            except NoMaster:
+                assert time.monotonic() < deadline, self.output()
 
     @property
     def job(self) -> int:
