@@ -130,7 +130,7 @@ class RunDir:
             left = (
                 f"; its leader's last words, in its logs: {words}" if words else ": its processes were killed"
             )
-            return f", and left no report{left}; '{self.resume_command}' goes on with it"
+            return f", and left no report{left}; go on with --resume: {self.resume_command}"
         report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
         return f": {report['state']}, {report['text']}"
 
