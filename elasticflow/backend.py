@@ -19,7 +19,8 @@ BACKENDS = {
     "slurm": "elasticflow_slurm.backend:SlurmBackend",
 }
 CLUSTERS = {"slurm": "elasticflow_slurm"}
-"""Backends to which runs are submitted: packages with modules ``submit`` and ``leader``."""
+"""Backends to which runs are submitted: packages with modules ``submit``, ``leader`` and
+``index``."""
 MASTER = "master"
 """Name of the master, where a backend tells of members and of it."""
 

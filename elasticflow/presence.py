@@ -62,12 +62,12 @@ def wait_until_over(run: RunDir) -> None:
     presence_of(run).wait_until_over()
 
 
-def find_address(run: RunDir, timeout_s: float = 0.0) -> Address:
+def find_address(run: RunDir, presence: Presence, timeout_s: float) -> Address:
     """Where the master listens; waits for a while if it has not said so yet.
 
     Raises RunError if the run is over, or there is no word in time.
     """
-    presence, deadline = presence_of(run), time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while presence.is_alive() and not presence.has_master() and time.monotonic() < deadline:
         time.sleep(AGAIN_S)  # whoever starts or ends it holds the lock; there is no event to wait for
     return _address(run, presence)

@@ -12,7 +12,7 @@ import zmq
 from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
 from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
-from elasticflow.presence import find_address
+from elasticflow.presence import find_address, presence_of
 from elasticflow.run_dir import RunDir
 from elasticflow.transport import Socket, control_link
 
@@ -33,7 +33,8 @@ class Connection:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self.address = find_address(run, START_S)
+        self._presence = presence_of(run)
+        self.address = find_address(run, self._presence, START_S)
         self._keys = read_keys(run.member_keys, MemberKeys)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.socket = control_link(self._context, self._keys, self.address.endpoint)
@@ -99,7 +100,7 @@ class Connection:
 
     def _has_moved(self) -> bool:
         """Whether there is another master, connected to now. Raises RunError if the run is over."""
-        address = find_address(self._run, START_S)
+        address = find_address(self._run, self._presence, START_S)
         if address == self.address:
             return False
         self.socket.close(linger=0)

@@ -46,6 +46,6 @@ def find_run(text: str) -> RunDir:
     if os.sep in text or Path(text).exists():
         return RunDir(text)
     for cluster in CLUSTERS:
-        if (folder := load_cluster(cluster, "submit").find(text)) is not None:
+        if (folder := load_cluster(cluster, "index").find(text)) is not None:
             return RunDir(folder)
     raise RunError(f"{text}: is neither the folder of a run, nor the id or name of a job that is known here.")

@@ -26,7 +26,7 @@ from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.clerk import Clerk
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
-from elasticflow_slurm.comments import LEADER, cancel_workers, jobs_of
+from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
 from elasticflow_slurm.config import read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
@@ -166,7 +166,7 @@ class SlurmBackend(Backend):
         steps.clear(run_dir)
         host = RunDir(run_dir).job_id()
         if host is not None:
-            cancel_workers(choose(os.environ), host.run)
+            cancel_jobs(choose(os.environ), host.run, but_for=LEADER)
 
     @staticmethod
     def finder(settings: MemberSettings) -> Finder:
@@ -246,7 +246,7 @@ class SlurmBackend(Backend):
     def _cancel_all(self) -> None:
         """Ends what is left of this run's workers; SLURM may know some that this master does not."""
         with contextlib.suppress(SlurmError):  # they end by themselves when there is no leader any more
-            cancel_workers(self._client, self._run_id)
+            cancel_jobs(self._client, self._run_id, but_for=LEADER)
 
 
 _DO: dict[type, Callable[[SlurmBackend, Any], None]] = {

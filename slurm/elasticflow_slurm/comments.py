@@ -39,8 +39,8 @@ def jobs_of(run: str, jobs: Iterable[Job]) -> list[tuple[str, Job]]:
     return [(comment.member, job) for comment, job in found if comment.run == run]
 
 
-def cancel_workers(client: SlurmClient, run: str) -> None:
-    """Ends all workers' jobs of a run. Raises SlurmError."""
-    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != LEADER and not job.over]
+def cancel_jobs(client: SlurmClient, run: str, *, but_for: str = "") -> None:
+    """Ends all jobs of a run, but for those of one name. Raises SlurmError."""
+    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != but_for and not job.over]
     if left:
         client.cancel(left)

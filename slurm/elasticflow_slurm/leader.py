@@ -12,8 +12,9 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,7 @@ from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.program import parse
+from elasticflow.retry import Backoff, is_curable
 from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
 from elasticflow.storage import DirectoryStorage
 from elasticflow_slurm import index
@@ -37,6 +39,7 @@ from elasticflow_slurm.config import read as read_section
 from elasticflow_slurm.scripts import job_name
 from elasticflow_slurm.submit import begin, check_resume
 
+T = TypeVar("T")
 STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
 _PR_SET_PDEATHSIG = 1
@@ -47,11 +50,11 @@ def lead(arguments: argparse.Namespace) -> int:
     job_id = leader_id(os.environ)
     _end_with_parent(signal.SIGTERM)  # SLURM may not find it again when the batch script was killed
     run = _folder(arguments, job_id)
-    settings = run.config()
+    settings = _patiently(run.config)
     read_section(settings.slurm)
     again = run.journal.exists()
-    term = claim(DirectoryStorage(run.path))
-    _sign(run, settings, job_id)
+    term = _patiently(lambda: claim(DirectoryStorage(run.path)))
+    _patiently(lambda: _sign(run, settings, job_id))
     with one_thread():
         from elasticflow.master.server import serve
 
@@ -98,7 +101,7 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     run = RunDir(_run_dir(arguments, job_id))
     restarted = int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
     if restarted or arguments.program is None or index.find(str(job_id)) == run.path:
-        _wait_for(run)
+        _patiently(lambda: _check_begun(run))
     known = run.job_id()
     if known and restarted and known.id != str(job_id):
         raise RunError(f"{run.path}: this run goes on in job {known.id}, and not in this one any more.")
@@ -121,17 +124,29 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     return run
 
 
-def _wait_for(run: RunDir) -> None:
-    """Waits for the folder of a run that was begun: it is never made anew while its storage is away.
+def _check_begun(run: RunDir) -> None:
+    """The folder of a run that was begun is never made anew while its storage is away. Raises RunError."""
+    run.config()
+    if run.job_id() is None:
+        raise RunError(f"{run.path}: {run.job.name} is gone; is the storage what it was?")
 
-    Raises RunError if it does not come back.
+
+def _patiently(act: Callable[[], T]) -> T:
+    """What it returns, in the end: a storage that is away, or full, may come back.
+
+    Raises RunError if it does not for as long as a run has patience.
     """
-    deadline = time.monotonic() + Config().storage_patience_s
-    while not (run.settings.exists() and run.job.exists()):
-        if time.monotonic() > deadline:
-            run.config()
-            raise RunError(f"{run.path}: {run.job.name} is gone; is the storage what it was?")
-        time.sleep(1.0)  # whoever brings a storage back tells nobody
+    backoff, begun_s, failures = Backoff(patience_s=Config().storage_patience_s), time.monotonic(), 0
+    while True:
+        try:
+            return act()
+        except (OSError, RunError) as error:
+            failures += 1
+            delay_s = backoff.delay_s(time.monotonic() - begun_s, failures) if is_curable(error) else None
+            if delay_s is None:
+                raise RunError(str(error)) from error
+            say(f"warning: tried again in {delay_s:g} s: {error}")
+            time.sleep(delay_s)  # whoever brings a storage back tells nobody
 
 
 def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:
@@ -169,8 +184,8 @@ def _sign(run: RunDir, settings: Config, job_id: int) -> None:
     publish(run.job, Job("slurm", str(job_id), known.run))
     index.add(job_id, _name(os.environ) or job_name(settings, read_section(settings.slurm)), run.path)
     comment = Comment(known.run, LEADER, str(run.path))
-    client = choose(os.environ)
     with contextlib.suppress(SlurmError):  # the run's folder tells as well
+        client = choose(os.environ)
         job = client.job(job_id)
         if job and read(job.comment) != comment:
             client.set_comment(job_id, str(comment))

@@ -31,7 +31,7 @@ SHORT_S, WAIT_S = 5.0, 3.0
 """A step that SLURM ended within the first is not tried again before the second has passed."""
 END = (signal.SIGTERM, signal.SIGCONT)
 """On SIGTERM srun has its step killed; one that was stopped hears it when it goes on."""
-_OUT_OF_MEMORY = re.compile(r"[Oo]ut[ -][Oo]f[ -][Mm]emory|oom[-_]kill", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out[ -]of[ -]memory|oom[-_]kill", re.IGNORECASE)
 SRUN = "srun: "
 """How srun's own words in a log begin."""
 _TASKS_OWN = re.compile(r"srun: error: \S+: tasks? [-\d,]+: ")

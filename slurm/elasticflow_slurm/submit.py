@@ -22,7 +22,7 @@ from elasticflow.work import check_same_work
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
-from elasticflow_slurm.comments import jobs_of
+from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
@@ -93,8 +93,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
 def _withdraw(client: SlurmClient, run: str) -> None:
     """Ends all jobs of a run: the leader's too, which SLURM may have taken, or queued again, unheard."""
     with contextlib.suppress(SlurmError):
-        if ids := [job.id for _, job in jobs_of(run, client.jobs()) if not job.over]:
-            client.cancel(ids)
+        cancel_jobs(client, run)
 
 
 def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
@@ -189,14 +188,10 @@ class _Folder:
     def put_back(self) -> None:
         """Nothing began: leaves it as it was."""
         with contextlib.suppress(OSError):
-            if self._made:
-                shutil.rmtree(self._run.path)
-                for path in self._made[1:]:
-                    path.rmdir()
+            if not self._before:
+                for path in self._run.path.iterdir():  # it was empty, or not there
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in self._made:
+                path.rmdir()
             for path, data in self._before.items():
                 path.write_bytes(data)
-
-
-def find(text: str) -> Path | None:
-    """The folder of the run whose job has this id or name; None if there is none that is known."""
-    return index.find(text)

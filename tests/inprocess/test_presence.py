@@ -77,21 +77,21 @@ def test_who_holds_the_lock_is_the_master(run: RunDir) -> None:
 
 def test_the_address_of_a_run(run: RunDir, lock: int) -> None:
     publish(run.address, HERE)
-    assert read_address(run) == find_address(run) == HERE
+    assert read_address(run) == find_address(run, presence_of(run), 0.0) == HERE
 
 
 def test_its_master_has_not_said_where_it_is_yet(run: RunDir, lock: int) -> None:
     with pytest.raises(RunError, match="its master starts or ends just now; try again"):
-        find_address(run, 0.05)
+        find_address(run, presence_of(run), 0.05)
     threading.Timer(0.1, publish, [run.address, HERE]).start()
-    assert find_address(run, 20.0) == HERE
+    assert find_address(run, presence_of(run), 20.0) == HERE
 
 
 def test_a_run_that_is_over(run: RunDir) -> None:
     publish(run.address, HERE)
     begun_s = time.monotonic()
     with pytest.raises(RunError, match="this run is over"):
-        find_address(run, 20.0)
+        find_address(run, presence_of(run), 20.0)
     assert time.monotonic() - begun_s < 5.0, "nobody waits for what will not come"
 
 
@@ -104,7 +104,7 @@ def test_how_it_ended_is_told(run: RunDir) -> None:
 def test_it_ends_while_somebody_waits_for_its_address(run: RunDir) -> None:
     release_soon(run.hold())
     with pytest.raises(RunError, match="this run is over"):
-        find_address(run, 20.0)
+        find_address(run, presence_of(run), 20.0)
 
 
 def test_a_run_of_another_backend_is_asked_for_there(
@@ -113,7 +113,7 @@ def test_a_run_of_another_backend_is_asked_for_there(
     """Whoever holds a lock on this machine."""
     assert type(presence_of(run)) is elsewhere and is_alive(run)
     publish(run.address, HERE)
-    assert find_address(run) == HERE
+    assert find_address(run, presence_of(run), 0.0) == HERE
     elsewhere.alive = False
     assert not is_alive(run)
     with pytest.raises(RunError, match="this run is over"):

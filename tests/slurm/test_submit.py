@@ -14,7 +14,7 @@ from elasticflow.errors import RunError
 from elasticflow.run_dir import Job, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job as SlurmJob
-from elasticflow_slurm.submit import check_resume
+from elasticflow_slurm.submit import _Folder, begin, check_resume
 from tests.slurm.fakes import FakeClient
 
 PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
@@ -54,3 +54,17 @@ def test_a_run_that_is_done_does_not_go_on(run: RunDir) -> None:
     with pytest.raises(RunError, match="nothing left to do: all 20 steps are done"):
         check_resume(run, run.config())
     check_resume(run, msgspec.structs.replace(run.config(), epochs=11))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> None:
+    """Also where the folder was made by hand, and is empty."""
+    run = RunDir(tmp_path / "runs" / "one")
+    if there:
+        run.path.mkdir(parents=True)
+    folder = _Folder(run)
+    begin(run, Config(program="p.py"))
+    folder.put_back()
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (
+        [Path("runs"), Path("runs/one")] if there else []
+    )
