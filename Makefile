@@ -28,7 +28,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,examples,test]'
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,test]'
 	touch $@
 
 clean:

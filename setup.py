@@ -15,8 +15,13 @@ setup(
         *find_packages(include=["elasticflow", "elasticflow.*"]),
         "elasticflow_ps",
         "elasticflow_slurm",
+        "elasticflow_yarn",
     ],
-    package_dir={"elasticflow_ps": "ps/elasticflow_ps", "elasticflow_slurm": "slurm/elasticflow_slurm"},
+    package_dir={
+        "elasticflow_ps": "ps/elasticflow_ps",
+        "elasticflow_slurm": "slurm/elasticflow_slurm",
+        "elasticflow_yarn": "yarn/elasticflow_yarn",
+    },
     install_requires=[
         "h5py>=3.9",
         "msgspec>=0.18",
@@ -33,6 +38,12 @@ setup(
         "pyslurm": [
             "pyslurm"
         ],  # GPL, and of the very version of the cluster's SLURM; its commands do as well
+        "yarn": [
+            "hdfs>=2.7",
+            "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
+            "skein>=0.8.2",
+            "venv-pack>=0.2",
+        ],
         "examples": ["scikit-learn>=1.3"],
         "test": [
             "hypothesis>=6.90",

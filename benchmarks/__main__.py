@@ -10,7 +10,20 @@ import msgspec
 
 from benchmarks.figures import line
 
-NAMES = ("overhead", "scaling", "start", "kill", "join", "seal", "commit", "fuzz", "soak", "slurm")
+NAMES = (
+    "overhead",
+    "scaling",
+    "start",
+    "kill",
+    "join",
+    "seal",
+    "commit",
+    "fuzz",
+    "soak",
+    "slurm",
+    "hdfs",
+    "hdfs_read",
+)
 
 
 def main() -> int:

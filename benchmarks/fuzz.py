@@ -233,7 +233,7 @@ class _Orders:
 def _serve_data(pipe: Connection, keys: MasterKeys, folder: str) -> None:
     """A parameter server, with all that belongs to it."""
     settings = MemberSettings(
-        name="server-0", role="server", host=HOST, master="", keys="", run_dir=folder, program="", seed=0,
+        name="server-0", role="server", host=HOST, master="", run_dir=folder, program="", seed=0,
         threads=1, batch_size=1, num_slices=1, heartbeat_s=1, lost_s=60, encrypt_data=False, timeline=False,
     )  # fmt: skip
     context: Context = zmq.Context()

@@ -6,19 +6,22 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.finder import Finder
+from elasticflow.logbook import LogBook, LogFolder
 from elasticflow.presence import Presence
 from elasticflow.settings import MemberSettings
 
 BACKENDS = {
     "local": "elasticflow.local.backend:LocalBackend",
     "slurm": "elasticflow_slurm.backend:SlurmBackend",
+    "yarn": "elasticflow_yarn.backend:YarnBackend",
 }
-CLUSTERS = {"slurm": "elasticflow_slurm"}
+CLUSTERS = {"slurm": "elasticflow_slurm", "yarn": "elasticflow_yarn"}
 """Backends to which runs are submitted: packages with modules ``submit``, ``leader`` and
 ``index``."""
 MASTER = "master"
@@ -151,6 +154,11 @@ class Backend(ABC):
     def presence(run_dir: str) -> Presence:
         """Whether a run has a master, for those who look at it from elsewhere."""
         return Presence(run_dir)
+
+    @staticmethod
+    def log_book(run_dir: str) -> LogBook:
+        """The logs of a run's processes."""
+        return LogFolder(Path(run_dir))
 
     @staticmethod
     @abstractmethod

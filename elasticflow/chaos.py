@@ -240,12 +240,12 @@ def around(run: RunDir, master: int) -> Roster:
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
         command = _command(pid)
-        if "elasticflow.master" in command and _has_argument(pid, command, run.path):
+        if "elasticflow.master" in command and _has_argument(pid, command, run.folder):
             family[pid] = _parent(pid)
     host = socket.gethostname()
     supervisors = [pid for pid, parent in family.items() if pid != master and parent not in family]
     clients = [pid for pid in map(_parent, supervisors) if "train" in _command(pid)]
-    nursery = recorded(run.path / "keys" / "nursery.json")
+    nursery = recorded(run.folder / "keys" / "nursery.json")
     forks = [nursery.pid] if nursery else []
     return Roster(
         supervisor=tuple(Process("supervisor", host, pid, "elasticflow.master") for pid in supervisors),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Set
+from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +17,13 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from elasticflow import dates
 from elasticflow.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
+DATED = ("data", "run_dir")
+"""Settings that may hold dates in braces, see ``elasticflow.dates``."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +53,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     storage_patience_s: PositiveSeconds = 300.0
     client_gone: str = "continue"
 
+    deadline: str = ""
+    """Once a run has begun: a moment with its offset."""
+    time_limit: str = ""
+    date: str = ""
+    """What {today} and {now} are; once a run has begun that names them: what they were."""
+
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     encrypt_data: bool = False
     heartbeat_s: PositiveSeconds = 0.5
@@ -57,6 +68,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     slurm: dict[str, Any] = {}
     """Settings of the SLURM backend, which knows and checks them."""
+    yarn: dict[str, Any] = {}
+    """Settings of the YARN backend, likewise."""
 
     def __post_init__(self) -> None:
         most = 1 << (self.batch_size.bit_length() - 1)
@@ -86,6 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.suspect_s < self.lost_s:
             raise ConfigError(f"lost_s: {self.lost_s} must be more than suspect_s, {self.suspect_s}.")
         self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
+        self.time_limit_s  # noqa: B018
 
     @property
     def num_slices(self) -> int:
@@ -120,6 +134,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"checkpoint_every: {found[1]} is not a whole number of steps.")
         return int(found[1]), None
 
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long a run may take from its start; None: as long as it wants."""
+        return dates.length_s("time_limit", self.time_limit) if self.time_limit.strip() else None
+
+    @property
+    def deadline_at(self) -> float | None:
+        """When the run should be done, since 1970, once it has begun; None: there is no such moment."""
+        return datetime.fromisoformat(self.deadline).timestamp() if self.deadline else None
+
 
 def _unknown(names: Iterable[str], where: str) -> ConfigError:
     known = sorted(Config.__struct_fields__)
@@ -152,20 +176,73 @@ def read_file(path: str) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def make(file: str | None, options: dict[str, Any], before: dict[str, Any] | None = None) -> Config:
-    """The settings ``before``, under those of the file, if any, under the options that are not None."""
+def make(
+    file: str | None,
+    options: dict[str, Any],
+    before: dict[str, Any] | None = None,
+    *,
+    at_s: float | None = None,
+) -> Config:
+    """The settings ``before``, under those of the file, if any, under the options that are not None.
+
+    before: of the run that goes on, None for a new one. What it had found out of its file's ``deadline`` and
+    ``date`` stays so, since the file was written for the beginning; options may change it.
+    at_s: the time, since 1970, for deadlines and dates.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     in_file = read_file(file) if file else {}
+    for name in ("deadline", "date"):
+        if before and before.get(name):
+            in_file.pop(name, None)
     values = {**(before or {}), **in_file, **given}
-    for name in ("workers", "checkpoint_every"):  # YAML reads a plain number as one
+    for name in ("workers", "checkpoint_every", "time_limit"):  # YAML reads a plain number as one
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             values[name] = str(values[name])
+    for name in ("deadline", "date"):
+        if isinstance(values.get(name), date):  # and this as a date, or a moment
+            values[name] = values[name].isoformat()
+        elif isinstance(values.get(name), int):
+            raise ConfigError(
+                f"{file}: {name}: {values[name]!r} is a number; write it in quotes: YAML reads 22:00 as 1320."
+            )
+    name = ""
     try:
-        return msgspec.convert(values, Config)
+        chosen = msgspec.convert(values, Config)
+        at_s = time.time() if at_s is None else at_s
+        return _dated(chosen, in_file.keys() | given.keys(), at_s, goes_on=before is not None)
     except msgspec.ValidationError as error:
         name, text = _explained(error, values)
-        where = f"{file}: " if name in in_file and name not in given else ""
-        raise ConfigError(f"{where}{text}") from error
+        cause: Exception = error
+    except ConfigError as error:
+        name, text = str(error).partition(":")[0], str(error)
+        cause = error
+    where = f"{file}: " if name in in_file and name not in given else ""
+    raise ConfigError(f"{where}{text}") from cause
+
+
+def _dated(chosen: Config, fresh: Set[str], at_s: float, *, goes_on: bool) -> Config:
+    """Says once and for all which moments and dates are meant by the settings that are fresh.
+
+    A run that goes on may be late already. Raises ConfigError if a new one would be.
+    """
+    found: dict[str, str] = {}
+    day_s = dates.day_s(chosen.date, at_s)
+    for name in DATED:
+        text = getattr(chosen, name)
+        if name in fresh and dates.has_fields(text):
+            found[name] = dates.fill(name, text, day_s)
+    if found and not chosen.date:
+        found["date"] = dates.written(datetime.fromtimestamp(day_s).astimezone())
+    if "deadline" in fresh and chosen.deadline:
+        due = dates.moment("deadline", chosen.deadline, at_s)
+        if due.timestamp() <= at_s and not goes_on:
+            late = dates.span(at_s - due.timestamp())
+            raise ConfigError(
+                f"deadline: {chosen.deadline!r} is over since {late}; "
+                "name a moment to come, such as 06:00 (the next one) or +8h."
+            )
+        found["deadline"] = dates.written(due)
+    return msgspec.structs.replace(chosen, **found)
 
 
 def _explained(error: msgspec.ValidationError, values: dict[str, Any]) -> tuple[str, str]:

@@ -4,6 +4,7 @@
     ├── ConfigError        a setting, an option or a file of settings is wrong
     ├── ProgramError       the user's program is wrong: no model(), a cost that is no scalar, ...
     ├── DataError          a source of records is empty, ragged, changed, or does not fit forward()
+    │   └── UnreadableError   the medium does not answer, or a file is no longer what it was
     ├── CheckpointError    a checkpoint is missing, damaged, or of another model
     ├── RunError           a run is in use, is not there, does not answer, or ended short of its end
     └── ProtocolError      a message is malformed, or its sender is not who it must be
@@ -27,6 +28,10 @@ class ProgramError(ElasticFlowError, ValueError):
 
 class DataError(ElasticFlowError, ValueError):
     """A source of records is wrong."""
+
+
+class UnreadableError(DataError):
+    """Records cannot be read, and none of them is to blame: another worker, or a later try, may do better."""
 
 
 class CheckpointError(ElasticFlowError, RuntimeError):

@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from elasticflow.errors import RunError
+from elasticflow.storage.hdfs import HdfsPath
 
 
 class MemberKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +56,11 @@ def data_password(keys: MemberKeys) -> bytes:
     return hashlib.blake2b(key=keys.data, digest_size=32, person=b"data password").hexdigest().encode()
 
 
-def write_secret(path: Path, data: bytes) -> None:
+def write_secret(path: Path | HdfsPath, data: bytes) -> None:
     """Writes a file that only its owner can read, in place of any that is there."""
+    if isinstance(path, HdfsPath):
+        path.replace_bytes(data, secret=True)
+        return
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
@@ -65,7 +69,7 @@ def write_secret(path: Path, data: bytes) -> None:
 Keys = TypeVar("Keys", MemberKeys, MasterKeys)
 
 
-def read_keys(path: Path, kind: type[Keys]) -> Keys:
+def read_keys(path: Path | HdfsPath, kind: type[Keys]) -> Keys:
     """Raises RunError if the file is missing, unreadable, damaged or open to others."""
     try:
         if path.stat().st_mode & 0o077:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.keys import MemberKeys, read_keys
+from elasticflow.run_dir import RunDir
 from elasticflow.settings import MemberSettings
 
 
@@ -22,15 +23,15 @@ def run(settings: MemberSettings) -> int:
     faulthandler.enable()
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
-    keys = read_keys(Path(settings.keys), MemberKeys)
+    run_dir = RunDir(settings.run_dir)
+    keys = read_keys(run_dir.member_keys, MemberKeys)
     if settings.role == "worker":
         from elasticflow.worker import worker
 
         return worker.main(settings, keys)
-    from elasticflow.storage import DirectoryStorage
     from elasticflow_ps import server
 
-    server.main(settings, keys, DirectoryStorage(settings.run_dir))
+    server.main(settings, keys, run_dir.storage())
     return 0
 
 

@@ -48,7 +48,7 @@ def presence_of(run: RunDir) -> Presence:
 
     if not run.path.is_dir():
         run.config()  # raises, and says that this is no run
-    job = run.job_id()
+    job = run.host()
     return load_backend(job.backend).presence(str(run.path)) if job else Presence(str(run.path))
 
 

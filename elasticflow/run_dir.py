@@ -1,4 +1,4 @@
-"""A run's folder: what lies where, and who may use it.
+"""A run's folder: what lies where, and who may use it. A directory, or a URL on HDFS.
 
 lock            held by the run's master and its supervisor as long as one of them lives
 run.json        the settings of the run
@@ -10,6 +10,8 @@ keys/           for the run's owner alone: the keys of the job, member.json and 
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
 report.json     how the run went, once it is over
+
+On HDFS there are no lock, logs and local backend.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +29,11 @@ import msgspec
 from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.keys import make_keys, write_secret
+from elasticflow.storage import Storage, storage_of
+from elasticflow.storage.hdfs import HdfsPath
 
 T = TypeVar("T")
+RunPath = Path | HdfsPath
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
 """Of a run, by how it ended."""
 LAST_WORDS_BYTES = 1 << 16
@@ -52,15 +58,25 @@ class Address(msgspec.Struct, frozen=True):
     pid: int
 
 
-def publish(path: Path, value: Any) -> None:
+def publish(path: RunPath, value: Any) -> None:
     """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value)))
+    replace(path, msgspec.json.format(msgspec.json.encode(value)))
+
+
+def replace(path: RunPath, data: bytes) -> None:
+    """Writes a file, as ``publish`` does."""
+    if isinstance(path, HdfsPath):
+        path.replace_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary.write_bytes(data)
     temporary.replace(path)
 
 
-def last_line(path: Path, but_for: str = "\0") -> str:
+def last_line(path: RunPath, but_for: str = "\0") -> str:
     """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
+    if isinstance(path, HdfsPath):  # logs are not there
+        return "(none)"
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
         lines = log.read().decode(errors="replace").splitlines()
@@ -74,21 +90,49 @@ class RunDir:
     """Paths in a run's folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.lock = self.path / "lock"
+        self.path: RunPath = HdfsPath(str(path)) if "://" in str(path) else Path(path)
         self.settings = self.path / "run.json"
         self.address = self.path / "master.json"
         self.job = self.path / "job.json"
         self.journal = self.path / "journal.json"
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
-        self.logs = self.path / "logs"
-        self.master_log = self.logs / "master.log"
         self.report = self.path / "report.json"
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder as a directory. Raises RunError if it is none."""
+        if isinstance(self.path, HdfsPath):
+            raise RunError(
+                f"{self.path}: is no folder of this machine's. A run that is on HDFS goes on where it was; "
+                f"'elasticflow checkpoint copy {self.path} FOLDER' makes a folder of it."
+            )
+        return self.path
+
+    @property
+    def lock(self) -> Path:
+        """See above."""
+        return self.folder / "lock"
+
+    @property
+    def logs(self) -> Path:
+        """See above."""
+        return self.folder / "logs"
+
+    @property
+    def master_log(self) -> Path:
+        """What the master of a run on this machine says."""
+        return self.logs / "master.log"
+
+    def storage(self) -> Storage:
+        """Where checkpoints and terms lie. The folder is there."""
+        return storage_of(str(self.path))
 
     def create(self, config: Config) -> None:
         """Makes the folder and the keys of a new job, or new keys for one that is resumed."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.path, Path):
+            self.logs.mkdir(exist_ok=True)
         if config.timeline:
             (self.path / "timelines").mkdir(exist_ok=True)
         publish(self.settings, config)
@@ -110,10 +154,11 @@ class RunDir:
 
         NFS believes for up to a minute that a file is not there which it has looked for in vain.
         """
-        with contextlib.suppress(OSError):
-            os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
+        if isinstance(self.path, Path):
+            with contextlib.suppress(OSError):
+                os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
 
-    def job_id(self) -> Job | None:
+    def host(self) -> Job | None:
         """The job in which the run's master is; None if it is, or was, on this machine alone."""
         return self._read(self.job, Job) if self.job.exists() else None
 
@@ -126,7 +171,8 @@ class RunDir:
     def how_it_ended(self) -> str:
         """To follow "this run is over"."""
         if not self.report.exists():
-            words = last_line(self.logs / "leader.log") if self.job.exists() else ""
+            is_here = isinstance(self.path, Path) and self.job.exists()
+            words = last_line(self.logs / "leader.log") if is_here else ""
             left = (
                 f"; its leader's last words, in its logs: {words}" if words else ": its processes were killed"
             )
@@ -134,7 +180,7 @@ class RunDir:
         report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
         return f": {report['state']}, {report['text']}"
 
-    def _read(self, path: Path, kind: type[T]) -> T:
+    def _read(self, path: RunPath, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except FileNotFoundError as error:
@@ -148,7 +194,7 @@ class RunDir:
         Programs that they start do not inherit it. Raises RunError if somebody else has the lock.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RunError(

@@ -5,20 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from elasticflow.config import Config
-from elasticflow.run_dir import RunDir
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """name: such as ``worker-3``. host: where to listen, see ``own_address``. master: its control endpoint.
 
-    keys: path of the file with the members' keys. run_dir: where checkpoints and logs lie.
+    run_dir: where keys and checkpoints lie.
     """
 
     name: str
     role: str
     host: str
     master: str
-    keys: str
     run_dir: str
     backend: str = "local"
     program: str
@@ -55,7 +53,6 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             role=role,
             host=host,
             master=master,
-            keys=str(RunDir(run_dir).member_keys),
             run_dir=run_dir,
             num_slices=config.num_slices,
             started_s=started_s,

@@ -62,12 +62,13 @@ class Told:
     def __init__(self, remembered: StoryMemory | None = None, at_s: float = 0.0) -> None:
         self.now_s = at_s
         self.state: Any = Seen()
+        self.config = Config()
         self.begin(remembered)
 
     def begin(self, remembered: StoryMemory | None) -> None:
         """A master's clock begins anywhere, and so does the wall's."""
         self.story = Story(
-            Config(),
+            self.config,
             "run",
             0,
             remembered,

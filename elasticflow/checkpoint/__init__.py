@@ -6,7 +6,7 @@ whoever restores, shows or exports it uses ``Reader`` and the functions beside i
 a checkpoint, and every failure is a CheckpointError that names the file. HDF5 is imported on use.
 """
 
-from elasticflow.checkpoint.catalog import commit, commits, discard_unfinished, load_manifest, prune
+from elasticflow.checkpoint.catalog import commit, commits, copy, discard_unfinished, load_manifest, prune
 from elasticflow.checkpoint.export import export
 from elasticflow.checkpoint.manifest import (
     Manifest,
@@ -28,6 +28,7 @@ __all__ = [
     "check_model",
     "commit",
     "commits",
+    "copy",
     "digest",
     "discard_unfinished",
     "export",

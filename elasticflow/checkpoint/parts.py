@@ -19,7 +19,7 @@ import numpy as np
 from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.manifest import MANIFEST, VALUE, Part, Saved
 from elasticflow.layout import Array, Chunk, Layout, Rule, aligned_empty
-from elasticflow.storage import Storage
+from elasticflow.storage import Storage, Writable
 
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 20
@@ -122,7 +122,7 @@ class _Place(NamedTuple):
     array: Array
 
 
-def _write(file: BinaryIO, skeleton: _Skeleton, places: list[_Place]) -> str:
+def _write(file: Writable, skeleton: _Skeleton, places: list[_Place]) -> str:
     """Writes a file from front to back. Returns the SHA-256 of what belongs to no array."""
     frame, done = hashlib.sha256(), 0
     for place in places:

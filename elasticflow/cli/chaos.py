@@ -54,8 +54,8 @@ def chaos(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # whoever is frozen goes on first
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     read_address(run)
-    path = run.path / f"chaos-{seed}.jsonl"
-    print(f"{run.path}: seed {seed}, {arguments.rate:g} a minute of {', '.join(kinds)}", flush=True)
+    path = run.folder / f"chaos-{seed}.jsonl"
+    print(f"{run.folder}: seed {seed}, {arguments.rate:g} a minute of {', '.join(kinds)}", flush=True)
     with path.open("a", encoding="utf-8") as record:
 
         def tell(done: Struck | Continued) -> None:
@@ -63,7 +63,7 @@ def chaos(arguments: argparse.Namespace) -> int:
             print(msgspec.json.encode(done).decode(), file=record, flush=True)
 
         last = harass(run, strikes(seed, arguments.rate, kinds), arguments.seconds, tell)
-    print(f"{run.path}: {last['state']}, step {last['step']}; what was done: {path}")
+    print(f"{run.folder}: {last['state']}, step {last['step']}; what was done: {path}")
     return 1 if last["state"] == "failed" else 0
 
 

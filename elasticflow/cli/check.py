@@ -31,7 +31,7 @@ def check(arguments: argparse.Namespace) -> int:
 
     loaded = Loaded(
         MemberSettings(
-            name="check", role="worker", host="", master="", keys="", run_dir="", program=chosen.program,
+            name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
             data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.batch_size,
             num_slices=chosen.num_slices, heartbeat_s=1, lost_s=2, encrypt_data=False, timeline=False,
         )

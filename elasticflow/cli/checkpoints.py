@@ -1,28 +1,31 @@
-"""``elasticflow checkpoint list | show | verify | digest`` and ``elasticflow export``."""
+"""``elasticflow checkpoint list | show | verify | digest | copy`` and ``elasticflow export``."""
 
 from __future__ import annotations
 
 import argparse
 
+import msgspec
+
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
-from elasticflow.errors import CheckpointError
+from elasticflow.errors import CheckpointError, RunError
 from elasticflow.layout import Rule
-from elasticflow.storage import DirectoryStorage
+from elasticflow.run_dir import RunDir
+from elasticflow.storage import Storage, storage_of
 
 
-def _storage(folder: str) -> DirectoryStorage:
+def _storage(folder: str) -> Storage:
     """The storage of a run's folder. Raises CheckpointError if there is none."""
     path = find_run(folder).path
     if not path.is_dir():
         raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
     if path.name == "checkpoints":
         path = path.parent
-    return DirectoryStorage(path)
+    return storage_of(str(path))
 
 
-def _manifest(storage: DirectoryStorage, folder: str, step: int | None) -> Manifest:
+def _manifest(storage: Storage, folder: str, step: int | None) -> Manifest:
     """The manifest of a step, or the newest one."""
     steps = checkpoint.commits(storage)
     if not steps:
@@ -82,6 +85,24 @@ def digest(arguments: argparse.Namespace) -> int:
     """Prints one SHA-256 over all parameters, buffers and slots."""
     storage = _storage(arguments.dir)
     print(checkpoint.digest(storage, _manifest(storage, arguments.dir, arguments.step)))
+    return 0
+
+
+def copy(arguments: argparse.Namespace) -> int:
+    """Makes a run of its own, elsewhere, that goes on from a checkpoint."""
+    source, run = _storage(arguments.dir), RunDir(arguments.to)
+    manifest = _manifest(source, arguments.dir, arguments.step)
+    settings = find_run(arguments.dir).config()
+    try:
+        if run.path.exists():
+            raise RunError(f"{run.path}: is there already; name a folder, or a URL, that is not.")
+        run.create(msgspec.structs.replace(settings, run_dir=str(run.path)))
+    except OSError as error:
+        raise RunError(f"{run.path}: cannot be written: {error}.") from error
+    checkpoint.copy(source, manifest, run.storage())
+    if problems := checkpoint.verify(run.storage(), manifest.step):
+        raise CheckpointError(f"{run.path}: what was copied is damaged: {'; '.join(problems)}.")
+    print(f"step {manifest.step}: {run.path}")
     return 0
 
 

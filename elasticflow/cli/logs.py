@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import errno
+import contextlib
 import os
-import re
 import select
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import RunError
+from elasticflow.logbook import LogBook, log_book_of
 from elasticflow.presence import Presence, presence_of
 from elasticflow.run_dir import RunDir
 
 MASTERS = ("master", "leader")
 """The log that a run's master writes to: here, and in a cluster's job."""
 ROLES = (*MASTERS, "server", "worker")
-CHUNK = 1 << 20
 LONGEST = 1 << 16
 """A line of more bytes, such as garbage without an end, is shown in parts."""
 FIRST_S, MOST_S = 0.25, 2.0
@@ -28,7 +25,6 @@ FIRST_S, MOST_S = 0.25, 2.0
 ALIVE_S = 5.0
 """Between two questions whether the run is over; a cluster's controller may have to answer them."""
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-GONE = (errno.ENOENT, errno.ESTALE)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,16 +46,21 @@ def _count(text: str) -> int:
 def logs(arguments: argparse.Namespace) -> int:
     """Prints the logs of a run; 0 also where the reader of a pipe has had enough."""
     run = find_run(arguments.run)
-    folder = _Folder(run, arguments.role, arguments.name, arguments.lines)
-    folder.check(arguments.follow)
-    names = folder.names()
+    with contextlib.closing(log_book_of(run)) as book:
+        wanted = _Wanted(run, book, arguments.role, arguments.name, arguments.lines)
+        wanted.check(arguments.follow)
+        return _show(run, wanted, arguments)
+
+
+def _show(run: RunDir, wanted: _Wanted, arguments: argparse.Namespace) -> int:
+    names = wanted.names()
     is_one = arguments.name or arguments.role in MASTERS or (len(names) == 1 and not arguments.follow)
     shown = _Plain() if is_one else _Prefixed(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     try:
         if arguments.follow:
-            _follow(run, folder, shown)
+            _follow(run, wanted, shown)
         else:
-            if not folder.show_new(shown):
+            if not wanted.show_new(shown):
                 print(f"{run.path}: nothing is in the log of {', '.join(names)}.", file=sys.stderr)
             shown.end()
     except BrokenPipeError:
@@ -68,14 +69,14 @@ def logs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(run: RunDir, folder: _Folder, shown: _Plain) -> None:
+def _follow(run: RunDir, wanted: _Wanted, shown: _Plain) -> None:
     """A shared file system tells nobody what other machines write: it has to be looked at."""
     end, pause_s = _End(run), FIRST_S
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)
     while True:
         over = end.has_come()  # before the last look, so that it shows all
-        pause_s = FIRST_S if folder.show_new(shown) else min(2 * pause_s, MOST_S)
+        pause_s = FIRST_S if wanted.show_new(shown) else min(2 * pause_s, MOST_S)
         if over:
             return shown.end()
         if reader.poll(1000 * pause_s):
@@ -96,59 +97,17 @@ class _End:
         return not self._presence.is_alive()
 
 
-class _Log:
-    """What is new in one file. It is opened at each look: so a network file system asks its server."""
+class _Wanted:
+    """The logs that were asked for. lines: of each that is there, only the last so many at first."""
 
-    def __init__(self, path: Path, lines: int | None) -> None:
-        self._path, self._lines = path, lines
-        self._offset, self._inode = 0, -1
-
-    def new(self) -> Iterator[bytes]:
-        """In pieces. Raises RunError if it cannot be read."""
-        try:
-            with self._path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                if self._inode < 0 and self._lines is not None:
-                    self._offset = _last_lines(file.fileno(), stat.st_size, self._lines)
-                elif stat.st_ino != self._inode or stat.st_size < self._offset:
-                    self._offset = 0  # another file of that name, or it was emptied
-                self._inode = stat.st_ino
-                while piece := os.pread(file.fileno(), CHUNK, self._offset):
-                    self._offset += len(piece)
-                    yield piece
-        except OSError as error:
-            if error.errno not in GONE:
-                raise RunError(f"{self._path}: cannot be read: {error.strerror}.") from error
-
-
-def _last_lines(descriptor: int, size: int, lines: int) -> int:
-    """Where the last so many lines begin; a half line at the end counts as one."""
-    if not lines:
-        return size
-    wanted = lines + (size > 0 and os.pread(descriptor, 1, size - 1) == b"\n")
-    start = size
-    while start:
-        begin = max(0, start - CHUNK)
-        block = os.pread(descriptor, start - begin, begin)
-        place = len(block)
-        while wanted and (place := block.rfind(b"\n", 0, place)) >= 0:
-            wanted -= 1
-        if not wanted:
-            return begin + place + 1
-        start = begin
-    return 0
-
-
-class _Folder:
-    """The logs that were asked for."""
-
-    def __init__(self, run: RunDir, role: str | None, name: str | None, lines: int | None) -> None:
-        self._run, self._role, self._name, self._lines = run, role, name, lines
-        self._logs: dict[str, _Log] = {}
+    def __init__(
+        self, run: RunDir, book: LogBook, role: str | None, name: str | None, lines: int | None
+    ) -> None:
+        self._run, self._book, self._role, self._name, self._lines = run, book, role, name, lines
 
     def check(self, follow: bool) -> None:
         """Raises RunError if there is nothing to show, now or later."""
-        there = self._there()
+        there = self._book.names()
         if self._name and self._name not in there:
             raise RunError(f"{self._run.path}: there is no log of {self._name!r}; {_listed(there)}.")
         if not follow and not self.names():
@@ -157,14 +116,13 @@ class _Folder:
 
     def names(self) -> list[str]:
         """Of the processes whose logs are there, and asked for."""
-        return [name for name in self._there() if self._is_wanted(name)]
+        return [name for name in self._book.names() if self._is_wanted(name)]
 
     def show_new(self, shown: _Plain) -> bool:
         """Whether there was anything."""
         names, news = self.names(), False
         for name in names:
-            log = self._logs.setdefault(name, _Log(self._run.logs / f"{name}.log", self._lines))
-            for piece in log.new():
+            for piece in self._book.new(name, self._lines):
                 shown.show(name, piece, names)
                 news = True
         self._lines = None  # of a log that appears later, all is new
@@ -176,22 +134,6 @@ class _Folder:
             return name == self._name
         role = name.partition("-")[0]
         return not self._role or role == self._role or (self._role in MASTERS and role in MASTERS)
-
-    def _there(self) -> list[str]:
-        try:
-            with os.scandir(self._run.logs) as entries:
-                found = [entry.name for entry in entries if entry.name.endswith(".log") and entry.is_file()]
-        except OSError as error:
-            raise RunError(
-                f"{self._run.path}: is not the folder of a run, or its logs cannot be read: "
-                f"{self._run.logs}: {error.strerror}."
-            ) from error
-        return sorted((name.removesuffix(".log") for name in found), key=_by_number)
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """worker-10 comes after worker-9."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _listed(names: list[str]) -> str:

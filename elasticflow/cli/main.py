@@ -26,6 +26,10 @@ def _parser() -> argparse.ArgumentParser:
     add_submit_options(verbs.add_parser("submit", help="have a cluster train a program; prints the job's id"))
     add_lead_options(verbs.add_parser("lead", help="in a cluster's job: be the master of a run"))
 
+    pack = verbs.add_parser("pack", help="make an archive of a virtual environment, for nodes that lack it")
+    pack.add_argument("file", metavar="FILE", help="such as environment.tar.gz")
+    pack.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
+
     check = verbs.add_parser("check", help="load a program and run one slice; no job")
     check.add_argument("program", metavar="PROGRAM")
     for name in ("batch-size", "slices", "seed", "threads"):
@@ -67,9 +71,12 @@ def _parser() -> argparse.ArgumentParser:
         "show": "what one holds",
         "verify": "read every byte of one, or of all",
         "digest": "one SHA-256 over all parameters, buffers and slots",
+        "copy": "one to another place, as a run that can go on from it there",
     }.items():
         each = nouns.add_parser(action, help=text)
         each.add_argument("dir", metavar="DIR", help="the run's folder, or its job's id or name")
+        if action == "copy":
+            each.add_argument("to", metavar="TO", help="a new folder, or URL on HDFS, for --resume --run-dir")
         if action != "list":
             each.add_argument("--step", type=int, metavar="N", help="default: the newest")
 
@@ -90,6 +97,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli import submit
 
         return submit.submit(arguments) if arguments.verb == "submit" else submit.lead(arguments)
+    if arguments.verb == "pack":
+        from elasticflow.cli.pack import pack
+
+        return pack(arguments)
     if arguments.verb == "check":
         from elasticflow.cli.check import check
 
@@ -116,7 +127,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return chaos(arguments)
     from elasticflow.cli import checkpoints as ck
 
-    actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest}
+    actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest, "copy": ck.copy}
     return ck.export(arguments) if arguments.verb == "export" else actions[arguments.action](arguments)
 
 

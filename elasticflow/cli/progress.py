@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
+from elasticflow.dates import against, clock, zone_of
+
 LINE_EVERY_S = 2.0
 WIDE = 120
 """Columns of a terminal on which all figures fit into one line beside the bar."""
@@ -39,9 +41,34 @@ def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
         f"workers {ready}/{status['target_workers']}",
         f"servers {servers}" + (", regrouping" if status["regrouping"] else ""),
     ]
-    eta = "" if status["eta_s"] is None else f"ETA {duration(status['eta_s'])}"
-    lines = [[*where, eta], how] if narrow else [[*where, *how, eta]]
+    outlook = eta(status)
+    lines = [[*where, outlook], how] if narrow else [[*where, *how, outlook]]
     return "\n".join("  ".join(part for part in line if part) for line in lines)
+
+
+def eta(status: Mapping[str, Any]) -> str:
+    """How long it takes; where there is a deadline, until when, and what that means. "": nobody knows."""
+    deadline, eta_s = status.get("deadline"), status.get("eta_s")
+    if deadline is None:
+        return "" if eta_s is None else f"ETA {duration(eta_s)}"
+    if eta_s is not None:
+        return f"ETA {against(deadline, status['eta_at'], status['eta_at'] - eta_s)}"
+    if status["state"] not in ("starting", "running"):
+        return ""
+    due = clock(status["deadline_at"], status["started_at"] + status["elapsed_s"], zone_of(deadline))
+    return f"ETA too early to tell, deadline {due}"
+
+
+def deadline_line(report: Mapping[str, Any]) -> str:
+    """What became of the deadline of a run that is over; "" if it had none."""
+    if (deadline := report.get("deadline")) is None:
+        return ""
+    if report["finished_at"] is not None:
+        met = "met" if report["met_deadline"] else "missed"
+        return f"deadline {met}: done at {against(deadline, report['finished_at'], report['finished_at'])}"
+    ended_at = report["started_at"] + report["elapsed_s"]
+    how = "missed" if report["met_deadline"] is False else "open"
+    return f"deadline {how}: it ended, not done, at {against(deadline, ended_at, ended_at)}"
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:

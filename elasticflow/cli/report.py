@@ -12,7 +12,7 @@ from rich.text import Text
 
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
-from elasticflow.cli.progress import duration, evaluation_line
+from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
 from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
@@ -103,9 +103,20 @@ def _work(report: Mapping[str, Any]) -> list[str]:
         f"  records  {report['records_covered']:,} of {total} covered, "
         f"{_quarantined(report['quarantined'])} quarantined",
     ]
+    if line := _deadline(report):
+        lines.append(line)
     if report["evaluation"]:
         lines.append(f"  test     {evaluation_line(report['evaluation'])}")
     return lines
+
+
+def _deadline(report: Mapping[str, Any]) -> str:
+    """Of a run under way, its ETA against it."""
+    if report.get("deadline") is None:
+        return ""
+    return (
+        f"  ETA      {line.removeprefix('ETA ')}" if (line := eta(report)) else f"  {deadline_line(report)}"
+    )
 
 
 def _quarantined(rows: list[int]) -> str:

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.folders import find_run
-from elasticflow.cli.progress import duration, evaluation_line, figures
+from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.watching import faults_line, read_report
+from elasticflow.dates import span
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
 from elasticflow.presence import is_alive, presence_of, wait_for_master, wait_until_over
@@ -24,12 +25,16 @@ from elasticflow.run_dir import RunDir
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Prints the status of a run; of one that is over, its report."""
+    """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
     run = find_run(arguments.run)
-    if not is_alive(run) and run.report.exists():
-        report = run.report.read_bytes()
-        print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
-        return 0
+    if not is_alive(run):
+        if run.report.exists():
+            report = run.report.read_bytes()
+            print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
+            return 0
+        if run.settings.exists() and arguments.json:
+            print(_as_json({"state": "killed", "text": f"this run is over{run.how_it_ended()}"}))
+            return 0
     if (waits := _waits_for(run)) and not arguments.watch:
         print(_as_json({"state": "waiting", "text": waits}) if arguments.json else f"{run.path}: {waits}")
         return 0
@@ -47,7 +52,7 @@ def status(arguments: argparse.Namespace) -> int:
 def _waits_for(run: RunDir) -> str:
     """What a run waits for that has no place yet, or none just now; "" if it has."""
     presence = presence_of(run)
-    return presence.waits_for() if run.job_id() and presence.is_alive() and not presence.has_master() else ""
+    return presence.waits_for() if run.host() and presence.is_alive() and not presence.has_master() else ""
 
 
 def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
@@ -92,6 +97,9 @@ def as_text(status: Mapping[str, Any]) -> str:
         figures(status),
         f"target: {status['target_workers']} workers ({status['target_reason']})",
     ]
+    if status["time_limit_s"] is not None:
+        left_s = max(0.0, status["time_limit_s"] - status["elapsed_s"])
+        lines.append(f"time limit: {span(left_s)} of {span(status['time_limit_s'])} left")
     if status["shortage"]:
         lines.append(f"size: {status['shortage']}")
     if status["evaluation"]:
@@ -130,6 +138,8 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
         f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
         f"step {report['step']}/{report['steps_total'] or '?'}",
     ]
+    if line := deadline_line(report):
+        lines.append(line)
     if report["evaluation"]:
         lines.append(evaluation_line(report["evaluation"]))
     if report["checkpoint_step"] is not None:

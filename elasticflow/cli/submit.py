@@ -11,9 +11,9 @@ import msgspec
 
 from elasticflow.backend import load_cluster
 from elasticflow.cli.attach import attach_to
-from elasticflow.cli.folders import new_folder
 from elasticflow.cli.train import add_settings, settings
 from elasticflow.config import Config
+from elasticflow.dates import has_fields
 from elasticflow.errors import ConfigError
 from elasticflow.program import parse
 from elasticflow.run_dir import RunDir
@@ -26,7 +26,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     what = "a file of settings (.yaml), a program (.py), or both"
     parser.add_argument("names", metavar="CONFIG|PROGRAM", nargs="*", help=what)
     add_settings(parser)
-    parser.add_argument("--on", metavar="CLUSTER", help="slurm (default: the settings' backend)")
+    parser.add_argument("--on", metavar="CLUSTER", help="slurm or yarn (default: the settings' backend)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.add_argument("--attach", action="store_true", help="show the run until it is over")
@@ -37,7 +37,7 @@ def add_lead_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", metavar="PROGRAM", nargs="?")
     add_settings(parser)
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/slurm.yaml")
-    parser.add_argument("--on", metavar="CLUSTER", default="slurm", help="default: slurm")
+    parser.add_argument("--on", metavar="CLUSTER", default="slurm", help="slurm (default) or yarn")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
 
 
@@ -45,8 +45,6 @@ def submit(arguments: argparse.Namespace) -> int:
     """Prints the id of the job, and nothing else, on stdout."""
     chosen = _chosen(arguments)
     cluster = load_cluster(chosen.backend, "submit")
-    if not chosen.run_dir:
-        chosen = msgspec.structs.replace(chosen, run_dir=os.path.abspath(new_folder(chosen)))
     if arguments.dry_run:
         print(cluster.dry_run(chosen, arguments.resume), end="")
         return 0
@@ -67,12 +65,18 @@ def _chosen(arguments: argparse.Namespace) -> Config:
         raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
     arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
     chosen = settings(arguments)
-    parse(chosen.program)
+    if os.path.isabs(chosen.program):  # otherwise it is named as in the containers that have it
+        parse(chosen.program)
     return msgspec.structs.replace(chosen, backend=arguments.on or chosen.backend)
 
 
 def lead(arguments: argparse.Namespace) -> int:
     """Is the master of a run, until it is over; returns its exit code."""
+    if has_fields(arguments.run_dir or ""):
+        raise ConfigError(
+            f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "
+            "started again on another day has to find it again; name the folder, or use 'elasticflow submit'."
+        )
     if arguments.program:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)

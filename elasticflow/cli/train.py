@@ -28,7 +28,8 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
 from elasticflow.presence import is_alive, read_address, wait_until_over
 from elasticflow.program import parse
-from elasticflow.run_dir import EXIT_CODES, RunDir, last_line
+from elasticflow.run_dir import EXIT_CODES, RunDir, last_line, replace
+from elasticflow.storage.urls import is_url
 
 OPTIONS = {
     "workers": "how many workers, N or MIN..MAX",
@@ -39,10 +40,13 @@ OPTIONS = {
     "seed": "decides first values, order of records and random numbers",
     "threads": "threads a worker computes with",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
+    "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
     "checkpoint_every": "steps (500) or a time (30s, 5m) between checkpoints",
     "keep_checkpoints": "how many to keep",
     "snapshot_s": "seconds between snapshots in other servers' memory: what a lost server costs; 0: none",
     "client_gone": "when this command dies or its terminal closes: continue, or stop with a checkpoint",
+    "deadline": "when the run should be done, to be shown against its ETA: 06:00 (the next one), +8h, ...",
+    "time_limit": "stop with a checkpoint after so long: 90m, 8h",
     "max_quarantined": "how many records may be left out because the program raises on them",
     "run_dir": "folder of the run (default: runs/PROGRAM-N)",
     "port": "port of the master (default: any free one)",
@@ -53,6 +57,9 @@ METAVARS = {
     "snapshot_s": "S",
     "client_gone": "continue|stop",
     "data": "FILE",
+    "date": "DATE",
+    "deadline": "MOMENT",
+    "time_limit": "TIME",
     "run_dir": "DIR",
 }
 
@@ -83,11 +90,14 @@ def settings(arguments: argparse.Namespace) -> Config:
     options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
-    chosen = config.make(arguments.config, options)
+    chosen = config.make(arguments.config, options, {} if arguments.resume else None)
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
         before = msgspec.to_builtins(run.config())
-        chosen = config.make(arguments.config, {**options, "run_dir": str(run.path)}, before)
+        chosen = config.make(arguments.config, options, before)
+        chosen = msgspec.structs.replace(chosen, run_dir=str(run.path))
+        if is_url(run.path) and chosen.program == before["program"]:
+            return chosen  # the run has its program with it
     if not chosen.program:
         raise ConfigError("which program? Name a Python file that defines model() and forward().")
     return msgspec.structs.replace(chosen, program=os.path.abspath(chosen.program))
@@ -109,7 +119,7 @@ class _Folder:
                 raise RunError(
                     f"{path}: holds a run already; go on with it by --resume, or choose another --run-dir."
                 )
-            if (job := run.job_id()) is not None:  # it was on a cluster, and goes on here
+            if (job := run.host()) is not None:  # it was on a cluster, and goes on here
                 if is_alive(run):
                     raise RunError(f"{path}: this run is under way, in job {job.id} ({job.backend}).")
                 run.job.unlink()
@@ -128,12 +138,12 @@ class _Folder:
             lock = self.run.hold()
             try:
                 if self._fresh:
-                    for path in self.run.path.iterdir():
+                    for path in self.run.folder.iterdir():
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
                     for path in self._made:
                         path.rmdir()
                 else:
-                    self.run.settings.write_bytes(self._settings)
+                    replace(self.run.settings, self._settings)
             finally:
                 os.close(lock)
 
@@ -141,7 +151,7 @@ class _Folder:
 def _make_folder(chosen: Config, resume: bool) -> _Folder:
     """The folder that was named, or the first new one that nobody else takes at the same time."""
     if chosen.run_dir:
-        return _Folder(Path(chosen.run_dir), chosen, resume)
+        return _Folder(RunDir(chosen.run_dir).folder, chosen, resume)
     while True:
         path = new_folder(chosen)
         try:

@@ -11,11 +11,10 @@ import msgspec
 
 from elasticflow import checkpoint
 from elasticflow.cli.connection import ENDED, Connection
-from elasticflow.cli.progress import Display, duration, evaluation_line
+from elasticflow.cli.progress import Display, deadline_line, duration, evaluation_line
 from elasticflow.errors import RunError
 from elasticflow.presence import is_alive
 from elasticflow.run_dir import RunDir
-from elasticflow.storage import DirectoryStorage
 
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
@@ -58,17 +57,20 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
             print(f"faults: {faults_line(report)}")
     if report["quarantined"]:
         print(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if line := deadline_line(report):
+        print(line)
     if report["evaluations"]:
         print(evaluation_line(report["evaluations"][-1]))
     step = report["checkpoint_step"]
     if step is not None:
-        storage = DirectoryStorage(run.path)
+        storage = run.storage()
         print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
     if began:
         print(f"more: elasticflow report {run.path}")
     if report["state"] != "failed":
-        print(f"{report['state']}: {report['text']}")
+        goes_on = f": {run.resume_command}" if report["text"].endswith("--resume") else ""
+        print(f"{report['state']}: {report['text']}{goes_on}")
         return
     sys.stdout.flush()
     print(_users_part(report["traceback"], report["program"]), end="", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,13 +12,28 @@ from elasticflow.data.source import Array, Source, check_numbers, common_length,
 from elasticflow.errors import DataError
 
 
+class ArrayLike(Protocol):
+    """What is asked of an array: records by number."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Rows, axis: Literal[0]) -> Array:
+        """A new array of these records."""
+
+
 class ArraySource(Source):
     """Records in NumPy arrays (in memory or memory-mapped), any of which is equally cheap to read.
 
     what: names the source in errors. arrays: by column name, records along the first axis.
     """
 
-    def __init__(self, what: str, arrays: Mapping[str, Array], positional: bool = False) -> None:
+    def __init__(self, what: str, arrays: Mapping[str, ArrayLike], positional: bool = False) -> None:
         self.columns = tuple(
             make_column(f"{what}: column {name!r}", name, array.shape, array.dtype)
             for name, array in arrays.items()
@@ -33,7 +48,7 @@ class ArraySource(Source):
 
     def rows(self, numbers: Rows) -> dict[str, Array]:
         check_numbers(numbers, self.num_rows)
-        return {name: native(np.take(array, numbers, axis=0)) for name, array in self._arrays.items()}
+        return {name: native(array.take(numbers, axis=0)) for name, array in self._arrays.items()}
 
 
 class Arrays(ArraySource):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import matching_files
+from elasticflow.data.files import PAGE_BYTES, Bytes, File, map_files, matching_files
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
 
@@ -25,7 +25,7 @@ _ADVICE = (
 class _TextBlock(NamedTuple):
     """Whole lines of one file: bytes ``start..stop``, which hold ``num_rows`` rows from ``first_row`` on."""
 
-    path: str
+    file: File
     start: int
     stop: int
     first_row: int
@@ -53,31 +53,29 @@ class CSV(BlockSource):
         block_bytes: int = BLOCK_BYTES,
         **columns: str | Sequence[str],
     ) -> None:
-        paths = matching_files("CSV", pattern)
+        files = matching_files("CSV", pattern)
         what = f"CSV {os.fspath(pattern)}"
         self._delimiter = delimiter
-        self._header = _common_header(paths, delimiter)
+        self._header = _common_header(files, delimiter)
         self._wanted = Wanted(what, columns, self._header)
         self._types = _arrow_types(what, dtypes or {}, self._header)
-        self._blocks = [block for path in paths for block in index_lines(path, block_bytes)]
-        super().__init__(what, [block.num_rows for block in self._blocks], cache_bytes)
+        self._blocks = [block for file in files for block in index_lines(file, block_bytes)]
+        rows = [block.num_rows for block in self._blocks]
+        super().__init__(what, rows, cache_bytes, is_remote=files[0].is_remote)
 
     def read_block(self, number: int) -> Block:
         block = self._blocks[number]
-        with arrow_errors(self.block_name(number), _ADVICE):
-            with open(block.path, "rb") as file:
-                file.seek(block.start)
-                text = file.read(block.stop - block.start)
-            table = self._parse(text)
+        with block.file.unchanged(), arrow_errors(self.block_name(number), _ADVICE):
+            table = self._parse(block.file.read(block.start, block.stop))
         if not self.columns:  # the first block fixes the types of all
             self._types = {field.name: field.type for field in table.schema}
         return self._wanted.arrays(self.block_name(number), table)
 
     def block_name(self, number: int) -> str:
         block = self._blocks[number]
-        return f"{block.path}, rows {block.first_row}..{block.first_row + block.num_rows - 1}"
+        return f"{block.file}, rows {block.first_row}..{block.first_row + block.num_rows - 1}"
 
-    def _parse(self, text: bytes) -> Any:
+    def _parse(self, text: Bytes) -> Any:
         import pyarrow as pa
         import pyarrow.csv as pc
 
@@ -93,31 +91,29 @@ class CSV(BlockSource):
         )
 
 
-def _common_header(paths: Sequence[str], delimiter: str) -> list[str]:
+def _common_header(files: Sequence[File], delimiter: str) -> list[str]:
     """The column names, which all files share. Raises DataError if they do not, or have none."""
-    header = _header(paths[0], delimiter)
-    for path in paths[1:]:
-        other = _header(path, delimiter)
+    header, *others = map_files(lambda file: _header(file, delimiter), files)
+    for file, other in zip(files[1:], others, strict=True):
         if other != header:
             raise DataError(
-                f"{path}: the first line names the columns {other}, but in {paths[0]} {header}. "
+                f"{file}: the first line names the columns {other}, but in {files[0]} {header}. "
                 "All files of one source must have the same columns."
             )
     return header
 
 
-def _header(path: str, delimiter: str) -> list[str]:
-    with open(path, "rb") as file:
-        line = file.readline()
+def _header(file: File, delimiter: str) -> list[str]:
+    line = first_line(file)
     try:
         names = next(csv.reader([line.decode("utf-8-sig")], delimiter=delimiter), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the first line is no list of column names: {error}.") from error
+        raise DataError(f"{file}: the first line is no list of column names: {error}.") from error
     if not names:
-        raise DataError(f"{path}: the first line is empty. It must name the columns.")
+        raise DataError(f"{file}: the first line is empty. It must name the columns.")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise DataError(f"{path}: two columns are named {twice[0]!r}. Names must be unique.")
+        raise DataError(f"{file}: two columns are named {twice[0]!r}. Names must be unique.")
     return names
 
 
@@ -137,23 +133,26 @@ def _arrow_types(what: str, dtypes: Mapping[str, str], header: Sequence[str]) ->
     return types
 
 
-def index_lines(path: str, block_bytes: int) -> Iterator[_TextBlock]:
+def first_line(file: File) -> bytes:
+    """With its line break."""
+    with file.buffered(PAGE_BYTES) as opened:
+        return opened.readline()
+
+
+def index_lines(file: File, block_bytes: int) -> Iterator[_TextBlock]:
     """The lines after the first, in blocks of about ``block_bytes`` that end where lines end.
 
     One pass over the file in large reads. Blocks without a row (blank lines only) are left out.
     """
-    with open(path, "rb") as file:
-        file.readline()
-        start, row, rest, at_end = file.tell(), 1, b"", False
-        while not at_end:
-            fresh = file.read(block_bytes)
-            at_end = len(fresh) < block_bytes
-            text = rest + fresh
-            cut = len(text) if at_end else text.rfind(b"\n") + 1
-            num_rows = count_rows(text[:cut])
-            if num_rows:
-                yield _TextBlock(path, start, start + cut, row, num_rows)
-            start, row, rest = start + cut, row + num_rows, text[cut:]
+    start, row, rest = len(first_line(file)), 1, b""
+    for fresh in file.pieces(start, block_bytes):
+        at_end = len(fresh) < block_bytes
+        text = rest + fresh
+        cut = len(text) if at_end else text.rfind(b"\n") + 1
+        num_rows = count_rows(text[:cut])
+        if num_rows:
+            yield _TextBlock(file, start, start + cut, row, num_rows)
+        start, row, rest = start + cut, row + num_rows, text[cut:]
 
 
 def count_rows(text: bytes) -> int:

@@ -1,32 +1,388 @@
-"""Finding the files that a source names."""
+"""Finding and reading the files that a source names: local ones by path, those in HDFS by URL.
+
+A file in HDFS is read range by range, each by a request of its own: between two reads nothing is open.
+"""
 
 from __future__ import annotations
 
 import glob
+import io
 import os
+import posixpath
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
-from elasticflow.errors import DataError
+import numpy as np
+
+from elasticflow.data.threads import Result, map_ahead
+from elasticflow.errors import ConfigError, DataError, UnreadableError
+
+if TYPE_CHECKING:
+    from elasticflow.storage.webhdfs import Status, WebHdfs
+
+SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
+PATIENCE_S = 60.0
+"""How long a read is tried again while HDFS does not answer."""
+PAGE_BYTES = 64 << 10
+"""What is read at least where a file is read in bits: headers, indexes. These pages are kept."""
+MOST_PAGES = 64
+HOLE_BYTES = 1 << 20
+"""Ranges that lie closer together are read at once: a request takes as long as reading so much."""
+
+Bytes: TypeAlias = "bytes | memoryview"
+Range = tuple[int, int]
+"""First byte, and the one after the last."""
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://[^/]*")
+_URL_OF_PATH = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 
-def existing_file(kind: str, path: str | os.PathLike[str]) -> str:
-    """The path of one file. Raises DataError if there is none."""
+class File(ABC):
+    """A file of records, by its path or URL. Keeps nothing open."""
+
+    is_remote = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    @abstractmethod
+    def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
+        """To read and seek in. ranges: what will be read in any case; a remote file reads it at once."""
+
+    def buffered(self, size: int) -> BinaryIO:
+        """As ``open``, for small reads from front to back: a remote file is read ``size`` bytes at a time."""
+        return self.open()
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Bytes:
+        """These bytes."""
+
+    @abstractmethod
+    def pieces(self, start: int, size: int) -> Iterator[Bytes]:
+        """All bytes from ``start`` on, ``size`` at a time; the last piece is shorter, perhaps empty."""
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Within it, a DataError becomes an UnreadableError if the file is not what it was when found."""
+        yield
+
+
+class LocalFile(File):
+    """A file of this machine's, or of a file system that is mounted here."""
+
+    def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
+        return open(self.name, "rb")
+
+    def read(self, start: int, stop: int) -> Bytes:
+        with open(self.name, "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+    def pieces(self, start: int, size: int) -> Iterator[Bytes]:
+        with open(self.name, "rb") as file:
+            file.seek(start)
+            piece = file.read(size)
+            while len(piece) == size:
+                yield piece
+                piece = file.read(size)
+            yield piece
+
+
+class RemoteFile(File):
+    """A file in HDFS.
+
+    What reading raises is an UnreadableError: the medium does not answer, or the file has changed.
+    A file that may not be read at all raises DataError the first time.
+    """
+
+    is_remote = True
+
+    def __init__(self, name: str, client: WebHdfs, status: Status) -> None:
+        super().__init__(name)
+        self._client = client
+        self._found = status
+        self._was_read = False
+        self._pages: dict[int, Bytes] = {}
+
+    @property
+    def length(self) -> int:
+        """In bytes, when the file was found."""
+        return self._found.length
+
+    def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
+        parts = {start: self.read(start, stop) for start, stop in joined(ranges)}
+        return cast(BinaryIO, _Ranged(self, parts))
+
+    def buffered(self, size: int) -> BinaryIO:
+        return io.BufferedReader(_Ranged(self, {}), size)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        buffer = np.empty(max(0, min(stop, self.length) - start), np.uint8).data
+        self.read_into(start, buffer)
+        return buffer
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fills the buffer."""
+        if not len(buffer):
+            return
+        try:
+            count = self._client.read_into(self._found.path, start, buffer)
+        except OSError as error:
+            raise self._lost(error) from error
+        if count < len(buffer):
+            raise self._lost(EOFError(f"{count} of the {len(buffer)} bytes from {start} on came"))
+        self._was_read = True
+
+    def read_paged(self, start: int, stop: int) -> Bytes:
+        """The same as ``read``, from pages that are kept."""
+        stop = min(stop, self.length)
+        numbers = range(start // PAGE_BYTES, -(-stop // PAGE_BYTES))
+        pages = [self._pages.get(number) for number in numbers]
+        if None in pages:
+            first = numbers.start * PAGE_BYTES
+            text = bytes(self.read(first, numbers.stop * PAGE_BYTES))
+            for number in numbers:
+                self._pages[number] = text[number * PAGE_BYTES - first :][:PAGE_BYTES]
+            while len(self._pages) > MOST_PAGES:
+                self._pages.pop(next(iter(self._pages)), None)
+        else:
+            text = b"".join(page for page in pages if page)
+        return text[start - numbers.start * PAGE_BYTES :][: stop - start]
+
+    def pieces(self, start: int, size: int) -> Iterator[Bytes]:
+        starts = range(start, max(start, self.length) + 1, size)  # at the very end: an empty piece
+        return map_ahead(lambda first: self.read(first, first + size), starts)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        try:
+            yield
+        except UnreadableError:
+            raise
+        except DataError as error:
+            if change := self._change():
+                raise UnreadableError(f"{self}: {change}") from error
+            raise
+
+    def _lost(self, error: Exception) -> DataError:
+        """What to say of an error in reading."""
+        text = f"{self}: {self._change() or f'cannot be read: {error}'}"
+        refused = isinstance(error, (PermissionError, FileNotFoundError))
+        return DataError(text) if refused and not self._was_read else UnreadableError(text)
+
+    def _change(self) -> str:
+        """What is different from when the file was found; "" if nothing is, or nobody says."""
+        advice = "A run's data must stay as it is; write new data under a new name, and start again."
+        try:
+            now = self._client.status(self._found.path)
+        except FileNotFoundError:
+            return f"is no longer there. {advice}"
+        except OSError:
+            return ""
+        found = self._found
+        if (now.length, now.modified_at, now.id) == (found.length, found.modified_at, found.id):
+            return ""
+        return (
+            f"has changed since it was opened: {now.length} bytes instead of {found.length}, modified "
+            f"{now.modified_at - found.modified_at:.1f} s later. {advice}"
+        )
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges that cover the given ones; those with small holes between them become one."""
+    result: list[Range] = []
+    for start, stop in sorted(ranges):
+        if result and start - result[-1][1] <= HOLE_BYTES:
+            result[-1] = result[-1][0], max(stop, result[-1][1])
+        else:
+            result.append((start, stop))
+    return result
+
+
+class _Ranged(io.RawIOBase):
+    """A remote file to seek in. parts: what of it is here already, by its first byte."""
+
+    def __init__(self, file: RemoteFile, parts: dict[int, Bytes]) -> None:
+        self._file = file
+        self._parts = parts
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.length}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """A view where the bytes are here already: pyarrow reads on without copying them."""
+        left = max(0, self._file.length - self._position)
+        size = left if size is None or size < 0 else min(size, left)
+        data = self._here(size)
+        if data is None:
+            reads = self._file.read if size >= PAGE_BYTES else self._file.read_paged
+            data = reads(self._position, self._position + size)
+        self._position += size
+        return cast(bytes, data)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        size = min(len(view), max(0, self._file.length - self._position))
+        if size < PAGE_BYTES or self._here(size) is not None:
+            view[:size] = self.read(size)
+        else:
+            self._file.read_into(self._position, view[:size])
+            self._position += size
+        return size
+
+    def _here(self, size: int) -> Bytes | None:
+        for start, part in self._parts.items():
+            if start <= self._position and self._position + size <= start + len(part):
+                return memoryview(part)[self._position - start :][:size]
+        return None
+
+
+def existing_file(kind: str, path: str | os.PathLike[str]) -> File:
+    """One file. Raises DataError if there is none."""
     path = os.fspath(path)
+    if is_url(kind, path):
+        return _Folders(kind, path).existing_file()
     if os.path.isfile(path):
-        return path
+        return LocalFile(path)
     if os.path.isdir(path):
         raise DataError(f"{kind}: {path} is a directory, not a file.")
     raise DataError(f"{kind}: there is no file {path} (looked from {os.getcwd()}).")
 
 
-def matching_files(kind: str, pattern: str | os.PathLike[str]) -> list[str]:
+def matching_files(kind: str, pattern: str | os.PathLike[str]) -> list[File]:
     """The files that a glob pattern (``**`` included) or a path names, sorted by name.
 
     Raises DataError if there are none.
     """
     pattern = os.fspath(pattern)
+    if is_url(kind, pattern):
+        return _Folders(kind, pattern).matching_files()
     if not glob.has_magic(pattern) or os.path.exists(pattern):
         return [existing_file(kind, pattern)]
     found = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
     if not found:
         raise DataError(f"{kind}: no file matches {pattern} (looked from {os.getcwd()}).")
-    return found
+    return [LocalFile(path) for path in found]
+
+
+def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[Result]:
+    """As ``map``; several at a time where files answer with a delay."""
+    return map_ahead(act, files) if files[0].is_remote else map(act, files)
+
+
+def is_url(kind: str, path: str) -> bool:
+    """Whether this names something in HDFS. Raises DataError for URLs of other kinds."""
+    if url := _URL.match(path):
+        if url["scheme"] not in SCHEMES:
+            allowed = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise DataError(
+                f"{kind}: {path} is a URL that cannot be read. Allowed are {allowed} and paths of mounted "
+                "file systems."
+            )
+        return True
+    if _URL_OF_PATH.match(path):
+        raise DataError(
+            f"{kind}: {path} was a URL, and has lost a slash. Give it as text: pathlib.Path is for paths."
+        )
+    return False
+
+
+class _Folders:
+    """What a URL or a pattern of URLs names in HDFS."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        from elasticflow.storage.webhdfs import WebHdfs
+
+        self._kind, self._url = kind, url
+        try:
+            self._client, self._path = WebHdfs.of(url, patience_s=PATIENCE_S)
+        except ConfigError as error:
+            raise DataError(f"{kind}: {url}: {error}") from error
+
+    def existing_file(self) -> File:
+        with self._told():
+            return self._file(self._client.status(self._path))
+
+    def matching_files(self) -> list[File]:
+        with self._told():
+            if not glob.has_magic(self._path) or self._exists():
+                return [self._file(self._client.status(self._path))]
+            found = self._matching()
+        if not found:
+            raise DataError(f"{self._kind}: no file matches {self._url}.")
+        return [self._file(status) for status in sorted(found, key=lambda status: status.path)]
+
+    def _matching(self) -> list[Status]:
+        """Files that fit the pattern, as ``glob`` has it: no hidden ones, unless the pattern says so."""
+        *parts, last = [part for part in self._path.split("/") if part]
+        if last == "**":
+            parts, last = [*parts, last], "*"
+        folders = ["/"]
+        for part in parts:
+            folders = list(dict.fromkeys(each for folder in folders for each in self._folders(folder, part)))
+        return [one for folder in folders for one in self._fitting(folder, last) if not one.is_dir]
+
+    def _folders(self, folder: str, part: str) -> Iterator[str]:
+        """Those that one part of the pattern leads to; ``**``: this one, and all below it."""
+        if part == "**":
+            yield folder
+        if not glob.has_magic(part):
+            yield posixpath.join(folder, part)
+            return
+        for one in self._fitting(folder, part):
+            if one.is_dir:
+                yield from self._folders(one.path, part) if part == "**" else [one.path]
+
+    def _fitting(self, folder: str, part: str) -> list[Status]:
+        try:
+            there = self._client.list(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        shown = part.startswith(".")
+        return [
+            one for one in there if fnmatchcase(one.name, part) and (shown or not one.name.startswith("."))
+        ]
+
+    def _exists(self) -> bool:
+        try:
+            return not self._client.status(self._path).is_dir
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _file(self, status: Status) -> File:
+        authority = _URL.match(self._url)
+        assert authority is not None
+        name = authority[0] + status.path
+        if status.is_dir:
+            raise DataError(f"{self._kind}: {name} is a directory, not a file.")
+        return RemoteFile(name, self._client, status)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(f"{self._kind}: there is no file {self._url}.") from error
+        except PermissionError as error:
+            raise DataError(f"{self._kind}: {self._url} may not be read: {error}") from error
+        except OSError as error:
+            raise UnreadableError(f"{self._kind}: {self._url} cannot be read: {error}") from error

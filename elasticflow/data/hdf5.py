@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import existing_file
+from elasticflow.data.files import File, Range, existing_file
+from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, common_length, make_column, native
 from elasticflow.errors import DataError
 
@@ -31,39 +34,83 @@ class HDF5(BlockSource):
         block_bytes: int = BLOCK_BYTES,
         **names: str,
     ) -> None:
-        self._path = existing_file("HDF5", path)
-        what = f"HDF5 file {self._path}"
-        with _opened(self._path) as file:
+        self._file = existing_file("HDF5", path)
+        what = f"HDF5 file {self._file}"
+        self._chunks: dict[str, _Chunks] = {}
+        with _opened(self._file) as file:
             self._names = choose_names(what, "dataset", names, _datasets(file, names))
             datasets = {column: file[name] for column, name in self._names.items()}
             for name, dataset in datasets.items():
                 _check(f"{what}: dataset {self._names[name]!r}", name, dataset)
             num_rows = common_length(what, {self._names[name]: len(d) for name, d in datasets.items()})
             per_block = _rows_per_block(list(datasets.values()), num_rows, block_bytes)
+            if self._file.is_remote:
+                self._chunks = {column: _Chunks.of(dataset) for column, dataset in datasets.items()}
         starts = range(0, num_rows, per_block)
-        super().__init__(what, [min(per_block, num_rows - start) for start in starts], cache_bytes)
+        rows = [min(per_block, num_rows - start) for start in starts]
+        super().__init__(what, rows, cache_bytes, is_remote=self._file.is_remote)
 
     def read_block(self, number: int) -> Block:
-        start, stop = self.block_starts[number], self.block_starts[number + 1]
-        with _opened(self._path) as file:
+        start, stop = self.block_starts[number : number + 2].tolist()
+        ranges = [each for chunks in self._chunks.values() for each in chunks.ranges(start, stop)]
+        with _opened(self._file, ranges) as file:
             return {column: _read(file[name], start, stop) for column, name in self._names.items()}
 
     def block_name(self, number: int) -> str:
         return f"{self.what}, rows {self.block_starts[number]}..{self.block_starts[number + 1]}"
 
 
+class _Chunks(NamedTuple):
+    """Where the chunks of a dataset lie in the file, in the order of their first rows.
+
+    ``num_rows``: of each chunk; 0 for rows that lie one after the other, of which only the first is given.
+    Empty where the bytes lie elsewhere, as those of strings do.
+    """
+
+    first_rows: Rows
+    num_rows: int
+    starts: Rows
+    sizes: Rows
+
+    @classmethod
+    def of(cls, dataset: Any) -> _Chunks:
+        found: list[tuple[int, int, int]] = []
+        if dataset.chunks:
+            dataset.id.chunk_iter(lambda one: found.append((one.chunk_offset[0], one.byte_offset, one.size)))
+            found.sort()
+        elif offset := dataset.id.get_offset():
+            size = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+            found = [(0, offset, size)]
+        table = np.array(found, np.int64).reshape(-1, 3)
+        return cls(table[:, 0], dataset.chunks[0] if dataset.chunks else 0, table[:, 1], table[:, 2])
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        """Of the file, for these rows."""
+        if not len(self.starts):
+            return []
+        if not self.num_rows:
+            offset, size = int(self.starts[0]), int(self.sizes[0])
+            return [(offset + start * size, offset + stop * size)]
+        first = np.searchsorted(self.first_rows, start - self.num_rows, side="right")
+        last = np.searchsorted(self.first_rows, stop, side="left")
+        places = zip(self.starts[first:last].tolist(), self.sizes[first:last].tolist(), strict=True)
+        return [(place, place + size) for place, size in places]
+
+
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(file: File, ranges: Sequence[Range] = ()) -> Iterator[Any]:
     """The open file. Raises DataError for what HDF5 cannot read, now or inside the ``with``."""
     import h5py
 
-    try:
-        with h5py.File(path, "r", locking="best-effort") as file:
-            yield file
-    except (OSError, KeyError) as error:
-        raise DataError(
-            f"HDF5 file {path} is damaged or is no HDF5 file: {error}. Write it again."
-        ) from error
+    options = {} if file.is_remote else {"locking": "best-effort"}
+    with file.unchanged():
+        try:
+            with h5py.File(file.open(ranges) if file.is_remote else file.name, "r", **options) as opened:
+                yield opened
+        except (OSError, KeyError) as error:
+            raise DataError(
+                f"HDF5 file {file} is damaged or is no HDF5 file: {error}. Write it again."
+            ) from error
 
 
 def _datasets(file: Any, names: dict[str, str]) -> list[str]:

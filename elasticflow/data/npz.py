@@ -1,4 +1,4 @@
-"""Records in NumPy's ``.npz`` files, memory-mapped where they are stored uncompressed."""
+"""Records in NumPy's ``.npz`` files, memory-mapped where they are stored uncompressed in a local file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elasticflow.data.arrays import ArraySource
-from elasticflow.data.files import existing_file
+from elasticflow.data.arrays import ArrayLike, ArraySource
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.files import PAGE_BYTES, File, existing_file
+from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, make_column
 from elasticflow.errors import DataError
 
@@ -27,21 +29,28 @@ class NPZ(ArraySource):
 
     ``NPZ("digits.npz", x="images", y="labels")``: column name = array in the file; without keywords,
     every array is a column. Arrays of ``savez`` are memory-mapped and may be larger than memory;
-    compressed ones are loaded. Pickled objects are never loaded.
+    compressed ones are loaded. In HDFS, arrays of ``savez`` are read in blocks, of which ``cache_bytes``
+    are kept, and compressed ones are loaded if they have room there. Pickled objects are never loaded.
     Raises DataError if the file is missing, damaged or no NPZ file, or an array is missing or unfit.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **names: str) -> None:
-        path = existing_file("NPZ", path)
-        what = f"NPZ file {path}"
-        try:
-            with zipfile.ZipFile(path) as archive:
-                there = [name.removesuffix(".npy") for name in archive.namelist()]
-                chosen = choose_names(what, "array", names, there)
-                arrays = {column: _member(path, archive, entry) for column, entry in chosen.items()}
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, struct.error) as error:
-            raise DataError(f"{what} is damaged or is no NPZ file: {error}. Write it again.") from error
-        super().__init__(what, arrays)
+    def __init__(self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, **names: str) -> None:
+        file = existing_file("NPZ", path)
+        what = f"NPZ file {file}"
+        with file.unchanged():
+            try:
+                with file.buffered(BLOCK_BYTES) as opened, zipfile.ZipFile(opened) as archive:
+                    there = [name.removesuffix(".npy") for name in archive.namelist()]
+                    chosen = choose_names(what, "array", names, there)
+                    found = {column: _Member.of(file, archive, entry) for column, entry in chosen.items()}
+                    smallest = sorted(found, key=lambda column: found[column].num_bytes)
+                    arrays: dict[str, ArrayLike] = {}
+                    for column in smallest:
+                        arrays[column] = found[column].array(archive, cache_bytes)
+                        cache_bytes = max(0, cache_bytes - found[column].num_bytes)
+            except (zipfile.BadZipFile, zlib.error, OSError, EOFError, struct.error) as error:
+                raise DataError(f"{what} is damaged or is no NPZ file: {error}. Write it again.") from error
+        super().__init__(what, {column: arrays[column] for column in chosen})
 
 
 class _Header(NamedTuple):
@@ -54,22 +63,76 @@ class _Header(NamedTuple):
     """Bytes before the first element."""
 
 
-def _member(path: str, archive: zipfile.ZipFile, name: str) -> Array:
-    """One array of the file, mapped if it can be, else loaded.
+class _Member(NamedTuple):
+    """One array of a file."""
 
-    Raises DataError if it holds Python objects, is no array, or is shorter than it says.
+    what: str
+    file: File
+    info: zipfile.ZipInfo
+    header: _Header
+    num_bytes: int
+
+    @classmethod
+    def of(cls, file: File, archive: zipfile.ZipFile, name: str) -> _Member:
+        """Raises DataError if it holds Python objects, is no array, or is shorter than it says."""
+        what = f"NPZ file {file}: array {name!r}"
+        info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
+        header = _header(what, archive, info)
+        make_column(what, name, header.shape, header.dtype)
+        num_bytes = header.dtype.itemsize * math.prod(header.shape)
+        if header.length + num_bytes > info.file_size:
+            raise DataError(f"{what} is cut short: {num_bytes} bytes expected. Write the file again.")
+        return cls(what, file, info, header, num_bytes)
+
+    def array(self, archive: zipfile.ZipFile, cache_bytes: int) -> ArrayLike:
+        """Mapped, or read in blocks, if it can be; else loaded.
+
+        Raises DataError if it cannot, and is too large for the cache of a remote file.
+        """
+        if self.info.compress_type == zipfile.ZIP_STORED and self.num_bytes:
+            start = _data_start(self.file, self.info) + self.header.length
+            if not self.file.is_remote:
+                return _mapped(self.file.name, start, self.header)
+            if not self.header.fortran:
+                return _Stored(self, start, cache_bytes)
+        if self.file.is_remote and self.num_bytes > cache_bytes:
+            raise DataError(
+                f"{self.what} can only be loaded as a whole, as it is compressed or in Fortran order: "
+                f"{self.num_bytes} bytes, and {cache_bytes} of cache_bytes are left. Write it with "
+                "numpy.savez in C order, or give NPZ more cache_bytes."
+            )
+        with archive.open(self.info) as member:
+            return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
+
+
+class _Stored(BlockSource):
+    """An array that lies uncompressed in a remote file. Any row may be wanted next, as if it were mapped.
+
+    Where the cache cannot hold all of it, blocks are small: little is read beside what is wanted.
     """
-    what = f"NPZ file {path}: array {name!r}"
-    info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
-    header = _header(what, archive, info)
-    make_column(what, name, header.shape, header.dtype)
-    num_bytes = header.dtype.itemsize * math.prod(header.shape)
-    if header.length + num_bytes > info.file_size:
-        raise DataError(f"{what} is cut short: {num_bytes} bytes expected. Write the file again.")
-    if info.compress_type == zipfile.ZIP_STORED and num_bytes:
-        return _mapped(path, _data_start(path, info) + header.length, header)
-    with archive.open(info) as member:
-        return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
+
+    def __init__(self, member: _Member, start: int, cache_bytes: int) -> None:
+        self.shape, self.dtype = member.header.shape, member.header.dtype
+        self._file, self._first_byte = member.file, start
+        self._row_bytes = member.num_bytes // self.shape[0]
+        block_bytes = BLOCK_BYTES if member.num_bytes <= cache_bytes else PAGE_BYTES
+        per_block = max(1, block_bytes // self._row_bytes)
+        starts = range(0, self.shape[0], per_block)
+        rows = [min(per_block, self.shape[0] - start) for start in starts]
+        super().__init__(member.what, rows, cache_bytes, is_remote=True)
+
+    def read_block(self, number: int) -> Block:
+        rows = self.block_starts[number : number + 2]
+        first, last = (self._first_byte + rows * self._row_bytes).tolist()
+        array = np.frombuffer(self._file.read(first, last), self.dtype)
+        return {"": array.reshape(-1, *self.shape[1:])}
+
+    def block_name(self, number: int) -> str:
+        return f"{self.what}, rows {self.block_starts[number]}..{self.block_starts[number + 1]}"
+
+    def take(self, indices: Rows, axis: Literal[0]) -> Array:
+        """A new array of these rows."""
+        return self.rows(indices)[""]
 
 
 def _header(what: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
@@ -89,9 +152,8 @@ def _mapped(path: str, start: int, header: _Header) -> Array:
     return np.asarray(np.memmap(path, header.dtype, "r", start, header.shape, order))
 
 
-def _data_start(path: str, info: zipfile.ZipInfo) -> int:
+def _data_start(file: File, info: zipfile.ZipInfo) -> int:
     """Where a member's bytes start. Its own header says so: the directory's extra field may differ."""
-    with open(path, "rb") as file:
-        file.seek(info.header_offset)
-        _, name_length, extra_length = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    header = file.read(info.header_offset, info.header_offset + _LOCAL_HEADER.size)
+    _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     return int(info.header_offset + _LOCAL_HEADER.size + name_length + extra_length)

@@ -94,7 +94,7 @@ def open_path(path: str) -> Source:
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in _BY_SUFFIX and glob.has_magic(path):
-        suffix = os.path.splitext(matching_files("data", path)[0])[1].lower()
+        suffix = os.path.splitext(matching_files("data", path)[0].name)[1].lower()
     if suffix not in _BY_SUFFIX:
         raise DataError(f"data {path}: unknown suffix {suffix!r}. Known are {', '.join(_BY_SUFFIX)}.")
     return _BY_SUFFIX[suffix](path)

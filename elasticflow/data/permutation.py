@@ -61,7 +61,7 @@ class Shuffle:
         self.seed = seed
         self.window_blocks = window_blocks
         self._block_starts = _checked_blocks(block_starts, num_rows)
-        self._windows: tuple[int, _Windows] | None = None  # of the epoch asked for last
+        self._windows: dict[int, _Windows] = {}  # of the epochs asked for last
 
     def rows(self, epoch: int, start: int, stop: int) -> Rows:
         """(stop - start,) row numbers at positions ``start..stop`` of the epoch's order.
@@ -92,13 +92,24 @@ class Shuffle:
     def _permute(self, epoch: int, window: int, size: int, start: int, stop: int) -> Words:
         return permute(np.arange(start, stop, dtype=np.uint64), size, _keys(self.seed, epoch, window))
 
+    def next_window(self, epoch: int, position: int) -> Rows:
+        """The first row of each block of the window after that of a position; none in the last window."""
+        if self._block_starts is None:
+            return np.empty(0, np.int64)
+        windows = self._of_epoch(epoch)
+        window = int(np.searchsorted(windows.starts, position, side="right"))
+        blocks = slice(window * self.window_blocks, (window + 1) * self.window_blocks)
+        rows: Rows = windows.block_places[blocks] + windows.shifts[blocks]
+        return rows
+
     def _of_epoch(self, epoch: int) -> _Windows:
-        if self._windows is None or self._windows[0] != epoch:
+        if epoch not in self._windows:
             assert self._block_starts is not None
             num_blocks = len(self._block_starts) - 1
             order = self._permute(epoch, _ALL_WINDOWS, num_blocks, 0, num_blocks).astype(np.int64)
-            self._windows = (epoch, _lay_out(self._block_starts, order, self.window_blocks))
-        return self._windows[1]
+            self._windows = dict([*self._windows.items()][-1:])  # while one ends, the next is looked at
+            self._windows[epoch] = _lay_out(self._block_starts, order, self.window_blocks)
+        return self._windows[epoch]
 
 
 class _Windows(NamedTuple):

@@ -57,6 +57,9 @@ class Source(ABC):
         Raises IndexError for a number out of range, DataError if a file turns out to be damaged.
         """
 
+    def prefetch(self, numbers: Rows) -> None:  # noqa: B027  (most sources have nothing to gain)
+        """Says which records are wanted soon, so that a slow medium can begin. Never waits, never raises."""
+
     def __len__(self) -> int:
         return self.num_rows
 

@@ -3,15 +3,14 @@ membership, never for a step. It may lag behind; what it does not tell, the memb
 
 from __future__ import annotations
 
-import secrets
 import threading
-from pathlib import Path
 
 import msgspec
 
 from elasticflow.errors import RunError
 from elasticflow.master.state import Memory
 from elasticflow.master.status import StoryMemory
+from elasticflow.run_dir import RunPath, replace
 from elasticflow.storage.background import Background
 
 
@@ -24,7 +23,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     story: StoryMemory
 
 
-def read_journal(path: Path) -> Journal | None:
+def read_journal(path: RunPath) -> Journal | None:
     """What the last master wrote down; None if nothing. Raises RunError if that cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Journal)
@@ -37,7 +36,7 @@ def read_journal(path: Path) -> Journal | None:
 class JournalWriter:
     """Writes in the background: no hanging disk holds up who writes. Only the newest counts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: RunPath) -> None:
         self._path = path
         self._background = Background(patience_s=float("inf"))
         self._waiting: tuple[int, bytes] | None = None
@@ -80,7 +79,5 @@ class JournalWriter:
         """Never puts an older journal in the place of a newer one."""
         with self._lock:
             if number > self._written:
-                temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
-                temporary.write_bytes(data)
-                temporary.replace(self._path)
+                replace(self._path, data)
                 self._written = number

@@ -63,7 +63,6 @@ from elasticflow.messages import (
 )  # fmt: skip
 from elasticflow.run_dir import Address, RunDir, publish
 from elasticflow.settings import MemberSettings
-from elasticflow.storage import DirectoryStorage
 from elasticflow.storage.background import Background
 from elasticflow.strategies import load_strategy
 from elasticflow.transport import Context, ControlListener, admit_only_members, poll_ms
@@ -95,7 +94,7 @@ class Master:
         term: int | None,
     ) -> None:
         self._run, self._config = run, config
-        self._storage = DirectoryStorage(run.path)
+        self._storage = run.storage()
         self._fence = Fence(self._storage, term, LOOK_S, config.storage_patience_s) if term else None
         load_strategy(config.strategy)
         before = read_journal(run.journal) if again else None
@@ -109,9 +108,14 @@ class Master:
         self._backend = load_backend(config.backend)(config, str(run.path))
         self._listener = _listen(context, keys, self._backend.host, config.port, before)
         self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
-        self._state = MasterState(config, restored=restored, memory=before.memory if before else None)
         start_step = self._manifest.step if self._manifest else 0
         self._story = Story(config, str(run.path), start_step, before.story if before else None)
+        self._state = MasterState(
+            config,
+            restored=restored,
+            memory=before.memory if before else None,
+            stop_at_s=self._story.stop_at_s,
+        )
         self._background = Background(config.storage_patience_s)
         self._journal = JournalWriter(run.journal)
         self._routes: dict[str, bytes] = {}
@@ -160,6 +164,7 @@ class Master:
             self._excuse(time.monotonic() - self._woken_s)
             self._handle(ev.TimeEvent())
             self._tell_size()
+            self._tell_outlook()
             self._answer_watchers()
         return self._farewell(self._end)
 
@@ -243,6 +248,12 @@ class Master:
             self._size = size
             self._story.sized(*size)
             self._news += 1
+
+    def _tell_outlook(self) -> None:
+        """Says that the run is going to miss its deadline, or is not any more, when that changes."""
+        if self._end is None and (note := self._story.outlook()):
+            self._note(note.kind, note.text)
+            self._journal.write(self._remembered())
 
     def _lose_client(self) -> None:
         """Whoever started the run is gone, or has let go of it."""

@@ -116,6 +116,7 @@ class MasterState:
 
     restored: (training step, tick, quarantine) of the checkpoint to go on from, or None.
     memory: of the master before this one, to ``adopt`` its members.
+    stop_at_s: when the run's time limit is over; None: it has none.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class MasterState:
         *,
         restored: tuple[int, int, tuple[Excluded, ...]] | None = None,
         memory: Memory | None = None,
+        stop_at_s: float | None = None,
     ) -> None:
         self.config = config
         self.state = RunState.STARTING
@@ -149,6 +151,7 @@ class MasterState:
         self._inherited: frozenset[str] = frozenset()
         """Members that may know of a generation that was not written down."""
         self._cut_s: float | None = None
+        self._stop_at_s = stop_at_s
         self._move_by_s: float | None = None
         """When this master must have handed over; None: it may stay."""
         self._moving_cut = False
@@ -867,6 +870,8 @@ class MasterState:
         for member in [*self.of("server"), *self.of("worker")]:
             if member.name in self.members and not self.ended:
                 actions += self._check_alive(member, now_s)
+        if now_s >= self._limit_s() and not self.ended:
+            actions += self._on_stop(StopEvent(f"its time limit of {self.config.time_limit} is over"), now_s)
         if self.ended:
             return actions
         actions += self._check_expiries(now_s)
@@ -906,7 +911,12 @@ class MasterState:
             times.append(self._cut_due_s())
         times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
         times += [] if self._move_by_s is None else [self._move_by_s]
+        times.append(self._limit_s())
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
+
+    def _limit_s(self) -> float:
+        """When the time limit has the run end from here."""
+        return float("inf") if self._stop_at_s is None or self.stop_reason else self._stop_at_s
 
     def _cut_due_s(self) -> float:
         """When the next checkpoint is to be ordered from here."""

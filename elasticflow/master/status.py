@@ -15,15 +15,19 @@ from typing import Any
 
 import msgspec
 
+from elasticflow import dates
 from elasticflow.config import Config
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.costs import KEPT, Fault, Faults
-from elasticflow.master.members import Member
+from elasticflow.master.members import Member, RunState
+from elasticflow.master.outlook import Outlook, look
 from elasticflow.master.state import MasterState
 from elasticflow.messages import Progress, Usage, Written
 from elasticflow.schedule import Schedule
 
 RATE_WINDOW_S = 5.0
+LOOK_S = 1.0
+"""Seconds between two looks at whether the deadline will be kept."""
 SHOWN = 50
 """So many events, evaluations, faults, ... are in a status; ``KEPT`` of each are in the report."""
 MOST_USAGES = 200
@@ -94,6 +98,8 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     num_ready: int = 0
     blocked_s: float = 0.0
     """Seconds of workers for which checkpoints kept them."""
+    outlook: Outlook = Outlook()
+    """Whether the deadline will be kept."""
 
 
 def _sum(usages: list[Usage]) -> Usage:
@@ -120,7 +126,7 @@ class Story:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._config, self._run_dir, self._clock = config, run_dir, clock
+        self._config, self._run_dir, self._clock, self._wall = config, run_dir, clock, wall
         window_s = config.suspect_s + config.heartbeat_s
         self._memory = remembered or StoryMemory(
             started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s)
@@ -129,6 +135,14 @@ class Story:
         passed_s = max(self._memory.time_s, wall() - self._memory.started_at)
         self._origin_s = clock() - passed_s
         self._steps: deque[tuple[float, int]] = deque()
+        """(time, steps done) since the number of workers, or what they had done, changed last."""
+        self._looked_s = float("-inf")
+
+    @property
+    def stop_at_s(self) -> float | None:
+        """When the time limit is over, counted from the first master's start; None: there is none."""
+        limit_s = self._config.time_limit_s
+        return None if limit_s is None else self._origin_s + limit_s
 
     def remembered(self) -> StoryMemory:
         """What the next master has to know. Goes on changing: encode it now."""
@@ -223,9 +237,30 @@ class Story:
         here = {worker.name for worker in workers}
         for name in [name for name in memory.usage if name not in here][: len(memory.usage) - MOST_USAGES]:
             memory.gone = _sum([memory.gone, memory.usage.pop(name)])
-        memory.num_ready = sum(worker.state.value == "ready" for worker in workers)
+        num_ready = sum(worker.state.value == "ready" for worker in workers)
+        if num_ready != memory.num_ready:
+            memory.num_ready = num_ready
+            while len(self._steps) > 1:  # so many have another speed
+                self._steps.popleft()
         if memory.num_ready >= state.target:
             memory.faults.manned(self._time_s())
+
+    def outlook(self) -> NoteAction | None:
+        """What to say of the deadline, if that has changed; to be asked from time to time."""
+        now_s, wall_s, due_s = self._clock(), self._wall(), self._config.deadline_at
+        if due_s is None or now_s < self._looked_s + LOOK_S:
+            return None
+        self._looked_s = now_s
+        memory, before, eta_s = self._memory, self._memory.outlook, self._eta_s()
+        now = memory.outlook = look(before, left_s=due_s - wall_s, eta_s=eta_s, now_s=self._time_s(now_s))
+        if now.over and not before.over:
+            due = dates.clock(due_s, wall_s, dates.zone_of(self._config.deadline))
+            text = f"the deadline {due} is over before the run's end; it goes on"
+            return NoteAction("warning", text)
+        if now.late == before.late or eta_s is None:
+            return None
+        text = f"ETA {dates.against(self._config.deadline, wall_s + eta_s, wall_s)}"
+        return NoteAction("warning", text) if now.late else NoteAction("info", f"{text} again")
 
     def _see(self, state: MasterState) -> None:
         """What is to be remembered of the state."""
@@ -263,6 +298,11 @@ class Story:
             "snapshot_s": self._config.snapshot_s,
             "started_at": memory.started_at,
             "elapsed_s": time_s,
+            "time_limit_s": self._config.time_limit_s,
+            "deadline": self._config.deadline or None,
+            "deadline_at": self._config.deadline_at,
+            "finished_at": None,
+            "met_deadline": _met(self._config.deadline_at, self._wall(), finished=False),
             "first_step_s": memory.first_step_s,
             "epoch": min(step // schedule.steps_per_epoch + 1, schedule.epochs) if schedule else 1,
             "epochs": schedule.epochs if schedule else self._config.epochs,
@@ -323,13 +363,24 @@ class Story:
         }
 
     def _records_per_s(self) -> float | None:
+        """Of late, with the workers that there are; it sinks while nothing is heard for longer than usual."""
         schedule = self._memory.schedule
         if len(self._steps) < 2 or schedule is None:
             return None
         (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
         if last_s <= first_s or last <= first:
             return None
-        return (last - first) * schedule.num_records / schedule.steps_per_epoch / (last_s - first_s)
+        seconds = last_s - first_s
+        still_s = max(0.0, self._clock() - last_s - max(RATE_WINDOW_S, seconds))
+        return (last - first) * schedule.num_records / schedule.steps_per_epoch / (seconds + still_s)
+
+    def _eta_s(self) -> float | None:
+        """Seconds until the end, at this speed; None as long as nobody can know."""
+        schedule, rate = self._memory.schedule, self._records_per_s()
+        if not rate or schedule is None:
+            return None
+        step = max(self._memory.start_step, self._steps_before(self._memory.version))
+        return max(0, schedule.num_records * schedule.epochs - _covered(schedule, step)) / rate
 
     def status(
         self,
@@ -357,16 +408,15 @@ class Story:
     ) -> dict[str, Any]:
         self._see(state)
         shown = self.so_far(most)
-        rate, eta_s = self._records_per_s(), None
-        if rate and shown["records_total"] is not None:
-            eta_s = max(0, shown["records_total"] - shown["records_covered"]) / rate
+        eta_s = self._eta_s()
         return {
             **shown,
             "state": state.state.value,
             "generation": state.generation,
             "regrouping": state.regrouping,
-            "records_per_s": rate,
+            "records_per_s": self._records_per_s(),
             "eta_s": eta_s,
+            "eta_at": None if eta_s is None else self._wall() + eta_s,
             "target_workers": state.target,
             "target_reason": state.reason,
             "master": {
@@ -389,16 +439,28 @@ class Story:
         """How the run went, for report.json: its last status, and more."""
         status = self._status(state, KEPT, incarnation, dropped, refused, {})
         over = {"state": "ended"}
+        now_s, due_s = self._wall(), self._config.deadline_at
+        finished = end.state is RunState.FINISHED
         return {
             **status,
             "state": end.state.value,
             "text": end.text,
             "traceback": end.detail,
             "eta_s": None,
+            "eta_at": None,
+            "finished_at": now_s if finished else None,
+            "met_deadline": _met(due_s, now_s, finished=finished),
             "master": {**status["master"], **over},
             "servers": [{**server, **over} for server in status["servers"]],
             "workers": [{**worker, **over} for worker in status["workers"]],
         }
+
+
+def _met(due_s: float | None, now_s: float, *, finished: bool) -> bool | None:
+    """None: there is no deadline, or nobody knows yet; a run that was stopped may still go on in time."""
+    if due_s is None or (now_s <= due_s and not finished):
+        return None
+    return now_s <= due_s
 
 
 def _covered(schedule: Schedule, step: int) -> int:

@@ -1,16 +1,22 @@
-"""Where checkpoints, journals and logs lie: the small interface, and a directory behind it.
-
-An implementation needs no rename onto an existing name and no append, so that HDFS can be one.
-"""
+"""Where checkpoints, journals and logs lie: the small interface, a directory behind it, and HDFS."""
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from elasticflow.storage.directory import DirectoryStorage
+from elasticflow.storage.urls import is_url
 
-__all__ = ["DirectoryStorage", "Storage"]
+__all__ = ["DirectoryStorage", "Storage", "Writable", "is_url", "storage_of"]
+
+
+class Writable(Protocol):
+    """A file that is written from front to back, once."""
+
+    def write(self, data: Any, /) -> int:
+        """Takes all bytes of a buffer, such as an array's memory, and needs it no more when it returns."""
 
 
 class Storage(Protocol):
@@ -22,8 +28,8 @@ class Storage(Protocol):
     is never mistaken for an empty one: all methods raise OSError then, and none FileNotFoundError.
     """
 
-    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A new file to write, read and seek in; at the end of the ``with`` it is there, whole, for good.
+    def create(self, name: str) -> AbstractContextManager[Writable]:
+        """A new file to write, from front to back; at the end of the ``with`` it is there, whole, for good.
 
         Until then nobody sees it; if the body raises, nobody ever does. It replaces nothing:
         raises FileExistsError, before the body or after it, if there is a file of that name, which
@@ -47,3 +53,12 @@ class Storage(Protocol):
 
     def sweep(self, folder: str) -> None:
         """Removes what writers that were killed left in ``folder``, unseen. Nobody may be writing there."""
+
+
+def storage_of(where: str | os.PathLike[str]) -> Storage:
+    """The storage in a folder, or at a URL such as ``hdfs://nn:8020/runs/mnist``. Raises ConfigError."""
+    if is_url(text := os.fspath(where)):
+        from elasticflow.storage.hdfs import HdfsStorage  # late: most runs have nothing to do with HDFS
+
+        return HdfsStorage(text)
+    return DirectoryStorage(where)

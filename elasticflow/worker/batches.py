@@ -45,6 +45,13 @@ class _Order:
             self._rows = self._shuffle.rows(epoch, first, stop)
         return self._rows[first - self._first : last - self._first]
 
+    def soon(self, epoch: int, first: int, epochs: int) -> Rows:
+        """Some record of each block that will be wanted next, once those around a position are used up."""
+        rows = self._shuffle.next_window(epoch, first)
+        if not len(rows) and epoch + 1 < epochs:
+            rows = self._shuffle.next_window(epoch + 1, -1)
+        return rows
+
 
 class Batches:
     """Reads slices, and keeps those fetched ahead.
@@ -99,6 +106,8 @@ class Batches:
             return
         rows = {number: self.rows(work, number) for number in numbers}
         columns = self._train.rows(np.concatenate(list(rows.values())))
+        first, _ = self._schedule.slice_of(work, next(iter(rows)))
+        self._train.prefetch(self._order.soon(work.epoch, first, self._schedule.epochs))
         start = 0
         for number, part in rows.items():
             stop = start + len(part)
@@ -115,7 +124,9 @@ class Batches:
 
     def test(self, work: Work, number: int) -> Iterator[tuple[Batch, int]]:
         """A slice of the test source, in batches of the size that slices of training have."""
+        assert self._test is not None
         rows = self.rows(work, number)
         for start in range(0, len(rows), self._part):
             part = rows[start : start + self._part]
+            self._test.prefetch(rows[start + self._part :: self._part])
             yield self.of_rows(Kind.EVALUATE, part), len(part)

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.data import Sources, open_path, open_source
-from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
 from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Replica, open_replica, set_up
 from elasticflow.keys import MemberKeys
@@ -388,6 +388,8 @@ class Worker:
         for attempt in (1, 2):
             try:
                 filled = calculate(work, number, vector, onto is not None)
+            except UnreadableError:
+                raise  # no record is to blame
             except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
                 if attempt == 2:
                     self._report_fault(work, number, error)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from elasticflow.backend import MASTER, Backend, Ended
+from elasticflow.clerk import Clerk
 from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.finder import Finder
@@ -24,7 +25,6 @@ from elasticflow.run_dir import RunDir
 from elasticflow.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.clerk import Clerk
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
 from elasticflow_slurm.config import read
@@ -48,14 +48,14 @@ class SlurmBackend(Backend):
         self._slurm = read(config.slurm)
         login = os.environ.get("SLURM_SUBMIT_HOST", "")
         self.host, self.member_host = own_address(self._slurm.host, login), self._slurm.host
-        host = self._run.job_id()
+        host = self._run.host()
         assert host is not None
         self._leader_id, self._run_id = int(host.id), host.run
         self._client = choose(os.environ)
         python = python_of(self._slurm)
         self._steps = steps.Steps(run_dir, config.threads, python)
         self._sizing = Sizing(self._slurm, config.worker_range[0], self._run_id)
-        self._clerk = Clerk()
+        self._clerk = Clerk(SlurmError)
         self._settings: dict[str, MemberSettings] = {}
         self._ends_s: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, Job] = {}
@@ -164,7 +164,7 @@ class SlurmBackend(Backend):
     @staticmethod
     def clear(run_dir: str) -> None:
         steps.clear(run_dir)
-        host = RunDir(run_dir).job_id()
+        host = RunDir(run_dir).host()
         if host is not None:
             cancel_jobs(choose(os.environ), host.run, but_for=LEADER)
 

@@ -31,7 +31,7 @@ KEEP_S = 2.0
 
 def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
     """The leader's job as SLURM knows it now; None if it does not, or that id is another job's by now."""
-    host = run.job_id()
+    host = run.host()
     job = client.job(int(host.id)) if host and host.id != UNKNOWN else None
     comment = read(job.comment) if job else None
     return None if comment and host and comment.run != host.run else job
@@ -57,7 +57,7 @@ class LeaderFinder(Finder):
     ) -> None:
         super().__init__(run_dir, patience_s)
         self._client = client
-        self._host = self._run.job_id()
+        self._host = self._run.host()
         self._silence_s = ASK_AGAIN_S + 2 * heartbeat_s
         """Looks that are further apart than this are of two silences."""
         self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
@@ -78,7 +78,7 @@ class LeaderFinder(Finder):
 
     def _ask(self) -> None:
         self._client = self._client or choose(os.environ)
-        host = self._run.job_id()
+        host = self._run.host()
         if host and self._host and host.run != self._host.run:
             raise Orphaned("its run was begun anew")
         job = settled(self._client, self._run)
@@ -112,7 +112,7 @@ def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
 
 def _is_first(run: RunDir, act: str, again_s: float) -> bool:
     """Whether nobody else does this, or has done it a short while ago."""
-    mark = run.path / "repairs" / act
+    mark = run.folder / "repairs" / act
     try:
         mark.parent.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -142,7 +142,7 @@ class SlurmPresence(Presence):
     def is_alive(self) -> bool:
         if self._run.report.exists():
             return False  # it is written last of all
-        host = self._run.job_id()
+        host = self._run.host()
         if host and host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
             return time.time() - self._run.job.stat().st_mtime < SUBMIT_S
         if time.monotonic() - self._asked_s >= KEEP_S:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from elasticflow.pause import NEVER_S, Pause
 from elasticflow_slurm.client import Job
 from elasticflow_slurm.config import Place
-from elasticflow_slurm.pause import NEVER_S, Pause
 
 STRUCK_S = 600.0
 """A place that has refused a job gets none for so long."""

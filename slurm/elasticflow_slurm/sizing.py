@@ -20,12 +20,12 @@ import msgspec
 
 from elasticflow.backend import Ended
 from elasticflow.master.members import number_of
+from elasticflow.nodes import Nodes
+from elasticflow.pause import NEVER_S, Pause
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmError
 from elasticflow_slurm.comments import LEADER, jobs_of, read
 from elasticflow_slurm.config import Place, SlurmConfig
-from elasticflow_slurm.nodes import Nodes
-from elasticflow_slurm.pause import NEVER_S, Pause
 from elasticflow_slurm.places import FULL_PATIENCES, STRUCK_S, Places
 
 AHEAD_FIRST, AHEAD_MOST = 4, 64

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from pathlib import Path
 
 import msgspec
 
-from elasticflow.checkpoint import commits, load_manifest
-from elasticflow.cli.watching import read_report
+from elasticflow.cli.folders import new_folder
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.presence import is_alive
-from elasticflow.run_dir import Job, RunDir, publish
+from elasticflow.leading import begin, check_resume
+from elasticflow.run_dir import Job, RunDir, publish, replace
 from elasticflow.settings import MemberSettings
-from elasticflow.storage import DirectoryStorage
-from elasticflow.work import check_same_work
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
@@ -33,23 +29,10 @@ LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
 """Not shipped with a program's folder."""
 
 
-def begin(run: RunDir, chosen: Config) -> None:
-    """Makes a run's folder ready for a new leader; what is left of one before is forgotten."""
-    try:
-        for path in (run.journal, run.report, run.address):
-            path.unlink(missing_ok=True)
-        run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
-        publish(run.job, Job("slurm", UNKNOWN, secrets.token_hex(6)))
-    except OSError as error:
-        raise RunError(
-            f"{run.path}: cannot be written: {error.strerror}; choose another --run-dir."
-        ) from error
-
-
 def dry_run(chosen: Config, resume: bool) -> str:
     """What would be submitted: the leader's script, and, as a comment, a worker's."""
-    slurm = read(chosen.slurm)
-    run_dir = os.path.abspath(chosen.run_dir)
+    slurm, chosen = read(chosen.slurm), _placed(chosen)
+    run_dir = os.path.abspath(RunDir(chosen.run_dir).folder)
     leader = leader_script(chosen, slurm, "RUN", run_dir, resume)
     request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), slurm.workers[0], ())
     places = "; then ".join(map(str, slurm.workers))
@@ -63,22 +46,22 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
 
     Raises ConfigError, RunError; nothing is left behind then.
     """
-    slurm = read(chosen.slurm)
+    slurm, chosen = read(chosen.slurm), _placed(chosen)
     client = choose(os.environ)
-    run = RunDir(os.path.abspath(chosen.run_dir))
+    run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
     _check_folder(run, chosen, resume)
     folder = _Folder(run)
-    before = run.job_id()
+    before = run.host()
     try:
-        _check_workers(client, chosen, slurm, str(run.path))
+        _check_workers(client, chosen, slurm, str(run.folder))
         chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
-        begin(run, chosen)
-        host = run.job_id()
+        begin(run, chosen, UNKNOWN)
+        host = run.host()
         assert host is not None
-        script = leader_script(chosen, slurm, host.run, str(run.path), resume)
+        script = leader_script(chosen, slurm, host.run, str(run.folder), resume)
         job_id = client.submit(JobRequest(script=script, options={"chdir": os.getcwd()}))
     except BaseException:
-        known = run.job_id()
+        known = run.host()
         if known and (before is None or known.run != before.run):
             _withdraw(client, known.run)
         folder.put_back()
@@ -86,8 +69,13 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     publish(run.job, Job("slurm", str(job_id), host.run))
     if before:
         _withdraw(client, before.run)
-    index.add(job_id, job_name(chosen, slurm), run.path)
-    return job_id, run.path
+    index.add(job_id, job_name(chosen, slurm), run.folder)
+    return job_id, run.folder
+
+
+def _placed(chosen: Config) -> Config:
+    """Settings that name a folder for the run."""
+    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or os.path.abspath(new_folder(chosen)))
 
 
 def _withdraw(client: SlurmClient, run: str) -> None:
@@ -100,33 +88,14 @@ def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
     try:
         if resume:
             check_resume(run, chosen)
-        elif run.path.exists() and any(run.path.iterdir()):
+        elif run.folder.exists() and any(run.folder.iterdir()):
             raise RunError(
-                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
+                f"{run.folder}: is not empty; go on with a run that is in it by --resume, or choose another "
                 "--run-dir."
             )
     except OSError as error:
-        text = f"{run.path}: cannot be used: {error.strerror}; choose another --run-dir."
+        text = f"{run.folder}: cannot be used: {error.strerror}; choose another --run-dir."
         raise RunError(text) from error
-
-
-def check_resume(run: RunDir, chosen: Config) -> None:
-    """Raises RunError or CheckpointError if this run cannot go on, or not with these settings."""
-    if not run.settings.exists():
-        return
-    if is_alive(run):
-        host = run.job_id()
-        raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
-    _check_not_done(run, chosen)
-    storage = DirectoryStorage(run.path)
-    if steps := commits(storage):
-        check_same_work(load_manifest(storage, steps[-1]), chosen)
-
-
-def _check_not_done(run: RunDir, chosen: Config) -> None:
-    report = read_report(run)
-    if report and report["state"] == "finished" and report["epochs"] >= chosen.epochs:
-        raise RunError(f"{run.path}: there is nothing left to do: {report['text']}.")
 
 
 def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
@@ -159,13 +128,13 @@ def _ship(run: RunDir, chosen: Config) -> Config:
     So all workers of the run, now and later, run the same program, and need not see its folder.
     """
     folder = Path(chosen.program).parent
-    inside = run.path.relative_to(folder).parts if run.path.is_relative_to(folder) else LEFT_OUT
+    inside = run.folder.relative_to(folder).parts if run.folder.is_relative_to(folder) else LEFT_OUT
     if not set(inside).intersection(LEFT_OUT):
         raise ConfigError(
-            f"slurm.ship: the run's folder {run.path} is in the program's, {folder}, which would be copied "
+            f"slurm.ship: the run's folder {run.folder} is in the program's, {folder}, which would be copied "
             "into itself; choose a --run-dir elsewhere, or below runs/."
         )
-    shipped = run.path / "shipped"
+    shipped = run.folder / "shipped"
     shutil.copytree(folder, shipped, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
     return msgspec.structs.replace(chosen, program=str(shipped / Path(chosen.program).name))
 
@@ -177,21 +146,21 @@ class _Folder:
         self._run = run
         files = (run.settings, run.job, run.journal, run.report)
         self._before = {path: path.read_bytes() for path in files if path.exists()}
-        self._made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
+        self._made = [folder for folder in (run.folder, *run.folder.parents) if not folder.exists()]
         try:
             if self._made:
-                run.path.mkdir(parents=True)  # fails if somebody else has just made it
+                run.folder.mkdir(parents=True)  # fails if somebody else has just made it
         except OSError as error:
-            text = f"{run.path}: cannot be made: {error.strerror}; choose another --run-dir."
+            text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
             raise RunError(text) from error
 
     def put_back(self) -> None:
         """Nothing began: leaves it as it was."""
         with contextlib.suppress(OSError):
             if not self._before:
-                for path in self._run.path.iterdir():  # it was empty, or not there
+                for path in self._run.folder.iterdir():  # it was empty, or not there
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             for path in self._made:
                 path.rmdir()
-            for path, data in self._before.items():
-                path.write_bytes(data)
+            for file, data in self._before.items():
+                replace(file, data)

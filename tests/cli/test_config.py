@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +136,91 @@ def test_a_run_remembers_its_settings() -> None:
     chosen = make(None, {"workers": "1..4", "checkpoint_every": 50, "timeline": True})
     assert make(None, {}, msgspec.json.decode(msgspec.json.encode(chosen))) == chosen
     assert read_file(str(LOCAL))["suspect_s"] == chosen.suspect_s
+
+
+# --- dates and deadlines: what they mean is found out once --------------------------------------------
+
+
+@pytest.fixture
+def night(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """2026-11-21 at 22:00 in Berlin, where this machine is."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield datetime.fromisoformat("2026-11-21T22:00:00+01:00").timestamp()
+    monkeypatch.undo()
+    time.tzset()
+
+
+DATED = {
+    "data": "hdfs:///clicks/day={yesterday:%Y-%m-%d}/*.parquet",
+    "run_dir": "hdfs:///models/clicks-{today:%Y%m%d}",
+    "deadline": "06:00",
+}
+
+
+def test_dates_and_deadlines_are_found_out_once(night: float) -> None:
+    chosen = make(None, DATED, at_s=night)
+    assert chosen.data == "hdfs:///clicks/day=2026-11-20/*.parquet"
+    assert chosen.run_dir == "hdfs:///models/clicks-20261121"
+    assert chosen.deadline == "2026-11-22T06:00:00+01:00"
+    assert chosen.date == "2026-11-21T22:00:00+01:00"
+    assert chosen.deadline_at == night + 8 * 3600
+    again = make(None, {}, msgspec.to_builtins(chosen), at_s=night + 86400)
+    assert again == chosen, "also when the deadline is over, and it is another day"
+
+
+def test_a_run_that_goes_on_with_its_file_keeps_what_the_file_meant(tmp_path: Path, night: float) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(yaml.safe_dump({**DATED, "epochs": 3}))
+    chosen = make(str(file), {}, at_s=night)
+    later = make(str(file), {"epochs": 5}, msgspec.to_builtins(chosen), at_s=night + 86400)
+    assert later == msgspec.structs.replace(chosen, epochs=5)
+    moved = make(str(file), {"deadline": "+2h"}, msgspec.to_builtins(chosen), at_s=night + 86400)
+    assert moved.deadline == "2026-11-23T00:00:00+01:00"
+
+
+def test_a_date_makes_another_night_of_it(night: float) -> None:
+    chosen = make(None, {**DATED, "date": "2026-11-01"}, at_s=night)
+    assert (chosen.data, chosen.date) == ("hdfs:///clicks/day=2026-10-31/*.parquet", "2026-11-01")
+    assert chosen.run_dir.endswith("clicks-20261101")
+    assert chosen.deadline == "2026-11-22T06:00:00+01:00", "of the night in which it runs"
+
+
+def test_what_has_no_dates_is_left_alone(night: float) -> None:
+    chosen = make(None, {"data": "x/*.csv", "run_dir": "here"}, at_s=night)
+    assert (chosen.data, chosen.run_dir, chosen.date, chosen.deadline) == ("x/*.csv", "here", "", "")
+    braces = make(None, {"data": "{{a,b}}.csv"}, at_s=night)
+    assert braces.data == make(None, {}, msgspec.to_builtins(braces)).data == "{a,b}.csv"
+
+
+def test_a_deadline_that_is_over_is_refused_where_a_run_begins(night: float) -> None:
+    late = {"deadline": "2026-11-21T21:00"}
+    with pytest.raises(ConfigError, match="deadline: '2026-11-21T21:00' is over since 1 h 00 min; name a"):
+        make(None, late, at_s=night)
+    assert make(None, late, {}, at_s=night).deadline == "2026-11-21T21:00:00+01:00"
+
+
+@pytest.mark.parametrize(
+    ("values", "fragment"),
+    [({"deadline": "soon"}, "'soon' is no moment; write 06:00"), ({"time_limit": "8"}, "write 45s, 90m, 8h"),
+     ({"data": "{yesterdy}"}, "{yesterdy} is no date"), ({"run_dir": "a{"}, "run_dir: 'a{'"),
+     ({"date": "monday"}, "write 2026-11-20")],
+)  # fmt: skip
+def test_moments_and_patterns_that_are_wrong(tmp_path: Path, values: dict[str, str], fragment: str) -> None:
+    (name,) = values
+    refused(f"{name}: ", fragment, **values)
+    file = tmp_path / "some.yaml"
+    file.write_text(yaml.safe_dump(values))
+    refused(f"{file}: {name}: ", fragment, file=str(file))
+
+
+def test_moments_that_yaml_takes_for_something_else(tmp_path: Path, night: float) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("deadline: 2026-11-22T06:00:00+01:00\ndate: 2026-11-20\ntime_limit: 8h\n")
+    chosen = make(str(file), {}, at_s=night)
+    assert (chosen.deadline, chosen.date) == ("2026-11-22T06:00:00+01:00", "2026-11-20")
+    assert chosen.time_limit_s == 8 * 3600
+    file.write_text("deadline: 22:00\n")
+    refused(f"{file}: deadline: 1320 is a number; write it in quotes", file=str(file))
+    file.write_text("time_limit: 8\n")
+    refused(f"{file}: time_limit: '8' is no length of time", file=str(file))

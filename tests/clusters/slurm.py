@@ -10,22 +10,34 @@ import argparse
 import contextlib
 import os
 import pwd
-import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
 import pytest
+
+from tests.clusters.processes import (
+    ClusterError,
+    command_line,
+    environ,
+    free_ports,
+    is_alive,
+    is_program,
+    own_line,
+    pids,
+    tail,
+    wait,
+    with_descendants,
+)
 
 CPU_NODES = ("c1", "c2", "c3")
 GPU_NODES = ("g1", "g2", "g3", "g4")
@@ -45,10 +57,6 @@ MARK = "ELASTICFLOW_TEST_CLUSTER"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_S = 30.0
 LARGE_MEMORY_MB = 64_000
-
-
-class ClusterError(RuntimeError):
-    """The cluster could not do what it was asked; the text ends with what its daemons said."""
 
 
 class SlurmCluster:
@@ -121,7 +129,7 @@ class SlurmCluster:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def is_running(self) -> bool:
-        return any(_is_program(pid, "munged") for pid in self._daemons())
+        return any(is_program(pid, "munged") for pid in self._daemons())
 
     def reset(self, timeout_s: float = 30.0) -> None:
         """No jobs, nothing left of them, every daemon there, every node idle. Ended jobs are remembered."""
@@ -140,7 +148,7 @@ class SlurmCluster:
             self._kill(self._jobs_processes(with_stepd=time.monotonic() > patience))
             return False
 
-        _wait(are_gone, "no job is left", timeout_s, self._story, every_s=0.1)
+        wait(are_gone, "no job is left", timeout_s, self._story, every_s=0.1)
         self._kill(self._jobs_processes(with_stepd=True))
         self._wait_for_nodes(timeout_s)
 
@@ -189,7 +197,7 @@ class SlurmCluster:
 
     def wait_until_idle(self, timeout_s: float = 30.0) -> None:
         """Until no job is pending, running or completing."""
-        _wait(lambda: not self.jobs(), "no job is left", timeout_s, self._story, every_s=0.1)
+        wait(lambda: not self.jobs(), "no job is left", timeout_s, self._story, every_s=0.1)
 
     # Faults
 
@@ -241,7 +249,7 @@ class SlurmCluster:
             if not device.exists():
                 # 195 is NVIDIA's number: files that look like GPUs, with nothing behind them.
                 os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(195, gpu))
-        free = _free_ports(2 + len(NODES))
+        free = free_ports(2 + len(NODES))
         self.conf.write_text(self._slurm_conf(free[0], free[1], free[2:]))
         if self.accounting:
             self._write_slurmdbd_conf(free[1])
@@ -417,7 +425,7 @@ class SlurmCluster:
                 raise ClusterError(f"{child.args!r} ended with {child.returncode}. {self._story()}")
             return is_so()
 
-        _wait(is_so_or_dead, what, START_S, self._story)
+        wait(is_so_or_dead, what, START_S, self._story)
 
     def _wait_for_nodes(self, timeout_s: float = START_S) -> None:
         def are_idle() -> bool:
@@ -427,12 +435,12 @@ class SlurmCluster:
                     self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
             return len(states) == len(NODES) and set(states.values()) == {"idle"}
 
-        _wait(are_idle, "all nodes are idle", timeout_s, self._story)
+        wait(are_idle, "all nodes are idle", timeout_s, self._story)
 
     def _story(self) -> str:
         """What the daemons wrote last, for an error's text."""
         tails = [
-            f"{path.name}: {_tail(path)}" for path in sorted((self.folder / "log").glob("*")) if _tail(path)
+            f"{path.name}: {tail(path)}" for path in sorted((self.folder / "log").glob("*")) if tail(path)
         ]
         return "Its daemons said last:\n  " + "\n  ".join(tails)
 
@@ -441,26 +449,26 @@ class SlurmCluster:
     def _daemons(self) -> list[int]:
         """Daemons and their children that kept the mark: slurmd's slurmstepd among them."""
         mark = f"{MARK}={self.folder}"
-        return [pid for pid in _pids() if mark in _environ(pid)]
+        return [pid for pid in pids() if mark in environ(pid)]
 
     def _find(self, program: str, node: str | None = None) -> list[int]:
         return [
             pid
             for pid in self._daemons()
-            if _is_program(pid, program) and (node is None or node in _command_line(pid))
+            if is_program(pid, program) and (node is None or node in command_line(pid))
         ]
 
     def _jobs_processes(self, *, with_stepd: bool) -> list[int]:
         """Also those whose slurmstepd is dead, known by their environment."""
         stepds = set(self._find("slurmstepd"))
         conf = f"SLURM_CONF={self.conf}"
-        orphans = {pid for pid in _pids() if conf in (told := _environ(pid)) and any(map(_is_of_a_job, told))}
-        found = _with_descendants(stepds | orphans) - _own_line()
+        orphans = {pid for pid in pids() if conf in (told := environ(pid)) and any(map(_is_of_a_job, told))}
+        found = with_descendants(stepds | orphans) - own_line()
         return sorted(found if with_stepd else found - stepds)
 
-    def _kill(self, pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
+    def _kill(self, given: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
         """Returns when they are gone."""
-        ended = list(pids)
+        ended = list(given)
         for pid in ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, how)
@@ -468,9 +476,9 @@ class SlurmCluster:
         def are_gone() -> bool:
             self._children = [child for child in self._children if child.poll() is None]
             mine = {child.pid for child in self._children}
-            return not any(pid in mine or _is_alive(pid) for pid in ended)
+            return not any(pid in mine or is_alive(pid) for pid in ended)
 
-        _wait(are_gone, f"processes {ended} are gone", START_S, self._story, every_s=0.01)
+        wait(are_gone, f"processes {ended} are gone", START_S, self._story, every_s=0.01)
 
     def _kill_all(self) -> None:
         # Daemons first, so that nothing new is started; a second round for what was just being started.
@@ -512,34 +520,6 @@ def _version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives to outgoing connections: they stay free until they are used."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            port = random.SystemRandom().randrange(12_000, 32_000)
-            listener = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("", port))
-                found.append(port)
-    return found
-
-
-def _wait(
-    is_so: Callable[[], bool],
-    what: str,
-    timeout_s: float,
-    story: Callable[[], str],
-    *,
-    every_s: float = 0.05,
-) -> None:
-    end = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > end:
-            raise ClusterError(f"waited {timeout_s:g} s until {what}, in vain. {story()}")
-        time.sleep(every_s)
-
-
 def _is_slurm(name: str) -> bool:
     return (
         name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_", "SINFO_", "SALLOC_"))
@@ -554,73 +534,6 @@ def _is_of_a_job(variable: str) -> bool:
 def _pair(line: str) -> tuple[str, str]:
     name, _, value = line.partition(" ")
     return name, value
-
-
-def _tail(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return " | ".join(lines[-3:])
-
-
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _read(pid: int, name: str) -> bytes:
-    """Empty for a process that has gone meanwhile."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _environ(pid: int) -> set[str]:
-    return set(_read(pid, "environ").decode(errors="replace").split("\0"))
-
-
-def _command_line(pid: int) -> list[str]:
-    return _read(pid, "cmdline").decode(errors="replace").split("\0")
-
-
-def _stat(pid: int) -> list[str]:
-    """State, parent and further; the program's name before may itself hold spaces and brackets."""
-    return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
-
-
-def _is_program(pid: int, program: str) -> bool:
-    return Path(f"/proc/{pid}/comm").exists() and _read(pid, "comm").decode().strip() == program
-
-
-def _is_alive(pid: int) -> bool:
-    """Also where its first thread has ended, but not all of them."""
-    fields = _stat(pid)
-    with contextlib.suppress(OSError):
-        return bool(fields) and (fields[0] not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1)
-    return False
-
-
-def _with_descendants(pids: Iterable[int]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid in _pids():
-        if fields := _stat(pid):
-            children.setdefault(int(fields[1]), []).append(pid)
-    found: set[int] = set()
-    left = list(pids)
-    while left:
-        pid = left.pop()
-        if pid not in found:
-            found.add(pid)
-            left += children.get(pid, [])
-    return found
-
-
-def _own_line() -> set[int]:
-    """This process and those above it: never to be killed, whatever their environment."""
-    line, pid = set(), os.getpid()
-    while pid > 1:
-        line.add(pid)
-        fields = _stat(pid)
-        pid = int(fields[1]) if fields else 0
-    return line
 
 
 # The command

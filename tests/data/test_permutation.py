@@ -130,3 +130,23 @@ def test_blocks_must_cover_the_rows(blocks):
 def test_there_must_be_rows():
     with pytest.raises(ValueError, match="0 rows"):
         Shuffle(0, 0)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 5))
+def test_the_next_window_is_what_comes_after_a_position(block_rows, window_blocks):
+    starts = np.concatenate([[0], np.cumsum(block_rows)])
+    shuffle = Shuffle(int(starts[-1]), 3, starts, window_blocks)
+    for epoch in (0, 1, 2, 1):
+        firsts = starts[np.searchsorted(starts, shuffle.rows(epoch, 0, shuffle.num_rows), side="right") - 1]
+        position, window = 0, shuffle.next_window(epoch, -1)
+        while len(window):
+            stop = position + sum(np.diff(starts)[np.isin(starts[:-1], window)])
+            assert set(firsts[position:stop]) == set(window)
+            after = shuffle.next_window(epoch, position)
+            assert np.array_equal(after, shuffle.next_window(epoch, stop - 1))
+            position, window = stop, after
+        assert position == shuffle.num_rows
+
+
+def test_without_blocks_there_is_no_next_window():
+    assert len(Shuffle(10, 3).next_window(0, 5)) == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from elasticflow.data import CSV, Column, Parquet
 from elasticflow.data.csv_files import count_rows, index_lines
+from elasticflow.data.files import LocalFile
 from elasticflow.errors import DataError
 
 A = np.arange(100)
@@ -156,7 +157,7 @@ def test_every_line_is_in_one_block(tmp_path_factory, lines, ending, ends, block
     text = ending.join(["header", *lines]) + (ending if ends else "")
     path = tmp_path_factory.mktemp("csv", numbered=True) / "x.csv"
     path.write_bytes(text.encode())
-    blocks = list(index_lines(str(path), block_bytes))
+    blocks = list(index_lines(LocalFile(str(path)), block_bytes))
     content = path.read_bytes()
     parts = [content[block.start : block.stop].decode().split() for block in blocks]
     assert [line for part in parts for line in part] == [line for line in lines if line]

@@ -231,6 +231,16 @@ def test_checkpoint_commands(seen: Seen) -> None:
     )
 
 
+def test_a_copied_checkpoint_is_a_run_of_its_own(seen: Seen, tmp_path: Path) -> None:
+    """It goes on from there, with another number of servers, to the same end."""
+    copied = cli("checkpoint", "copy", seen.path, tmp_path / "copy", "--step", 30)
+    assert copied.returncode == 0 and copied.stdout == f"step 30: {tmp_path / 'copy'}\n", copied.stderr
+    resumed = cli("train", "--resume", "--run-dir", tmp_path / "copy", "--servers", 1, "--workers", 1)
+    assert digest_in(resumed.stdout) == digest_in(seen.output), resumed.stderr
+    again = cli("checkpoint", "copy", seen.path, tmp_path / "copy")
+    assert again.returncode == 1 and "is there already" in again.stderr
+
+
 def test_export_loads_everywhere(seen: Seen, tmp_path: Path) -> None:
     """The same arrays in all formats; PyTorch takes them as they are."""
     import torch

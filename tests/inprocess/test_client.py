@@ -35,7 +35,6 @@ SETTINGS = MemberSettings(
     role="worker",
     host="127.0.0.1",
     master="",
-    keys="",
     run_dir="",
     program="",
     seed=0,

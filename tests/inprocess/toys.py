@@ -56,7 +56,6 @@ def settings(name: str, data: str = "", run_dir: str = "") -> MemberSettings:
         role=name.partition("-")[0],
         host="127.0.0.1",
         master="tcp://127.0.0.1:1",
-        keys=f"{run_dir}/keys/member.json",
         run_dir=run_dir,
         program="program.py",
         data=data,

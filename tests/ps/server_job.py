@@ -160,7 +160,7 @@ class Process:
 
 def settings_of(name: str) -> MemberSettings:
     return MemberSettings(
-        name=name, role="server", host="127.0.0.1", master="", keys="", run_dir="", program="", seed=0,
+        name=name, role="server", host="127.0.0.1", master="", run_dir="", program="", seed=0,
         threads=1, batch_size=8, num_slices=2, heartbeat_s=0.1, lost_s=60, storage_patience_s=0.2,
         encrypt_data=False, timeline=False,
     )  # fmt: skip

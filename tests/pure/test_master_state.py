@@ -516,6 +516,54 @@ def test_a_stop_ends_with_a_checkpoint() -> None:
     assert end.text == "preempted: 5 of 8 steps are missing, go on with --resume"
 
 
+def limited(run: Run, stop_at_s: float) -> Run:
+    """The same run, with a time limit."""
+    config = msgspec.structs.replace(run.state.config, time_limit="8h")
+    data = msgspec.json.encode(run.state.memory())
+    after = Run.__new__(Run)
+    after.state = MasterState(
+        config, memory=msgspec.json.decode(data, type=Memory), stop_at_s=run.now_s + stop_at_s
+    )
+    after.now_s = run.now_s
+    after.state.adopt(dict.fromkeys(run.state.members, 1), run.now_s)
+    return after
+
+
+def test_a_time_limit_ends_with_a_checkpoint() -> None:
+    run = limited(running(), 60.0)
+    beats = ("worker-1", "worker-2")
+    early = run.pass_time(59.5, heard=beats)
+    assert run.state.next_time_s() == run.now_s + 0.5
+    assert not any(cut.finish for cut in only(ac.CutAction, early))
+    assert run.state.state is RunState.RUNNING
+    assert ac.CutAction("server-0", finish=True) in run.pass_time(0.5, heard=beats)
+    assert run.state.state is RunState.FINISHING
+    assert only(ac.CutAction, run.pass_time(1.0, heard=beats)) == [], "once"
+    run.tell(Progress(name="server-0", generation=1, version=3, last=True))
+    run.written(3, last=True)
+    end = run.end(run.tell(ev.CommittedEvent(3)))
+    assert end.state is RunState.STOPPED
+    assert end.text == "its time limit of 8h is over: 5 of 8 steps are missing, go on with --resume"
+
+
+def test_a_time_limit_wakes_a_master_that_hears_nobody() -> None:
+    run = Run(time_limit="1m")
+    run.state = MasterState(run.state.config, stop_at_s=160.0)
+    run.state.start(100.0)
+    assert run.state.next_time_s() == 160.0, "nobody has a place yet"
+    run.now_s = 160.0
+    end = run.end(run.tell(ev.TimeEvent()))
+    assert (end.state, end.text) == (RunState.STOPPED, "its time limit of 1m is over, before the first step")
+
+
+def test_a_time_limit_is_over_while_servers_regroup() -> None:
+    run = limited(running(servers=2), 1.0)
+    run.exited("server-1")
+    assert run.state.regrouping
+    assert only(ac.CutAction, run.pass_time(1.5, heard=("server-0",), servers=False)) == []
+    assert run.state.stop_reason and run.state.next_time_s() != run.now_s
+
+
 def test_a_stop_before_the_first_step() -> None:
     run = Run()
     assert run.end(run.tell(ev.StopEvent("asked to stop"))).state is RunState.STOPPED

@@ -232,6 +232,17 @@ def test_stopped_as_asked(seed: int) -> None:
     assert end.state is RunState.STOPPED and "steps are missing, go on with --resume" in end.text
 
 
+@pytest.mark.parametrize("limit_s", [0.3, 0.6, 0.9, 1.2, 1.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_stopped_by_its_time_limit(seed: int, limit_s: float) -> None:
+    """Whichever master it is over for, and whether there is one then."""
+    faults = Fault(90, "kill master"), Fault(140, "kill server"), Fault(170, "kill master")
+    world = World(shape(limit_s=limit_s), faults, seed)
+    end: ac.EndAction = world.run()
+    assert end.state is RunState.STOPPED and world.clock.now_s >= limit_s
+    assert end.text.startswith(f"its time limit of {limit_s:.3f}s is over")
+
+
 @pytest.mark.parametrize("tick", [tick for tick in range(10) if not shape().schedule.evaluates(tick)])
 def test_gone_on_from_any_commit(tick: int) -> None:
     schedule = shape().schedule

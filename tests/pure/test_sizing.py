@@ -11,12 +11,12 @@ from hypothesis import strategies as some
 
 from elasticflow.backend import How
 from elasticflow.member import EXIT_ABANDONED
+from elasticflow.nodes import WINDOW_S, Nodes
+from elasticflow.pause import Pause
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import Place, SlurmConfig
-from elasticflow_slurm.nodes import WINDOW_S, Nodes
-from elasticflow_slurm.pause import Pause
 from elasticflow_slurm.sizing import AHEAD_FIRST, AHEAD_MOST, Action, Cancel, Estimate, Poll, Sizing, Submit
 
 from .slurm_world import EPOCH, LATE_S, RUN, Cluster, World, polls_a_minute

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import slurm
+from tests.clusters.processes import ClusterError, is_alive
 from tests.clusters.slurm import GPU_NODES, NODES, SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -112,7 +113,7 @@ def test_reset_leaves_nothing_of_jobs_that_resist(cluster: SlurmCluster, tmp_pat
     cluster.reset()
     assert cluster.jobs() == {}
     assert cluster.nodes() == dict.fromkeys(NODES, "idle")
-    assert not [pid for pid in pids.read_text().split() if slurm._is_alive(int(pid))]
+    assert not [pid for pid in pids.read_text().split() if is_alive(int(pid))]
 
 
 def test_nodes_have_gpus_that_are_counted(cluster: SlurmCluster) -> None:
@@ -127,18 +128,18 @@ def test_with_accounting_limits_are_enforced() -> None:
     with SlurmCluster(accounting=True) as cluster:
         cluster.sacctmgr("modify", "user", "root", "set", "MaxSubmitJobs=1")
         submit(cluster)
-        with pytest.raises(slurm.ClusterError, match="AssocMaxSubmitJobLimit"):
+        with pytest.raises(ClusterError, match="AssocMaxSubmitJobLimit"):
             submit(cluster)
 
 
 def test_accounting_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(slurm.ClusterError, match="accounting=True"):
+    with pytest.raises(ClusterError, match="accounting=True"):
         SlurmCluster(tmp_path).sacctmgr("show", "cluster")
 
 
 def test_a_cluster_that_runs_is_taken_over_by_its_folder(cluster: SlurmCluster) -> None:
     assert SlurmCluster(cluster.folder).nodes() == cluster.nodes()
-    with pytest.raises(slurm.ClusterError, match="runs in .* already"):
+    with pytest.raises(ClusterError, match="runs in .* already"):
         SlurmCluster(cluster.folder).start()
 
 

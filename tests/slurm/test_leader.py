@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow import leading
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.leading import check_begun, patiently
 from elasticflow.run_dir import RunDir
-from elasticflow_slurm import leader
-from elasticflow_slurm.leader import _check_begun, _patiently
 
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds for which it slept; the clock knows no others."""
     seconds: list[float] = []
-    monkeypatch.setattr(leader.time, "sleep", seconds.append)
-    monkeypatch.setattr(leader.time, "monotonic", lambda: sum(seconds))
+    monkeypatch.setattr(leading.time, "sleep", seconds.append)
+    monkeypatch.setattr(leading.time, "monotonic", lambda: sum(seconds))
     return seconds
 
 
@@ -32,14 +32,14 @@ def test_a_folder_that_comes_back(
         if len(slept) == 3:
             run.create(Config(program="p.py"))
 
-    monkeypatch.setattr(leader.time, "sleep", sleep)
-    assert _patiently(run.config).program == "p.py" and len(slept) == 3
+    monkeypatch.setattr(leading.time, "sleep", sleep)
+    assert patiently(run.config).program == "p.py" and len(slept) == 3
 
 
 def test_a_folder_that_stays_away_is_never_made_anew(tmp_path: Path, slept: list[float]) -> None:
     run = RunDir(tmp_path / "run")
     with pytest.raises(RunError, match="is not the folder of a run"):
-        _patiently(lambda: _check_begun(run))
+        patiently(lambda: check_begun(run))
     assert sum(slept) == Config().storage_patience_s and not run.path.exists()
 
 
@@ -49,7 +49,7 @@ def test_a_full_disk(slept: list[float]) -> None:
             raise OSError(28, "No space left on device")
         return 7
 
-    assert _patiently(act) == 7
+    assert patiently(act) == 7
 
 
 def test_what_no_patience_cures_is_told_at_once(slept: list[float]) -> None:
@@ -57,5 +57,5 @@ def test_what_no_patience_cures_is_told_at_once(slept: list[float]) -> None:
         raise ConfigError("slurm.gpus: 'two'")
 
     with pytest.raises(ConfigError):
-        _patiently(act)
+        patiently(act)
     assert not slept

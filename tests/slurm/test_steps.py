@@ -91,7 +91,6 @@ def settings(name: str) -> MemberSettings:
         role="server",
         host="",
         master="tcp://h:1",
-        keys="k",
         run_dir="r",
         program="p.py",
         seed=1,

@@ -119,7 +119,8 @@ class SimMaster(Process):
         memory = msgspec.json.decode(journal, type=Memory) if journal else None
         newest = world.storage.newest
         restored = (newest[0], newest[1].tick, newest[1].excluded) if newest else None
-        self.state = MasterState(world.config, restored=restored, memory=memory)
+        limit_s = world.shape.limit_s
+        self.state = MasterState(world.config, restored=restored, memory=memory, stop_at_s=limit_s)
         self._journal: deque[bytes] = deque(maxlen=max(LAGS))
         self._routes: dict[str, Connection] = {}
         self._sessions: dict[str, int] = {}

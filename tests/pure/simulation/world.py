@@ -50,7 +50,7 @@ class Shape:
     parcels: of each server; none: it holds no chunks. bad: (tick, slice) on which the program raises until
     its record is left out. start: (step, tick) of a checkpoint to go on from. write_s: how long writing,
     reading and committing take at most. kill_s: how long it takes at most to end a process. failing: how
-    often a part or a commit that is not the last fails.
+    often a part or a commit that is not the last fails. limit_s: when the run's time limit is over.
     """
 
     schedule: Schedule
@@ -70,6 +70,7 @@ class Shape:
     heartbeat_s: float = 0.1
     suspect_s: float = 0.3
     lost_s: float = 60.0
+    limit_s: float | None = None
 
     @cached_property
     def config(self) -> Config:
@@ -86,6 +87,7 @@ class Shape:
             heartbeat_s=self.heartbeat_s,
             suspect_s=self.suspect_s,
             lost_s=self.lost_s,
+            time_limit="" if self.limit_s is None else f"{self.limit_s:.3f}s",
         )
 
     @property

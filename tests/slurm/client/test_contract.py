@@ -19,7 +19,8 @@ from elasticflow_slurm.client import (
     SlurmClient,
 )
 from elasticflow_slurm.command_line import CommandLineClient
-from tests.clusters.slurm import ClusterError, SlurmCluster
+from tests.clusters.processes import ClusterError
+from tests.clusters.slurm import SlurmCluster
 
 pytestmark = pytest.mark.slurm
 

@@ -81,7 +81,7 @@ class SlurmRun(Run):
 
     def jobs(self) -> dict[str, str]:
         """Names of this run's workers that SLURM has jobs for, with the jobs' ids."""
-        known = self.dir.job_id()
+        known = self.dir.host()
         assert known is not None
         text = self.cluster.run("squeue", "-h", "-o", "%i %k", "-t", "PENDING,RUNNING,COMPLETING")
         rows = [line.split() for line in text.splitlines()]

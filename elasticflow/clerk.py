@@ -1,4 +1,4 @@
-"""Asks SLURM in a thread of its own: its answers may take seconds, and a master must not wait for them."""
+"""Asks a cluster in a thread of its own: answers may take seconds, and a master must not wait for them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
-
-from elasticflow_slurm.client import SlurmError
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 CLOSE_S = 30.0
 
 
-class Clerk:
-    """Does one thing after the other. ``fd`` is readable when ``turn`` has answers to give."""
+class Clerk(Generic[E]):
+    """Does one thing after the other. ``fd`` is readable when ``turn`` has answers to give.
 
-    def __init__(self) -> None:
+    errors: those that are answers too. Any other is a bug.
+    """
+
+    def __init__(self, errors: type[E]) -> None:
+        self._errors = errors
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: deque[Callable[[], None]] = deque()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, daemon=True, name="clerk")
         self._thread.start()
 
-    def order(self, act: Callable[[], T], answer: Callable[[T | SlurmError], None]) -> None:
+    def order(self, act: Callable[[], T], answer: Callable[[T | E], None]) -> None:
         """Has ``act`` done in the thread, and ``answer`` called in ``turn`` with what it gave or raised.
 
-        Any error but SLURM's is a bug, and is raised in ``turn``.
+        A bug is raised in ``turn``.
         """
         self._orders.put(partial(self._do, act, answer))
 
@@ -41,10 +44,10 @@ class Clerk:
         while self._answers:
             self._answers.popleft()()
 
-    def close(self) -> None:
-        """Does what was ordered, and nothing more; waits for that, unless SLURM hangs."""
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Does what was ordered, and nothing more; waits for that, unless the cluster hangs."""
         self._orders.put(None)
-        self._thread.join(CLOSE_S)
+        self._thread.join(wait_s)
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -53,7 +56,7 @@ class Clerk:
     def _do(self, act: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         try:
             answers = partial(answer, act())
-        except SlurmError as error:
+        except self._errors as error:
             answers = partial(answer, error)
         except BaseException as error:  # noqa: BLE001  (a thread that dies unseen would be the end of all)
             answers = partial(_fail, error)

@@ -1,4 +1,4 @@
-"""Nodes on which workers fail: new jobs leave them out for a while."""
+"""Nodes on which workers fail: new ones leave them out for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOGETHER_S = 2.0
 class Nodes:
     """Excludes a node after ``exclude_after`` failures on it within an hour, for an hour.
 
-    Of the nodes that our jobs have been on, no more than half are excluded at a time, the latest to fail
+    Of the nodes that ours have been on, no more than half are excluded at a time, the latest to fail
     first, but one may always be: a program that fails everywhere must not shut the cluster out.
     """
 
@@ -22,7 +22,7 @@ class Nodes:
         self._until_s: dict[str, float] = {}
 
     def saw(self, node: str) -> None:
-        """A job of ours has got this node; "": it has none."""
+        """One of ours has got this node; "": it has none."""
         self._seen.update([node] if node else [])
 
     def failed(self, node: str, now_s: float) -> bool:
@@ -41,7 +41,7 @@ class Nodes:
         return True
 
     def excluded(self, now_s: float) -> tuple[str, ...]:
-        """Those to leave out of a new job, by name."""
+        """Those to leave out, by name."""
         current = [node for node, until_s in self._until_s.items() if now_s < until_s]
         latest = sorted(current, key=lambda node: -self._until_s[node])
         return tuple(sorted(latest[: max(1, len(self._seen) // 2)]))

@@ -10,31 +10,31 @@ from typing import Any
 
 import pytest
 
-from elasticflow_slurm import clerk as module
-from elasticflow_slurm.clerk import Clerk
-from elasticflow_slurm.client import Refused, SlurmBusy
+from elasticflow import clerk as module
+from elasticflow.clerk import Clerk
+from elasticflow_slurm.client import Refused, SlurmBusy, SlurmError
 
 PATIENCE_S = 20.0
 
 
 @pytest.fixture
-def clerk() -> Iterator[Clerk]:
-    made = Clerk()
+def clerk() -> Iterator[Clerk[SlurmError]]:
+    made = Clerk(SlurmError)
     yield made
     made.close()
 
 
-def turn(clerk: Clerk) -> None:
+def turn(clerk: Clerk[SlurmError]) -> None:
     """Waits for answers, and gives them."""
     assert select.select([clerk.fd], [], [], PATIENCE_S)[0], "no answer comes"
     clerk.turn()
 
 
-def readable(clerk: Clerk) -> bool:
+def readable(clerk: Clerk[SlurmError]) -> bool:
     return bool(select.select([clerk.fd], [], [], 0)[0])
 
 
-def test_an_answer_is_given_in_the_thread_of_who_turns(clerk: Clerk) -> None:
+def test_an_answer_is_given_in_the_thread_of_who_turns(clerk: Clerk[SlurmError]) -> None:
     threads: list[threading.Thread] = []
     answers: list[int] = []
 
@@ -53,7 +53,7 @@ def test_an_answer_is_given_in_the_thread_of_who_turns(clerk: Clerk) -> None:
     assert not readable(clerk)
 
 
-def test_one_thing_after_the_other(clerk: Clerk) -> None:
+def test_one_thing_after_the_other(clerk: Clerk[SlurmError]) -> None:
     answers: list[Any] = []
     at_once = 0
     most = 0
@@ -74,7 +74,7 @@ def test_one_thing_after_the_other(clerk: Clerk) -> None:
 
 
 @pytest.mark.parametrize("error", [SlurmBusy("no answer"), Refused("invalid account")])
-def test_slurms_errors_are_answers(clerk: Clerk, error: Exception) -> None:
+def test_slurms_errors_are_answers(clerk: Clerk[SlurmError], error: Exception) -> None:
     def act() -> None:
         raise error
 
@@ -86,7 +86,7 @@ def test_slurms_errors_are_answers(clerk: Clerk, error: Exception) -> None:
     assert answers == [error, 1]
 
 
-def test_a_bug_is_seen_and_does_not_end_the_clerk(clerk: Clerk) -> None:
+def test_a_bug_is_seen_and_does_not_end_the_clerk(clerk: Clerk[SlurmError]) -> None:
     answers: list[Any] = []
     clerk.order(lambda: 1 // 0, answers.append)
     with pytest.raises(ZeroDivisionError):
@@ -96,7 +96,7 @@ def test_a_bug_is_seen_and_does_not_end_the_clerk(clerk: Clerk) -> None:
     assert answers == [1]
 
 
-def test_who_orders_never_waits(clerk: Clerk) -> None:
+def test_who_orders_never_waits(clerk: Clerk[SlurmError]) -> None:
     goes_on = threading.Event()
     answers: list[Any] = []
     begun_s = time.monotonic()
@@ -110,7 +110,7 @@ def test_who_orders_never_waits(clerk: Clerk) -> None:
         turn(clerk)
 
 
-def test_an_answer_may_give_another_order(clerk: Clerk) -> None:
+def test_an_answer_may_give_another_order(clerk: Clerk[SlurmError]) -> None:
     answers: list[Any] = []
     clerk.order(lambda: 1, lambda value: clerk.order(lambda: 2, answers.append))
     while not answers:
@@ -118,13 +118,13 @@ def test_an_answer_may_give_another_order(clerk: Clerk) -> None:
     assert answers == [2]
 
 
-def test_a_turn_without_answers_does_nothing(clerk: Clerk) -> None:
+def test_a_turn_without_answers_does_nothing(clerk: Clerk[SlurmError]) -> None:
     clerk.turn()
     assert not readable(clerk)
 
 
 def test_what_was_ordered_is_done_before_the_end() -> None:
-    clerk, done = Clerk(), []
+    clerk, done = Clerk(SlurmError), []
     for number in range(20):
         clerk.order(lambda number=number: done.append(number), lambda _: None)  # type: ignore[misc]
     clerk.close()
@@ -135,7 +135,7 @@ def test_what_was_ordered_is_done_before_the_end() -> None:
 
 def test_a_slurm_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_S", 0.05)
-    clerk, goes_on = Clerk(), threading.Event()
+    clerk, goes_on = Clerk(SlurmError), threading.Event()
     clerk.order(lambda: goes_on.wait(PATIENCE_S), lambda _: None)
     begun_s = time.monotonic()
     clerk.close()

@@ -1,4 +1,4 @@
-"""How long to leave SLURM alone after it has refused something: longer with each failure in a row."""
+"""How long to leave a cluster alone after it has refused something: longer with each failure in a row."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+"""What ``submit`` and ``lead`` do alike on all clusters: making a run's folder ready, and its masters."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from elasticflow.checkpoint import commits, load_manifest
+from elasticflow.cli.watching import read_report
+from elasticflow.config import Config
+from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.fingerprint import one_thread
+from elasticflow.master.fence import Superseded
+from elasticflow.master.log import say
+from elasticflow.master.supervisor import CRASHED, SUPERSEDED
+from elasticflow.presence import is_alive
+from elasticflow.retry import Backoff, is_curable
+from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
+from elasticflow.work import check_same_work
+
+T = TypeVar("T")
+STORAGE_S = 15.0
+"""After so long a master that could not read the run's folder is followed by another."""
+_PR_SET_PDEATHSIG = 1
+
+
+def begin(run: RunDir, chosen: Config, job: str) -> None:
+    """Makes a run's folder ready for a new leader; what is left of one before is forgotten.
+
+    job: id of the cluster's job, or what stands for it until the cluster has told it.
+    """
+    try:
+        for path in (run.journal, run.report, run.address):
+            path.unlink(missing_ok=True)
+        run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        publish(run.job, Job(chosen.backend, job, secrets.token_hex(6)))
+    except OSError as error:
+        text = error.strerror or error
+        raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error
+
+
+def check_begun(run: RunDir) -> None:
+    """The folder of a run that was begun is never made anew while its storage is away. Raises RunError."""
+    run.config()
+    if run.host() is None:
+        raise RunError(f"{run.path}: {run.job.name} is gone; is the storage what it was?")
+
+
+def check_resume(run: RunDir, chosen: Config) -> None:
+    """Raises RunError or CheckpointError if this run cannot go on, or not with these settings."""
+    if not run.settings.exists():
+        return
+    if is_alive(run):
+        host = run.host()
+        raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
+    report = read_report(run)
+    if report and report["state"] == "finished" and report["epochs"] >= chosen.epochs:
+        raise RunError(f"{run.path}: there is nothing left to do: {report['text']}.")
+    storage = run.storage()
+    if steps := commits(storage):
+        check_same_work(load_manifest(storage, steps[-1]), chosen)
+
+
+def patiently(act: Callable[[], T]) -> T:
+    """What it returns, in the end: a storage that is away, or full, may come back.
+
+    Raises RunError if it does not for as long as a run has patience.
+    """
+    backoff, begun_s, failures = Backoff(patience_s=Config().storage_patience_s), time.monotonic(), 0
+    while True:
+        try:
+            return act()
+        except (OSError, RunError) as error:
+            failures += 1
+            delay_s = backoff.delay_s(time.monotonic() - begun_s, failures) if is_curable(error) else None
+            if delay_s is None:
+                raise RunError(str(error)) from error
+            say(f"warning: tried again in {delay_s:g} s: {error}")
+            time.sleep(delay_s)  # whoever brings a storage back tells nobody
+
+
+def masters(
+    run: RunDir, term: int, resume: bool, ended: Callable[[int, str], None] = lambda code, text: None
+) -> Callable[[bool], int]:
+    """For a supervisor: a run's masters of this term. ended: is told the run's exit code, and why."""
+    with one_thread():
+        from elasticflow.master.server import serve
+
+    def master(again: bool) -> int:
+        end_with_parent(signal.SIGKILL)  # the next supervisor's master must be the only one
+        try:
+            end = serve(str(run.path), resume=resume or again, again=again, ready=lambda _: None, term=term)
+        except Superseded as error:
+            say(f"ended: {error}")
+            return SUPERSEDED
+        except ElasticFlowError as error:
+            say(f"Error: {error}")
+            if isinstance(error.__cause__, OSError):  # the storage may come back
+                time.sleep(STORAGE_S)
+                return CRASHED
+            ended(1, str(error))
+            return 1
+        code = EXIT_CODES[end.state.value]
+        ended(code, f"{end.state.value}: {end.text}")
+        return code
+
+    return master
+
+
+def end_with_parent(number: int) -> None:
+    """Has this process get a signal when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -1,0 +1,220 @@
+"""Storage in HDFS, and paths there that are used as those of this machine are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+from elasticflow.errors import ConfigError
+from elasticflow.storage.datanode import Writing
+from elasticflow.storage.urls import split
+from elasticflow.storage.webhdfs import PATIENCE_S, TEMPORARY, WebHdfs
+
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+
+
+class HdfsStorage:
+    """The files under the folder at ``url``, which is there. See ``Storage`` for what each method promises.
+
+    A folder that is gone raises OSError (ESTALE) everywhere. Files that were begun and are not whole have
+    names of their own, hidden, which end in ``.partial``: a writer that was killed is in nobody's way.
+    """
+
+    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+        self.url = url.rstrip("/")
+        self._client, self.root = WebHdfs.of(url, patience_s)
+
+    def __repr__(self) -> str:
+        return f"HdfsStorage({self.url!r})"
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Writing]:
+        path = self._path(name)
+        if self._client.exists(path):
+            raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced", path)
+        folder = posixpath.dirname(path)
+        with self._rooted():
+            if folder != self.root and not self._client.exists(folder):
+                self._check_root()  # or it would be made anew
+                self._client.mkdirs(folder)
+            with self._client.create(path) as file:
+                yield file
+
+    def open(self, name: str) -> BinaryIO:
+        with self._rooted():
+            return self._client.open(self._path(name))
+
+    def size(self, name: str) -> int:
+        with self._rooted():
+            return self._client.status(self._path(name)).length
+
+    def exists(self, name: str) -> bool:
+        found = self._client.exists(self._path(name))
+        if not found:
+            self._check_root()
+        return found
+
+    def list(self, folder: str = "") -> list[str]:
+        try:
+            found = self._client.list(self._path(folder) if folder else self.root)
+        except _ABSENT:
+            self._check_root()
+            return []
+        return [one.name for one in found if not one.name.endswith(TEMPORARY)]
+
+    def remove(self, name: str) -> None:
+        path = self._path(name)
+        with suppress(NotADirectoryError):
+            self._client.remove(path)
+        self._check_root()
+
+    def sweep(self, folder: str) -> None:
+        try:
+            found = self._client.list(self._path(folder))
+        except FileNotFoundError:
+            self._check_root()
+            return
+        for one in found:
+            if one.name.endswith(TEMPORARY):
+                self._client.remove(one.path)
+
+    def _path(self, name: str) -> str:
+        """Where ``name`` lies. Raises ConfigError if that is not below the root, or kept for temporaries."""
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts:
+            raise ConfigError(f"name {name!r} leaves the storage's folder. Use a relative name without '..'.")
+        if name == "." or str(pure) != name or "\0" in name or name.endswith(TEMPORARY):
+            raise ConfigError(f"name {name!r} is no file's name. Use one such as 'folder/file.h5'.")
+        return posixpath.join(self.root, name)
+
+    def _check_root(self) -> None:
+        """Raises OSError (ESTALE) if the root is gone."""
+        with suppress(*_ABSENT):
+            if self._client.status(self.root).is_dir:
+                return
+        raise OSError(errno.ESTALE, f"the storage's folder {self.url} is gone")
+
+    @contextmanager
+    def _rooted(self) -> Iterator[None]:
+        """Tells a file that is not there from a storage that is not there."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._check_root()
+            raise
+
+
+class Stat(NamedTuple):
+    """What of ``os.stat_result`` is known."""
+
+    st_mode: int
+    st_size: int
+    st_mtime: float
+
+
+class HdfsPath(os.PathLike[str]):
+    """A file or folder in HDFS by its URL: of ``pathlib.Path`` what a run's folder needs."""
+
+    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+        scheme, authority, path = split(url)
+        self._url = f"{scheme}://{authority}{path}"
+        self._patience_s = patience_s
+
+    def __str__(self) -> str:
+        return self._url
+
+    __fspath__ = __str__
+
+    def __repr__(self) -> str:
+        return f"HdfsPath({self._url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HdfsPath) and other._url == self._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
+    def __truediv__(self, name: str) -> HdfsPath:
+        return HdfsPath(f"{self._url.rstrip('/')}/{name}", self._patience_s)
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(split(self._url)[2])
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> HdfsPath:
+        scheme, authority, path = split(self._url)
+        return HdfsPath(f"{scheme}://{authority}{posixpath.dirname(path)}", self._patience_s)
+
+    def exists(self) -> bool:
+        client, path = self._of()
+        return client.exists(path)
+
+    def is_dir(self) -> bool:
+        with suppress(*_ABSENT):
+            return stat.S_ISDIR(self.stat().st_mode)
+        return False
+
+    def is_file(self) -> bool:
+        with suppress(*_ABSENT):
+            return stat.S_ISREG(self.stat().st_mode)
+        return False
+
+    def stat(self) -> Stat:
+        client, path = self._of()
+        found = client.status(path)
+        kind = stat.S_IFDIR if found.is_dir else stat.S_IFREG
+        return Stat(kind | found.permission, found.length, found.modified_at)
+
+    def iterdir(self) -> Iterator[HdfsPath]:
+        client, path = self._of()
+        return iter([self / one.name for one in client.list(path)])
+
+    def read_bytes(self) -> bytes:
+        client, path = self._of()
+        return client.read(path)
+
+    def replace_bytes(self, data: bytes, secret: bool = False) -> None:
+        """Whoever reads the file finds the old or the new one, never a part. secret: for its owner alone."""
+        client, path = self._of()
+        client.write(path, data, overwrite=True, permission=0o600 if secret else None)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        client, path = self._of()
+        found = client.find(path)
+        if found is None and not missing_ok:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._url)
+        if found is not None and found.is_dir:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._url)
+        client.remove(path, recursive=False)
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        client, path = self._of()
+        if (found := client.find(path)) is not None:
+            if not exist_ok or not found.is_dir:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._url)
+            return
+        folder = posixpath.dirname(path)
+        if not parents and not client.status(folder).is_dir:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.parent))
+        if parents:
+            client.mkdirs(folder)  # the mode is of the last one alone
+        client.mkdirs(path, None if mode == 0o777 else mode)  # HDFS takes nothing off a mode
+
+    def remove_tree(self) -> None:
+        """Removes a folder with all it holds; what is not there is no error."""
+        client, path = self._of()
+        client.remove(path)
+
+    def _of(self) -> tuple[WebHdfs, str]:
+        return WebHdfs.of(self._url, self._patience_s)

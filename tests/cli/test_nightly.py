@@ -1,0 +1,113 @@
+"""What operators begin with: conf/nightly.yaml, docs/nightly.md and examples/nightly."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from elasticflow.cli import main
+from elasticflow.cli.submit import add_submit_options
+from elasticflow.config import make
+from elasticflow.dates import fill
+from elasticflow.run_dir import RunDir
+from elasticflow_yarn.config import read
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf" / "nightly.yaml"
+SCRIPT = ROOT / "examples" / "nightly" / "nightly.sh"
+DOCS = (ROOT / "docs" / "nightly.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """The one block of a language in the document."""
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_the_example_explains_every_key_and_means_what_it_says() -> None:
+    lines = [line for line in CONF.read_text().splitlines() if ":" in line and line.strip()[0] != "#"]
+    assert all(len(line.partition("  # ")[2]) > 10 for line in lines if line != "yarn:")
+    values = yaml.safe_load(CONF.read_text())
+    assert len(lines) == len(values) + len(values["yarn"])
+    assert read(values["yarn"]).queue == "nightly"
+    night = datetime.fromisoformat("2026-11-21T22:00:00+01:00").timestamp()
+    chosen = make(str(CONF), {}, at_s=night)
+    assert chosen.data == "hdfs:///clicks/day=2026-11-20/*.parquet"
+    assert chosen.run_dir == "hdfs:///models/clicks-2026-11-21"
+    assert chosen.deadline == "2026-11-22T06:00:00+01:00" and chosen.time_limit_s == 36000
+
+
+def test_the_table_of_dates() -> None:
+    night = datetime.fromisoformat("2026-11-21T22:00:00").timestamp()
+    rows = re.findall(r"^\| (`[{}].*?) \| (`.*?) \|$", DOCS, re.MULTILINE)
+    assert len(rows) == 5
+    for written, meant in rows:
+        patterns, filled = (re.findall("`(.*?)`", column) for column in (written, meant))
+        assert [fill("data", each, night) for each in patterns] == filled[: len(patterns)]
+
+
+def command_of(words: list[str]) -> argparse.Namespace:
+    """What follows nightly.sh in a snippet, as 'submit' reads it."""
+    run, verb, *rest = words
+    assert verb == "submit" and run.startswith("hdfs:///models/clicks-")
+    parser = argparse.ArgumentParser()
+    add_submit_options(parser)
+    return parser.parse_args([*rest, "--run-dir", run])
+
+
+def test_the_snippets_submit_and_wait() -> None:
+    cron = block("crontab").replace("\\%", "%")
+    assert "%" not in block("crontab").replace("\\%", ""), "it would end the command"
+    words = shlex.split(cron.partition(" >> ")[0])
+    assert words[:5] == ["0", "22", "*", "*", "*"] and words[5] == "nightly.sh"
+    xml = ElementTree.fromstring(block("xml"))
+    shell = "{uri:oozie:shell-action:1.0}"
+    oozie = [element.text or "" for element in xml.iter(f"{shell}argument")]
+    strings = [n.value for n in ast.walk(ast.parse(block("python"))) if isinstance(n, ast.Constant)]
+    (airflow,) = [text for text in strings if isinstance(text, str) and text.startswith("nightly.sh ")]
+    rendered = re.sub(r"\{\{.*?\}\}", "2026-11-21", airflow).split()
+    for each in (words[6:], oozie, rendered[1:]):
+        chosen = command_of(each)
+        assert chosen.attach and chosen.date and chosen.names == ["/srv/clicks/nightly.yaml"]
+
+
+def test_the_script_is_a_plain_shells() -> None:
+    subprocess.run(["sh", "-n", str(SCRIPT)], check=True)
+    assert SCRIPT.stat().st_mode & 0o111
+
+
+def test_a_run_that_was_killed_is_told_to_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    RunDir(tmp_path).create(make(None, {"program": "x.py"}))
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["state"] == "killed" and "go on with --resume: elasticflow train --resume" in told["text"]
+    assert main(["status", str(tmp_path)]) == 1
+    assert "left no report" in capsys.readouterr().err
+
+
+def test_a_job_is_given_a_folder_without_dates(capsys: pytest.CaptureFixture[str]) -> None:
+    """When it is started again on another day, it looks there."""
+    assert main(["lead", "program.py", "--run-dir", "runs/{today}"]) == 1
+    assert "in a job there can be no braces in it" in capsys.readouterr().err

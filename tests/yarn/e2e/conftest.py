@@ -1,0 +1,252 @@
+"""Runs that are submitted to the cluster, and what is done to them and to the cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from elasticflow.presence import NoMaster
+from elasticflow.run_dir import Job
+from tests.clusters.hadoop import Container, HadoopCluster
+from tests.clusters.processes import environ, own_line
+from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
+from tests.e2e.processes import new_mark
+from tests.e2e.programs.gates import MARK
+
+__all__ = ["ctrl_c_is_heard"]
+
+WORK = {"batch_size": 64, "slices": 8, "epochs": 3, "checkpoint_every": "5s", "snapshot_s": 0.2}
+"""What the tests train, here and on the cluster: 48 steps."""
+SMALL = {
+    "queue": "train",
+    "python": sys.executable,
+    "master_memory": "512 MiB",
+    "server_memory": "512 MiB",
+    "memory": "512 MiB",
+    "poll_s": 0.3,
+    "rm_poll_s": 1,
+    "patience_s": 5,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.yarn)
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
+
+
+class YarnRun(Run):
+    """A run on the cluster; the process is ``submit --attach``, which ends with the run's exit code."""
+
+    def __init__(
+        self,
+        cluster: HadoopCluster,
+        folder: Path,
+        url: str,
+        program: str,
+        *options: object,
+        yarn: Any = None,
+        settings: Any = None,
+        **more: Any,
+    ) -> None:
+        self.cluster = cluster
+        section = {**SMALL, **(yarn or {}), "env": {MARK: os.environ[MARK]}}  # containers inherit nothing
+        self.config = folder / "yarn.yaml"
+        chosen = {"backend": "yarn", **WORK, **(settings or {}), "yarn": section}
+        self.config.write_text(yaml.safe_dump(chosen))
+        words = [str(self.config), str(PROGRAMS / program), "--run-dir", url, *map(str, options)]
+        super().__init__(url, program, command=["submit", "--attach", *words], **more)  # type: ignore[arg-type]
+
+    def held_at(self, place: str, timeout_s: float = PATIENCE_S) -> int:
+        """As for any run; but one that never comes there tells why."""
+        try:
+            return super().held_at(place, timeout_s)
+        except TimeoutError:
+            pytest.fail(f"nobody came to {place}\n{self.output()}")
+
+    def wait_until(
+        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        """As for any run; but its ApplicationMaster may go, and another one come."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return super().wait_until(what, deadline - time.monotonic())
+            except NoMaster:
+                assert time.monotonic() < deadline, self.output()
+
+    @property
+    def application(self) -> str:
+        """Its id, once it is submitted."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if self.dir.job.exists():
+                job = msgspec.json.decode(self.dir.job.read_bytes(), type=Job)
+                if job.id.startswith("application_"):
+                    return job.id
+            assert self.process.poll() is None, self.output()
+            time.sleep(0.05)  # a file cannot be waited on
+        raise AssertionError(self.output())
+
+    @property
+    def attempts(self) -> int:
+        """How many ApplicationMasters there have been."""
+        url = f"{self.cluster.rm_url}/ws/v1/cluster/apps/{self.application}/appattempts"
+        with urllib.request.urlopen(url) as answer:
+            return len(json.load(answer)["appAttempts"]["appAttempt"])
+
+    def container_of(self, pid: int) -> Container:
+        """The container that a process is in."""
+        known = environ(pid)
+        found = [
+            one for one in self.cluster.containers(self.application) if f"CONTAINER_ID={one.id}" in known
+        ]
+        assert found, (pid, self.cluster.containers(self.application))
+        return found[0]
+
+    def java_of_master(self) -> int:
+        """The process of Skein's ApplicationMaster."""
+        container = self.container_of(self.pid("master"))
+        javas = [pid for pid in self.cluster.pids(container.id) if "ApplicationMaster" in own_line(pid)]
+        return javas[-1]
+
+    def report(self) -> dict[str, Any]:
+        """How the run went, once it is over."""
+        report: dict[str, Any] = msgspec.json.decode(self.dir.report.read_bytes())
+        return report
+
+    def wait_until_containers(self, count: int) -> None:
+        """Until the application has so many, that of its ApplicationMaster included."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found := self.cluster.containers(self.application)) != count:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)  # YARN tells nobody
+
+    def leaves_nothing(self, timeout_s: float = 60.0) -> None:
+        """Asserts that soon no application is left, and no container of one."""
+        deadline = time.monotonic() + timeout_s
+        while self.application in (left := self.cluster.applications()):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)  # YARN tells nobody
+
+
+def ready(status: dict[str, Any]) -> list[str]:
+    """Workers that take part."""
+    return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def on_cluster(hadoop: HadoopCluster) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PATH", "JAVA_HOME", "HADOOP_CONF_DIR", "HADOOP_USER_NAME"):
+            patch.setenv(name, hadoop.environment[name])
+        patch.delenv(MARK, raising=False)
+        yield
+
+
+@pytest.fixture
+def url(hadoop: HadoopCluster) -> str:
+    """Of a folder that is not there yet."""
+    return f"{hadoop.hdfs_url}/user/{hadoop.user}/tests/{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def submit(
+    hadoop: HadoopCluster, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., YarnRun]]:
+    """Submits runs; in the end no process and no application is left of them."""
+    monkeypatch.setenv(MARK, new_mark()[MARK])
+    hadoop.reset()
+    with ExitStack() as runs:
+
+        def make(
+            program: str = "small_torch.py", *options: object, name: str = "run", **more: Any
+        ) -> YarnRun:
+            return runs.enter_context(
+                YarnRun(hadoop, tmp_path, f"{url}/{name}", program, *options, **more)  # type: ignore[arg-type]
+            )
+
+        yield make
+    hadoop.reset()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the same work done here, with nothing done to it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    config = folder / "local.yaml"
+    config.write_text(yaml.safe_dump(WORK))
+    with Run(folder / "run", "small_torch.py", "--config", config, "--workers", 1) as run:
+        return run.digest()
+
+
+class Others:
+    """Somebody else's application, which holds GPUs, each in a container of its own."""
+
+    def __init__(self, client: Any, queue: str) -> None:
+        self._client, self._queue = client, queue
+        self._ids: list[str] = []
+
+    def take(self, gpus: int) -> str:
+        """Asks for so many, at once; returns the application's id."""
+        sleep = {
+            "instances": gpus,
+            "resources": {"memory": "64 MiB", "vcores": 1, "gpus": 1},
+            "script": "sleep 1000",
+        }
+        self._ids.append(
+            self._client.submit({"name": "others", "queue": self._queue, "services": {"sleep": sleep}})
+        )
+        return self._ids[-1]
+
+    def wait_until_taken(self, gpus: int) -> None:
+        """Until the application that was asked for last has so many."""
+        application = self._client.connect(self._ids[-1])
+        deadline = time.monotonic() + PATIENCE_S
+        while len(application.get_containers(states=["RUNNING"])) < gpus:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # YARN tells nobody
+
+    def give(self) -> None:
+        """Lets go of all."""
+        while self._ids:
+            self._client.kill_application(self._ids.pop())
+
+
+@pytest.fixture(scope="session")
+def skein_client(on_cluster: None) -> Iterator[Any]:
+    """A driver of Skein's, for all tests."""
+    import skein
+
+    with skein.Client() as client:
+        yield client
+
+
+@pytest.fixture
+def others(skein_client: Any) -> Iterator[Others]:
+    """In the queue of our runs."""
+    made = Others(skein_client, "train")
+    yield made
+    made.give()
+
+
+@pytest.fixture
+def prod(skein_client: Any) -> Iterator[Others]:
+    """In the queue that has the larger share."""
+    made = Others(skein_client, "prod")
+    yield made
+    made.give()

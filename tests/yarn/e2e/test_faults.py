@@ -1,0 +1,135 @@
+"""Whatever is killed on the cluster, the model is the same, and no container is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import YarnRun, ready
+
+Submit = Callable[..., YarnRun]
+
+
+@pytest.fixture
+def run(submit: Submit) -> YarnRun:
+    """Two workers, held at step 20; a checkpoint is there."""
+    run = submit("small_torch.py", "--workers", 2, "--checkpoint-every", 8, shut=["step 20"])
+    run.wait_until(lambda s: len(ready(s)) == 2)
+    run.held_at("step 20")
+    run.wait_until(lambda s: s["checkpoint_step"])
+    return run
+
+
+def ends_well(run: YarnRun, undisturbed: str, attempts: int = 1) -> None:
+    run.open("step 20")
+    assert run.digest() == undisturbed
+    assert run.attempts == attempts
+    run.leaves_nothing()
+
+
+def test_a_worker_is_killed(run: YarnRun, undisturbed: str) -> None:
+    run.kill("worker-1")
+    status = run.wait_until(lambda s: sorted(ready(s)) == ["worker-2", "worker-3"])
+    assert status["num_faults"] == 1, status["faults"]
+    ends_well(run, undisturbed)
+
+
+def test_a_workers_whole_container_is_killed(run: YarnRun, undisturbed: str) -> None:
+    for pid in run.cluster.pids(run.container_of(run.pid("worker-1")).id):
+        os.kill(pid, signal.SIGKILL)
+    run.wait_until(lambda s: sorted(ready(s)) == ["worker-2", "worker-3"])
+    ends_well(run, undisturbed)
+
+
+def test_a_server_is_killed(run: YarnRun, undisturbed: str) -> None:
+    run.kill("server-0")
+    run.wait_until(lambda s: s["generation"] == 2 and not s["regrouping"])
+    ends_well(run, undisturbed)
+
+
+def test_the_master_is_killed(run: YarnRun, undisturbed: str) -> None:
+    """The next one takes its place in the same container, and adopts the others."""
+    before = run.cluster.containers(run.application)
+    run.kill("master")
+    status = run.wait_until(lambda s: s["master"]["incarnation"] == 2)
+    assert len(ready(status)) == 2, status
+    assert run.cluster.containers(run.application) == before
+    ends_well(run, undisturbed)
+
+
+def test_the_application_masters_java_is_killed(run: YarnRun, undisturbed: str) -> None:
+    os.kill(run.java_of_master(), signal.SIGKILL)
+    run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
+    ends_well(run, undisturbed, attempts=2)
+
+
+def test_a_node_is_lost_under_a_worker(run: YarnRun, undisturbed: str) -> None:
+    """Its containers live on: who is in them leaves, and is not waited for."""
+    masters = run.container_of(run.pid("master")).node
+    nodes = {name: run.container_of(run.pid(name)).node for name in ("worker-1", "worker-2", "server-0")}
+    name, node = next((each for each in nodes.items() if each[1] != masters), ("", ""))
+    if not node:
+        pytest.skip("all is on one node")
+    run.cluster.kill(node)
+    run.wait_until(lambda s: any("lost" in fault["text"] for fault in s["faults"]))
+    run.wait_until(lambda s: len(ready(s)) == 2 and not s["regrouping"])
+    run.cluster.start_daemon(node)
+    ends_well(run, undisturbed)
+
+
+def test_the_node_of_the_application_master_is_lost(run: YarnRun, undisturbed: str) -> None:
+    """The old master lives on for a while: there never are two."""
+    node, old = run.container_of(run.pid("master")).node, run.pid("master")
+    run.cluster.kill(node)
+    run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{old}"):
+        assert time.monotonic() < deadline, "the first master lives on"
+        time.sleep(0.1)  # it is nobody's child here
+    ends_well(run, undisturbed, attempts=2)
+    run.cluster.start_daemon(node)
+
+
+def test_a_datanode_is_killed(run: YarnRun, undisturbed: str) -> None:
+    run.cluster.kill("datanode-0")
+    run.open("step 20")
+    ends_well_after_all(run, undisturbed)
+
+
+def test_the_namenode_is_restarted_in_the_middle_of_checkpoints(submit: Submit, undisturbed: str) -> None:
+    run = submit("small_torch.py", "--workers", 2, "--checkpoint-every", 2, shut=["step 20"])
+    run.held_at("step 20")
+    run.cluster.kill("namenode")
+    run.open("step 20")
+    run.shut("step 30")
+    run.held_at("step 30")
+    run.cluster.start_daemon("namenode")
+    run.open("step 30")
+    ends_well_after_all(run, undisturbed)
+
+
+def test_the_resource_manager_is_restarted(run: YarnRun, undisturbed: str) -> None:
+    run.cluster.kill("resourcemanager")
+    run.kill("worker-1")
+    run.cluster.start_daemon("resourcemanager")
+    run.wait_until(lambda s: len(ready(s)) == 2)
+    ends_well(run, undisturbed)
+
+
+def test_killed_as_a_whole(run: YarnRun, submit: Submit, undisturbed: str) -> None:
+    run.cluster.kill_applications()
+    code, output = run.wait()
+    assert code == 1 and "--resume" in output, output
+    run.leaves_nothing()
+    run.open("step 20")
+    assert submit("small_torch.py", "--resume", "--workers", 2).digest() == undisturbed
+
+
+def ends_well_after_all(run: YarnRun, undisturbed: str) -> None:
+    assert run.digest() == undisturbed
+    assert run.attempts == 1
+    run.leaves_nothing()

@@ -1,0 +1,228 @@
+"""The ResourceManager's answers, as recorded from Hadoop 3.4.2, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticflow_yarn.cluster import (
+    ResourceManager,
+    application_of,
+    attempt_id,
+    attempt_of,
+    read_app,
+    read_attempt,
+    read_containers,
+    read_nodes,
+    read_queues,
+)
+from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
+from elasticflow_yarn.resources import Resources
+from elasticflow_yarn.shares import Measure, find, free, pressure
+
+ANSWERS = Path(__file__).parent / "answers"
+APP = "application_1795300049947_0001"
+
+
+def answer(name: str) -> dict[str, Any]:
+    return dict(json.loads((ANSWERS / f"{name}.json").read_text()))
+
+
+# --- what is read -----------------------------------------------------------------------------------
+
+
+def test_nodes_have_what_they_have_in_all_and_what_is_free() -> None:
+    nodes = read_nodes(answer("nodes"))
+    assert len(nodes) == 3 and all(node.live for node in nodes)
+    assert {node.total for node in nodes} == {Resources(8192, 16, 2)}
+    assert nodes[0].address.startswith("localhost:") and nodes[0].address != nodes[0].id
+
+
+def test_a_cluster_without_nodes_has_none() -> None:
+    assert read_nodes({"nodes": None}) == [] and read_nodes({"nodes": ""}) == []
+
+
+def test_queues_have_a_share_and_a_maximum_and_what_waits() -> None:
+    train, prod = sorted(read_queues(answer("scheduler")), key=lambda queue: queue.name, reverse=True)
+    assert (train.name, train.path, train.share.gpus, train.most.gpus) == ("train", "root.train", 1, 6)
+    assert (prod.name, prod.path, prod.share.gpus, prod.most.gpus) == ("prod", "root.prod", 4, 6)
+    assert train.used.gpus == 6 and train.is_called("train") and train.is_called("root.train")
+    assert not train.is_called("rain")
+
+
+def test_queues_of_the_fair_scheduler() -> None:
+    amount = {"memory": 1024, "vCores": 1}
+    leaf = {
+        "queueName": "root.users.anna",
+        "usedResources": {"memory": 2048, "vCores": 2},
+        "demandResources": {"memory": 8192, "vCores": 4},
+        "steadyFairResources": {"memory": 4096, "vCores": 4},
+        "maxResources": {"memory": 16384, "vCores": 16},
+    }
+    users = {"queueName": "root.users", "childQueues": {"queue": [leaf]}, "usedResources": amount}
+    root = {"queueName": "root", "childQueues": {"queue": users}, "usedResources": amount}
+    (queue,) = read_queues({"scheduler": {"schedulerInfo": {"type": "fairScheduler", "rootQueue": root}}})
+    assert (queue.name, queue.path, queue.pending) == ("anna", "root.users.anna", Resources(6144, 2))
+    assert queue.share == Resources(4096, 4)
+
+
+def test_an_application_that_runs_and_one_that_is_over() -> None:
+    app = read_app(answer("application"))
+    assert (app.id, app.state, app.final, app.queue) == (APP, "RUNNING", "UNDEFINED", "root.train")
+    assert app.started_at == 1795300139.164 and app.finished_at is None and not app.over and not app.begins
+    over = read_app(answer("finished"))
+    assert over.over and over.final == "SUCCEEDED" and over.diagnostics == "Shutdown requested by user."
+
+
+def test_attempts_and_containers() -> None:
+    assert read_attempt(answer("attempts")) == 1
+    first, *_ = found = read_containers(answer("containers"))
+    assert first == "container_1795300049947_0001_01_000001" and len(found) == 3
+    assert read_attempt({}) == 0 and read_containers({}) == []
+
+
+def test_ids() -> None:
+    assert attempt_id(APP, 2) == "appattempt_1795300049947_0001_000002"
+    assert attempt_of("container_1795300049947_0001_02_000003") == 2
+    assert attempt_of("container_e17_1795300049947_0001_12_000003") == 12
+    assert application_of("container_e17_1795300049947_0001_12_000003") == APP
+    with pytest.raises(ValueError, match="no id of a container"):
+        attempt_of("worker_3")
+
+
+@pytest.mark.parametrize("broken", [{}, {"nodes": {"node": [{"id": "a"}]}}, {"nodes": {"node": [3]}}])
+def test_an_answer_that_cannot_be_read_is_none(broken: dict[str, Any]) -> None:
+    with pytest.raises(YarnBusy, match="cannot be read"):
+        read_nodes(broken)
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        (Resources(2048, 1, 2), "2 GPUs, 2 GiB and 1 vcore"),
+        (Resources(512, 4, 0), "512 MiB and 4 vcores"),
+        (Resources(1536), "1.5 GiB"),
+    ],
+)
+def test_resources_in_words(resources: Resources, text: str) -> None:
+    assert str(resources) == text
+
+
+# --- who has how much -----------------------------------------------------------------------------------
+
+
+GPUS = Measure(True)
+
+
+def test_others_that_wait_for_what_is_theirs_press() -> None:
+    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
+    own = find(queues, "train")
+    assert own is not None and free(nodes, GPUS) == 0
+    found = pressure(queues, own, nodes, GPUS, 1)
+    assert found is not None and (found.lacking, found.excess) == (2, 5)
+    assert found.text == "queue train uses 6 GPUs, its share is 1 GPU, queue prod waits for 2 GPUs"
+
+
+def test_we_press_others_and_not_ourselves() -> None:
+    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
+    own = find(queues, "prod")
+    assert own is not None and pressure(queues, own, nodes, GPUS, 1) is None
+
+
+def test_memory_counts_where_there_are_no_gpus() -> None:
+    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
+    own = find(queues, "train")
+    assert own is not None and pressure(queues, own, nodes, Measure(False), 128) is None
+    assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
+
+
+# --- who is asked ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(
+    status: int, body: str, kind: str = "application/json;charset=utf-8"
+) -> Iterator[tuple[str, list[str]]]:
+    """An address at which everything is answered so, and what was asked there."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            asked.append(f"{self.command} {self.path}")
+            data = body.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+STANDBY = "This is standby RM. The redirect url is: http://rm2:8088/ws/v1/cluster/nodes"
+
+
+def test_of_several_the_one_that_is_active_answers_and_is_asked_first_from_then_on() -> None:
+    text = (ANSWERS / "nodes.json").read_text()
+    with serving(200, STANDBY, "text/plain") as (standby, refused), serving(200, text) as (active, asked):
+        manager = ResourceManager([standby, active], "anna")
+        assert len(manager.nodes()) == len(manager.nodes()) == 3
+    assert refused == ["GET /ws/v1/cluster/nodes?user.name=anna"] and len(asked) == 2
+
+
+def test_nobody_answers() -> None:
+    with serving(200, "{}") as (gone, _):
+        pass
+    with serving(503, "no", "text/html") as (busy, _), pytest.raises(YarnBusy) as raised:
+        ResourceManager([gone, busy], "anna").nodes()
+    assert "Connection refused" in str(raised.value) and "503" in str(raised.value)
+
+
+def test_whoever_may_not_ask_is_told() -> None:
+    with serving(403, "{}") as (url, _), pytest.raises(Refused, match="403 Forbidden: anna may not ask"):
+        ResourceManager([url], "anna").nodes()
+
+
+def test_what_is_unknown_is_none() -> None:
+    with serving(404, (ANSWERS / "unknown.json").read_text()) as (url, _):
+        manager = ResourceManager([url], "anna")
+        assert manager.application("application_1_0001") is None
+        assert manager.attempt("application_1_0001") == 0
+        assert manager.containers("application_1_0001", 1) == []
+
+
+def test_an_unknown_queue_is_told_with_those_that_there_are() -> None:
+    with serving(200, (ANSWERS / "scheduler.json").read_text()) as (url, _):
+        with pytest.raises(Refused, match="queue 'gpu' is unknown; there are train, prod"):
+            ResourceManager([url], "anna").queue("gpu")
+
+
+def test_a_container_is_signalled() -> None:
+    with serving(200, "{}") as (url, asked):
+        ResourceManager([url], "anna").signal("container_1_0001_01_000002")
+    path = "/ws/v1/cluster/containers/container_1_0001_01_000002/signal/GRACEFUL_SHUTDOWN"
+    assert asked == [f"POST {path}?user.name=anna"]
+
+
+def test_without_an_address_there_is_nobody_to_ask() -> None:
+    with pytest.raises(NotInstalled, match="yarn.resourcemanager.hostname"):
+        ResourceManager([], "anna")

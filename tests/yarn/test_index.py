@@ -1,0 +1,74 @@
+"""Which run an application is, or was, the leader of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elasticflow.storage.webhdfs import WebHdfs
+from elasticflow_yarn import index
+from tests.yarn.local_hdfs import LocalHdfs
+
+CORE = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "core-site.xml").write_text(CORE)
+    return {"HADOOP_CONF_DIR": str(tmp_path / "conf"), "HADOOP_USER_NAME": "ann"}
+
+
+@pytest.fixture
+def hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHdfs:
+    hdfs = LocalHdfs(tmp_path / "hdfs")
+    hdfs.root.mkdir()
+    monkeypatch.setattr(WebHdfs, "of", hdfs.of)
+    return hdfs
+
+
+def application(number: int) -> str:
+    return f"application_1700000000000_{number:04}"
+
+
+def test_by_id_and_by_name_the_newest(environ: dict[str, str], hdfs: LocalHdfs) -> None:
+    """The tenth thousandth is newer than the one before it, though not in the order of letters."""
+    for number in (9999, 10000, 3):
+        index.add(application(number), "digits", f"hdfs:///runs/{number}", environ)
+    index.add(application(10001), "other", "hdfs:///runs/other", environ)
+    assert index.find(application(3), environ) == "hdfs:///runs/3"
+    assert index.find("digits", environ) == "hdfs:///runs/10000"
+    assert index.find("letters", environ) is None and index.find(application(4), environ) is None
+
+
+def test_it_is_its_owners_alone_and_keeps_the_newest(
+    environ: dict[str, str], hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "KEPT", 3)
+    for number in range(1, 6):
+        index.add(application(number), "digits", f"hdfs:///runs/{number}", environ)
+    jobs = hdfs.root / "user" / "ann" / "elasticflow" / "jobs"
+    assert sorted(path.name for path in jobs.iterdir()) == [f"{application(n)}.json" for n in (3, 4, 5)]
+    assert jobs.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_cannot_be_read_is_passed_over(environ: dict[str, str], hdfs: LocalHdfs) -> None:
+    index.add(application(1), "digits", "hdfs:///runs/1", environ)
+    jobs = hdfs.root / "user" / "ann" / "elasticflow" / "jobs"
+    (jobs / f"{application(2)}.json").write_text("{")
+    (jobs / "notes.txt").write_text("")
+    assert index.find("digits", environ) == "hdfs:///runs/1"
+
+
+def test_an_index_that_cannot_be_written_is_no_reason_not_to_run(
+    environ: dict[str, str], hdfs: LocalHdfs
+) -> None:
+    hdfs.refused = PermissionError("no")
+    index.add(application(1), "digits", "hdfs:///runs/1", environ)
+    assert index.find("digits", environ) is None
+
+
+def test_where_there_is_no_hadoop_it_is_quiet(tmp_path: Path) -> None:
+    assert index.find("digits", {"PATH": str(tmp_path)}) is None
+    assert index.find("digits", {"HADOOP_CONF_DIR": str(tmp_path / "nowhere")}) is None

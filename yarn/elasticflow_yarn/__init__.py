@@ -1,0 +1,1 @@
+"""The YARN backend of ElasticFlow."""

@@ -1,0 +1,332 @@
+"""YARN: the master is in the ApplicationMaster of a Skein application, members are containers of it.
+
+What is decided about containers is decided in ``sizing``; here are the threads and clocks around it. There
+are three: one speaks with the ApplicationMaster, which answers in milliseconds, one with the
+ResourceManager, which may be away for a minute, and one reads and writes in the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from elasticflow.backend import MASTER, Backend, Ended
+from elasticflow.clerk import Clerk
+from elasticflow.config import Config
+from elasticflow.errors import RunError
+from elasticflow.finder import Finder
+from elasticflow.logbook import LogBook
+from elasticflow.master.fence import Superseded
+from elasticflow.network import own_address
+from elasticflow.presence import Presence
+from elasticflow.run_dir import RunDir
+from elasticflow.settings import MemberSettings
+from elasticflow_yarn import containers, ending
+from elasticflow_yarn.application import Application, Container, SkeinApplication
+from elasticflow_yarn.cluster import ResourceManager, attempt_of
+from elasticflow_yarn.config import read
+from elasticflow_yarn.container import environment
+from elasticflow_yarn.containers import Placed
+from elasticflow_yarn.ending import Ending
+from elasticflow_yarn.errors import ApplicationGone, Refused, YarnBusy, YarnError
+from elasticflow_yarn.finder import YarnFinder, YarnPresence
+from elasticflow_yarn.logs import YarnLogs
+from elasticflow_yarn.sizing import GONE_S, Add, Kill, LookAround, Poll, ReadWords, Signal, Sizing, View
+
+MEMBER_KEY = "member/"
+"""Before a container's id, in the application's key-value store: its member's name is kept there."""
+CONTAINER_ENV = "CONTAINER_ID"
+"""In a container's environment: YARN's id of it."""
+AGAIN_S, BUSY_S = 0.25, 60.0
+"""Between two tries of a new master to look around; for so long it tries while nobody answers."""
+GONE = "its ApplicationMaster is gone"
+
+
+class YarnBackend(Backend):
+    """See Backend. To be used inside of the ApplicationMaster's container."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: str,
+        application: Application | None = None,
+        cluster: Callable[[], ResourceManager] = ResourceManager.of,
+    ) -> None:
+        """cluster: gives the ResourceManager. Raises Superseded, YarnError."""
+        self._run, self._yarn = RunDir(run_dir), read(config.yarn)
+        self.host, self.member_host = own_address(self._yarn.host), self._yarn.host
+        self._application = application or SkeinApplication.from_current()
+        self._find_cluster = cluster
+        self._cluster: ResourceManager | None = None
+        own = os.environ.get(CONTAINER_ENV, "")
+        self._attempt = attempt_of(own) if own else 0
+        self._services = services = _patiently(self._application.services)
+        self._sizing = Sizing(self._yarn, config.worker_range[0], services, own)
+        self._skein = Clerk(YarnError)
+        self._rm = Clerk(YarnError)
+        self._folder: Clerk[OSError] = Clerk(OSError)
+        self._placed: dict[str, Placed] = {}
+        """What those who look for logs can read."""
+        self._placing = False
+        self._own = Placed(own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}")
+        self._settings: dict[str, MemberSettings] = {}
+        self._notes: list[tuple[str, str]] = []
+        self._skein.order(self._start_page, self._page_started)
+
+    # --- the interface ---------------------------------------------------------------------------
+
+    def living(self, known: Collection[str] = ()) -> dict[str, int]:
+        containers, names = _patiently(self._named)
+        now_s = time.monotonic()
+        living = {}
+        for container in containers:
+            name = names.get(container.id, "")
+            if name and not container.over:
+                living[name] = 0
+            if name and (name in known or not container.over):
+                self._sizing.adopt(name, container, now_s)
+        self._sizing.observed(containers, now_s, time.time())
+        return living
+
+    def start(self, settings: MemberSettings) -> None:
+        self._settings[settings.name] = msgspec.structs.replace(settings, started_s=0.0)
+        self._sizing.want(settings.name, settings.role, time.monotonic())
+        self._act()
+
+    def kill(self, name: str) -> None:
+        self._sizing.unwant(name, time.monotonic())
+        self._settings.pop(name, None)
+        self._act()
+
+    def wait_fds(self) -> list[int]:
+        return [self._skein.fd, self._rm.fd, self._folder.fd]
+
+    def next_time_s(self) -> float | None:
+        return self._sizing.next_time_s()
+
+    def ended(self) -> list[Ended]:
+        for clerk in (self._skein, self._rm, self._folder):
+            clerk.turn()
+        self._act()
+        if self._sizing.gone:
+            raise Superseded(GONE)
+        if self._sizing.fatal:
+            raise Refused(self._sizing.fatal)
+        ended = self._sizing.ended()
+        for each in ended:
+            self._settings.pop(each.name, None)
+        return ended
+
+    @property
+    def num_running(self) -> int:
+        return self._sizing.num_containers
+
+    def look(self) -> None:
+        self._sizing.look(time.monotonic())
+        self._act()
+
+    def give_way(self) -> None:
+        self._sizing.give_way(time.monotonic())
+
+    def notes(self) -> list[tuple[str, str]]:
+        notes, self._notes = [*self._notes, *self._sizing.notes()], []
+        return notes
+
+    def shortage(self) -> str:
+        return self._sizing.reason
+
+    def where(self, name: str) -> str:
+        return self._sizing.where(name, time.monotonic())
+
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        """Those that give their places back: at once, since nobody comes in their stead for now."""
+        now_s = time.monotonic()
+        return {name: (now_s, now_s) for name in self._sizing.returns()}
+
+    def comes_again(self) -> bool:
+        """Who is told to end inside of an ApplicationMaster ends with it: whether there is to be another is
+        YARN's business, and there is no time to ask."""
+        return not self._sizing.fatal
+
+    def abandon(self) -> None:
+        """Ends nothing: containers end with their ApplicationMaster, or are another master's by now."""
+        for clerk in (self._skein, self._rm, self._folder):
+            clerk.close(0.0)
+
+    def close(self) -> None:
+        self._skein.order(partial(kill_all, self._application), lambda _: None)
+        self._skein.close()
+        for clerk in (self._rm, self._folder):
+            clerk.close(0.0)  # whatever they wait for, nobody needs it any more
+
+    @staticmethod
+    def clear(run_dir: str) -> None:
+        """Where there is no ApplicationMaster any more, there are no containers either."""
+        with contextlib.suppress(YarnError):
+            kill_all(SkeinApplication.from_current())
+
+    @staticmethod
+    def finder(settings: MemberSettings) -> Finder:
+        config = RunDir(settings.run_dir).config()
+        patience_s = max(settings.lost_s, read(config.yarn).lease_s)
+        own = os.environ.get(CONTAINER_ENV, "")
+        return YarnFinder(settings.run_dir, patience_s, own, settings.heartbeat_s)
+
+    @staticmethod
+    def presence(run_dir: str) -> Presence:
+        return YarnPresence(run_dir)
+
+    @staticmethod
+    def log_book(run_dir: str) -> LogBook:
+        return YarnLogs(run_dir)
+
+    # --- containers ------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Does what was decided."""
+        for action in self._sizing.decide(time.monotonic()):
+            _DO[type(action)](self, action)
+
+    def _add(self, action: Add) -> None:
+        settings = msgspec.json.encode(self._settings[action.name])
+        env = environment(settings, self._services[action.service].gpus, self._yarn.gpu_devices)
+        self._skein.order(
+            lambda: self._added(action.name, action.service, env), partial(self._was_added, action.name)
+        )
+
+    def _added(self, name: str, service: str, env: dict[str, str]) -> Container:
+        """In the clerk's thread. The name is kept for the next master; a container without one it ends."""
+        container = self._application.add(service, env)
+        self._application.put(f"{MEMBER_KEY}{container.id}", name)
+        return container
+
+    def _was_added(self, name: str, answer: Container | YarnError) -> None:
+        if isinstance(answer, YarnError):
+            self._sizing.not_added(name, answer, time.monotonic())
+        else:
+            self._sizing.added(name, answer, time.monotonic())
+
+    def _kill(self, action: Kill) -> None:
+        self._skein.order(lambda: self._application.kill(action.id), lambda _: None)
+
+    def _poll(self, action: Poll) -> None:
+        self._skein.order(self._application.containers, self._polled)
+
+    def _polled(self, answer: list[Container] | YarnError) -> None:
+        if isinstance(answer, YarnError):
+            self._sizing.unobserved(answer, time.monotonic())
+        else:
+            self._sizing.observed(answer, time.monotonic(), time.time())
+            self._place()
+
+    def _named(self) -> tuple[list[Container], dict[str, str]]:
+        """All containers, and the names of their members, by Skein's id."""
+        containers = self._application.containers()
+        found = self._application.get_prefix(MEMBER_KEY)
+        return containers, {key.removeprefix(MEMBER_KEY): name for key, name in found.items()}
+
+    def _read_words(self, action: ReadWords) -> None:
+        self._folder.order(lambda: ending.read(self._run, action.name), partial(self._heard, action.name))
+
+    def _heard(self, name: str, answer: Ending | OSError | None) -> None:
+        left = None if isinstance(answer, OSError) else answer
+        self._sizing.heard(name, left, time.monotonic())
+
+    def _place(self) -> None:
+        """Has written down where members are, for those who look for their logs."""
+        places = {name: Placed(*place) for name, place in self._sizing.places().items()}
+        places |= {MASTER: self._own} if self._own.container else {}
+        new = {name: placed for name, placed in places.items() if self._placed.get(name) != placed}
+        if new and not self._placing:
+            self._placing = True
+            self._folder.order(lambda: self._write_places(new), partial(self._were_placed, new))
+
+    def _write_places(self, new: dict[str, Placed]) -> None:
+        try:
+            before = containers.read(self._run)
+        except RunError:  # if it is only away, it cannot be written either
+            before = {}
+        if MASTER in new:
+            before = containers.with_master(before, new[MASTER])
+        containers.write(self._run, {**before, **new})
+
+    def _were_placed(self, new: dict[str, Placed], answer: OSError | None) -> None:
+        self._placing = False
+        self._placed |= {} if isinstance(answer, OSError) else new  # the next poll tries again
+
+    def _start_page(self) -> str:
+        """Returns why there is none; "" if there is."""
+        from elasticflow_yarn.page import start_page
+
+        try:
+            start_page(str(self._run.path), self._application)
+        except (OSError, RunError) as error:
+            return str(error)
+        return ""
+
+    def _page_started(self, answer: str | YarnError) -> None:
+        if text := str(answer):
+            self._notes.append(("warning", f"there is no page in the application's web UI: {text}"))
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    def _look_around(self, action: LookAround) -> None:
+        self._rm.order(self._view, self._viewed)
+
+    def _manager(self) -> ResourceManager:
+        """In the clerk's thread."""
+        if self._cluster is None:
+            self._cluster = self._find_cluster()
+        return self._cluster
+
+    def _view(self) -> View:
+        manager = self._manager()
+        containers = manager.containers(self._application.id, self._attempt) if self._attempt else []
+        return View(tuple(manager.nodes()), tuple(manager.queues()), frozenset(containers))
+
+    def _viewed(self, answer: View | YarnError) -> None:
+        if isinstance(answer, YarnError):
+            self._sizing.not_viewed(answer, time.monotonic())
+        else:
+            self._sizing.viewed(answer, time.monotonic())
+
+    def _signal(self, action: Signal) -> None:
+        self._rm.order(lambda: self._manager().signal(action.yarn_id), lambda _: None)
+
+
+_DO: dict[type, Callable[[YarnBackend, Any], None]] = {
+    Add: YarnBackend._add,
+    Kill: YarnBackend._kill,
+    Poll: YarnBackend._poll,
+    ReadWords: YarnBackend._read_words,
+    LookAround: YarnBackend._look_around,
+    Signal: YarnBackend._signal,
+}
+
+
+def kill_all(application: Application) -> None:
+    """Ends all that an application has, but for its ApplicationMaster. Raises YarnError."""
+    for container in application.containers():
+        if not container.over:
+            application.kill(container.id)
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """What the ApplicationMaster answers, within a while. Raises Superseded, YarnBusy."""
+    begun_s = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except ApplicationGone as error:
+            if time.monotonic() - begun_s > GONE_S:
+                raise Superseded(GONE) from error
+        except YarnBusy:
+            if time.monotonic() - begun_s > BUSY_S:
+                raise
+        time.sleep(AGAIN_S)  # it tells nobody when it is back

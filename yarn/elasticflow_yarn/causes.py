@@ -1,0 +1,181 @@
+"""Why a container is over: Skein's and YARN's words, and the member's own last ones, in words for people."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from enum import Enum
+from typing import NamedTuple
+
+from elasticflow.backend import Ended, How
+from elasticflow.member import EXIT_ABANDONED
+from elasticflow_yarn.application import Container
+from elasticflow_yarn.ending import Ending
+
+LAUNCH_S = 10.0
+"""What ends within this, and says nothing, was hardly there: its node may be to blame."""
+
+
+class Cause(Enum):
+    """Why a container is over."""
+
+    DONE = "done"
+    """By itself, with exit code 0."""
+    PREEMPTED = "preempted"
+    """YARN gave its place to another queue."""
+    NODE_LOST = "node lost"
+    """YARN hears nothing of its node any more."""
+    MEMORY = "memory"
+    """It used more memory than it had asked for."""
+    REQUESTED = "requested"
+    """Somebody had Skein end it."""
+    NOT_STARTED = "not started"
+    """The node could not begin it."""
+    BY_YARN = "by yarn"
+    """YARN ended it for another reason."""
+    NO_GPU = "no gpu"
+    """Its host had no GPU that was not in use."""
+    ABANDONED = "abandoned"
+    """It heard nothing of a master any more."""
+    KILLED = "killed"
+    """By a signal."""
+    FAILED = "failed"
+    """By an error of its own."""
+    SILENT = "silent"
+    """It left no word of why."""
+    VANISHED = "vanished"
+    """YARN has it no more, and Skein was not told."""
+
+
+HOW = {
+    Cause.DONE: How.DONE,
+    Cause.PREEMPTED: How.TAKEN,
+    Cause.NODE_LOST: How.TAKEN,
+    Cause.MEMORY: How.FAILED,
+    Cause.REQUESTED: How.TAKEN,
+    Cause.NOT_STARTED: How.TAKEN,
+    Cause.BY_YARN: How.TAKEN,
+    Cause.NO_GPU: How.TAKEN,
+    Cause.ABANDONED: How.KILLED,
+    Cause.KILLED: How.KILLED,
+    Cause.FAILED: How.FAILED,
+    Cause.SILENT: How.KILLED,
+    Cause.VANISHED: How.TAKEN,
+}
+"""What none of them is TAKEN for: an error of the program's."""
+_WORDS = (
+    ("Completed successfully.", Cause.DONE),
+    ("Killed by user request.", Cause.REQUESTED),
+    ("Container failed during execution", Cause.SILENT),
+    ("preempted by scheduler", Cause.PREEMPTED),
+    ("on a *lost* node", Cause.NODE_LOST),
+    ("exceeding memory limits", Cause.MEMORY),
+    ("running beyond physical memory limits", Cause.MEMORY),
+    ("running beyond virtual memory limits", Cause.MEMORY),
+    ("expired since it was unused", Cause.NOT_STARTED),
+    ("Failed to download resource", Cause.NOT_STARTED),
+    ("File does not exist", Cause.NOT_STARTED),
+    ("initialization failed", Cause.NOT_STARTED),
+    ("ocalization", Cause.NOT_STARTED),
+    ("Exception from container-launch", Cause.NOT_STARTED),
+    ("Container launch fail", Cause.NOT_STARTED),
+)
+"""In what Skein says; the first that is found counts."""
+
+
+class Verdict(NamedTuple):
+    """ended.text is to follow the member's name."""
+
+    cause: Cause
+    ended: Ended
+    blames_node: bool
+
+
+def first_cause(container: Container) -> Cause:
+    """As far as Skein knows; SILENT: the member's own last words may tell more."""
+    for words, cause in _WORDS:
+        if words in container.words:
+            return cause
+    if container.state == "SUCCEEDED":
+        return Cause.DONE
+    return Cause.REQUESTED if container.state == "KILLED" else Cause.BY_YARN
+
+
+def judge(name: str, container: Container, left: Ending | None = None, *, vanished: bool = False) -> Verdict:
+    """What became of a member whose container is over. left: its last words, if there are any.
+
+    vanished: Skein does not know that it is.
+    """
+    cause = Cause.VANISHED if vanished else first_cause(container)
+    if left is not None and cause in (Cause.SILENT, Cause.VANISHED):
+        cause = _cause_of_code(left)
+    text = _TEXTS[cause].format(
+        on=f" on {container.node}" if container.node else "",
+        node=container.node or "its node",
+        words=_first_line(container.words),
+        used=_used(container.words),
+        key="yarn.server_memory" if container.service == "server" else "yarn.memory",
+        last=left.words if left and left.words else "it left no words",
+        by=_signal_name(left.code) if left else "",
+        code=left.code if left else "",
+    )
+    ended = Ended(name, HOW[cause], f"{text} ({container.yarn_id or container.id})")
+    return Verdict(cause, ended, _blames(cause, container))
+
+
+_TEXTS = {
+    Cause.DONE: "ended{on}",
+    Cause.PREEMPTED: "was preempted{on}",
+    Cause.NODE_LOST: "lost its node {node}",
+    Cause.MEMORY: "was killed by YARN{on}: {used}; {key} gives it more",
+    Cause.REQUESTED: "was killed{on} by somebody's request to Skein",
+    Cause.NOT_STARTED: "could not be started{on}: {words}",
+    Cause.BY_YARN: "was ended by YARN{on}: {words}",
+    Cause.NO_GPU: "found no free GPU{on}: {last}",
+    Cause.ABANDONED: "ended{on} with exit code {code}: {last}",
+    Cause.KILLED: "was killed by {by}{on}",
+    Cause.FAILED: "failed{on} with exit code {code}: {last}",
+    Cause.SILENT: "died{on} without a word; its log may tell why",
+    Cause.VANISHED: "is lost{on}: YARN does not know its container any more",
+}
+
+
+def _cause_of_code(left: Ending) -> Cause:
+    if left.no_gpu:
+        return Cause.NO_GPU
+    if left.code == EXIT_ABANDONED:
+        return Cause.ABANDONED
+    return Cause.KILLED if _signal_name(left.code) else Cause.FAILED
+
+
+def _signal_name(code: int) -> str:
+    """Of the signal that ended a process; "": none did."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(code - 128).name if code > 128 else ""
+    return ""
+
+
+def _blames(cause: Cause, container: Container) -> bool:
+    """Whether it speaks against its node."""
+    if cause is Cause.SILENT:
+        return lasted_s(container) < LAUNCH_S
+    return cause in (Cause.FAILED, Cause.NOT_STARTED, Cause.NO_GPU)
+
+
+def lasted_s(container: Container) -> float:
+    """How long a container ran."""
+    if container.started_at is None or container.finished_at is None:
+        return 0.0
+    return container.finished_at - container.started_at
+
+
+def _used(words: str) -> str:
+    found = re.search(r"[\d.]+ ?[KMGT]?B of [\d.]+ ?[KMGT]?B \w+ memory used", words)
+    return found[0] if found else "it used more memory than it had asked for"
+
+
+def _first_line(words: str) -> str:
+    """What YARN says goes on for pages; 300 characters at most."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return (lines[0] if lines else "it does not say why")[:300]

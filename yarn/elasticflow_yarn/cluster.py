@@ -1,0 +1,392 @@
+"""What the cluster has, and who waits for it: asked of the ResourceManager's REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from elasticflow.errors import ConfigError
+from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
+from elasticflow_yarn.resources import Resources
+
+if TYPE_CHECKING:
+    import requests
+
+T = TypeVar("T")
+API = "/ws/v1/cluster"
+GPU = "yarn.io/gpu"
+CALL_S = 5.0
+"""A ResourceManager answers in milliseconds, or not at all."""
+OVER = frozenset({"FINISHED", "FAILED", "KILLED"})
+BEGINNING = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A NodeManager. address: ``host:port`` of its web page, as containers name it."""
+
+    id: str
+    address: str
+    state: str
+    """YARN's word: RUNNING, UNHEALTHY, LOST, DECOMMISSIONED, ..."""
+    total: Resources
+    available: Resources
+    labels: tuple[str, ...] = ()
+
+    @property
+    def live(self) -> bool:
+        """Whether new containers may come up there."""
+        return self.state == "RUNNING"
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue without queues in it. share: what the cluster guarantees it. most: what it may ever have."""
+
+    name: str
+    path: str
+    share: Resources
+    most: Resources
+    used: Resources
+    pending: Resources
+    largest: Resources = Resources()
+    """The most that one container may ask for; nothing: that is not told."""
+    state: str = "RUNNING"
+
+    def is_called(self, name: str) -> bool:
+        """Queues may be named with the names of those in which they lie, or without."""
+        return name in (self.name, self.path) or self.path.endswith(f".{name}")
+
+
+class App(msgspec.Struct, frozen=True, kw_only=True):
+    """An application. Times are seconds since 1970; None: not yet."""
+
+    id: str
+    user: str
+    name: str
+    queue: str
+    state: str
+    """YARN's word: ACCEPTED, RUNNING, FINISHED, ..."""
+    final: str
+    """UNDEFINED, SUCCEEDED, FAILED, KILLED."""
+    diagnostics: str = ""
+    tracking_url: str = ""
+    node: str = ""
+    """Address of the NodeManager that has the ApplicationMaster; "": none yet."""
+    started_at: float | None = None
+    finished_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def begins(self) -> bool:
+        """Whether no ApplicationMaster has registered yet, or the next one has not."""
+        return self.state in BEGINNING
+
+
+class ResourceManager:
+    """Of several addresses whichever answers; to be used in one thread.
+
+    Raises YarnBusy where none answers, Refused where it forbids it, or knows no such thing.
+    """
+
+    def __init__(self, urls: Sequence[str], user: str, *, kerberos: bool = False) -> None:
+        if not urls:
+            raise NotInstalled(
+                "no ResourceManager is known: HADOOP_CONF_DIR must name a folder with a yarn-site.xml that "
+                "says yarn.resourcemanager.hostname."
+            )
+        self._urls = [url.rstrip("/") for url in urls]
+        self._user, self._kerberos = user, kerberos
+        self._kept: requests.Session | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str] = os.environ) -> ResourceManager:
+        """That of the cluster to which this machine belongs. Raises NotInstalled."""
+        from elasticflow.hadoop import HadoopConf
+
+        try:
+            conf = HadoopConf.load(environ)
+        except ConfigError as error:
+            raise NotInstalled(str(error)) from error
+        return cls(conf.resource_managers(), conf.user(environ), kerberos=conf.is_secure)
+
+    def nodes(self) -> list[Node]:
+        """All that are known, those that are lost as well."""
+        return read_nodes(self._get("/nodes"))
+
+    def queues(self) -> list[Queue]:
+        """Those in which applications can be."""
+        return read_queues(self._get("/scheduler"))
+
+    def queue(self, name: str) -> Queue:
+        """Raises Refused if there is none of this name."""
+        queues = self.queues()
+        for queue in queues:
+            if queue.is_called(name):
+                return queue
+        raise Refused(f"queue {name!r} is unknown; there are {', '.join(q.name for q in queues)}.")
+
+    def application(self, id: str) -> App | None:
+        """None: the ResourceManager does not know it, or not any more."""
+        answer = self._get(f"/apps/{id}", missing={})
+        return read_app(answer) if answer else None
+
+    def attempt(self, id: str) -> int:
+        """Number of an application's newest attempt; 0: it has none."""
+        return read_attempt(self._get(f"/apps/{id}/appattempts", missing={}))
+
+    def containers(self, id: str, attempt: int) -> list[str]:
+        """YARN's ids of the containers that an attempt has, that of its ApplicationMaster among them."""
+        path = f"/apps/{id}/appattempts/{attempt_id(id, attempt)}/containers"
+        return read_containers(self._get(path, missing={}))
+
+    def signal(self, container: str, signal: str = "GRACEFUL_SHUTDOWN") -> None:
+        """Ends a container without its ApplicationMaster's doing."""
+        self._ask("POST", f"/containers/{container}/signal/{signal}")
+
+    def kill(self, id: str, why: str) -> None:
+        """Ends an application at once, as KILLED. why: what it is said to have ended for."""
+        answer = self._ask("PUT", f"/apps/{id}/state", {"state": "KILLED", "diagnostics": why})
+        if answer.status_code >= 400:
+            raise Refused(f"{answer.url}: {answer.status_code} {answer.reason}: {id} cannot be ended.")
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _get(self, path: str, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+        """missing: what to answer where there is no such thing; None: Refused is raised."""
+        answer = self._ask("GET", path)
+        if answer.status_code == 404:
+            if missing is not None:
+                return missing
+            raise Refused(f"{answer.url}: the ResourceManager knows no such thing.")
+        return _read(lambda: dict(answer.json()))
+
+    def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> requests.Response:
+        import requests
+
+        said = []
+        for url in list(self._urls):
+            try:
+                answer = self._session().request(
+                    method, f"{url}{API}{path}", params=self._who, json=body, timeout=CALL_S, headers=_HEADERS
+                )
+            except requests.RequestException as error:
+                said.append(f"{url}: {_reason(error)}")
+                continue
+            if answer.status_code in (401, 403):
+                raise Refused(
+                    f"{url}: {answer.status_code} {answer.reason}: {self._user} may not ask for it."
+                )
+            if answer.status_code < 500 and "json" in answer.headers.get("Content-Type", "json"):
+                self._urls.remove(url)
+                self._urls.insert(0, url)  # the next call begins with the one that is active
+                return answer
+            said.append(f"{url}: {answer.status_code} {answer.reason}")  # one on standby answers in words
+        raise YarnBusy(f"the ResourceManager does not answer ({'; '.join(said)})")
+
+    def _session(self) -> requests.Session:
+        import requests
+
+        if self._kept is None:
+            self._kept = requests.Session()
+            self._kept.trust_env = False  # no proxies between the nodes of a cluster
+            if self._kerberos:
+                with contextlib.suppress(ImportError):  # without it the answer is 401, which is told
+                    from requests_kerberos import OPTIONAL, HTTPKerberosAuth
+
+                    self._kept.auth = HTTPKerberosAuth(mutual_authentication=OPTIONAL)
+        return self._kept
+
+    @property
+    def _who(self) -> dict[str, str]:
+        return {} if self._kerberos else {"user.name": self._user}
+
+
+_HEADERS = {"Accept": "application/json"}
+
+
+def _reason(error: Exception) -> str:
+    """Without the object's address that requests puts into it."""
+    text = str(error.args[0] if error.args else error)
+    return text.rpartition(">: ")[2].strip("()'\" ") or type(error).__name__
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def attempt_id(application: str, attempt: int) -> str:
+    """``appattempt_1700000000000_0001_000002``"""
+    return f"appattempt_{application.removeprefix('application_')}_{attempt:06}"
+
+
+def attempt_of(container: str) -> int:
+    """The number of the attempt to which a container belongs. Raises ValueError."""
+    return int(_parts(container)[2])
+
+
+def application_of(container: str) -> str:
+    """The application to which a container belongs. Raises ValueError."""
+    return f"application_{_parts(container)[1]}"
+
+
+def _parts(container: str) -> re.Match[str]:
+    found = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+", container)
+    if not found:
+        raise ValueError(f"{container!r} is no id of a container of YARN's")
+    return found
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def read_nodes(answer: Mapping[str, Any]) -> list[Node]:
+    """Of ``/nodes``. Raises YarnBusy if it is none."""
+    return _read(lambda: [_node(each) for each in _listed(answer["nodes"], "node")])
+
+
+def read_queues(answer: Mapping[str, Any]) -> list[Queue]:
+    """Of ``/scheduler``, of the capacity or the fair scheduler. Raises YarnBusy if it is none."""
+    return _read(lambda: list(_queues(answer["scheduler"]["schedulerInfo"])))
+
+
+def read_app(answer: Mapping[str, Any]) -> App:
+    """Of ``/apps/ID``. Raises YarnBusy if it is none."""
+    return _read(lambda: _app(answer["app"]))
+
+
+def read_attempt(answer: Mapping[str, Any]) -> int:
+    """Of ``/apps/ID/appattempts``: the newest. Raises YarnBusy if it is none."""
+    found = _read(lambda: [int(each["id"]) for each in _listed(answer.get("appAttempts"), "appAttempt")])
+    return max(found, default=0)
+
+
+def read_containers(answer: Mapping[str, Any]) -> list[str]:
+    """Of ``/apps/ID/appattempts/ID/containers``: those that are not over. Raises YarnBusy if it is none."""
+
+    def read() -> list[str]:
+        containers = _listed(answer, "container") or _listed(answer.get("containers"), "container")
+        return [str(each["containerId"]) for each in containers if each.get("containerState") != "COMPLETE"]
+
+    return _read(read)
+
+
+def _read(read: Callable[[], T]) -> T:
+    """An answer that cannot be read was cut off, or is a proxy's: as if there was none."""
+    try:
+        return read()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise YarnBusy(f"the ResourceManager's answer cannot be read: {error!r}") from error
+
+
+def _listed(holder: Any, name: str) -> list[Any]:
+    """YARN writes null, or "", for an empty list, and some versions one object for a list of one."""
+    found = (holder or {}).get(name) or []
+    return found if isinstance(found, list) else [found]
+
+
+def _node(found: Mapping[str, Any]) -> Node:
+    used = Resources(found.get("usedMemoryMB", 0), found.get("usedVirtualCores", 0))
+    free = Resources(found.get("availMemoryMB", 0), found.get("availableVirtualCores", 0))
+    both = Resources(used.memory_mb + free.memory_mb, used.vcores + free.vcores)
+    return Node(
+        id=found["id"],
+        address=found.get("nodeHTTPAddress", ""),
+        state=found["state"],
+        total=_resources(found.get("totalResource"), both),
+        available=_resources(found.get("availableResource"), free),
+        labels=tuple(found.get("nodeLabels") or ()),
+    )
+
+
+def _resources(found: Mapping[str, Any] | None, default: Resources | None = None) -> Resources:
+    """default: for versions that do not tell."""
+    if not found:
+        return default or Resources()
+    named = _listed(found.get("resourceInformations"), "resourceInformation")
+    gpus = next((int(each["value"]) for each in named if each["name"] == GPU), 0)
+    return Resources(int(found["memory"]), int(found["vCores"]), gpus)
+
+
+def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
+    if root := found.get("rootQueue"):  # of the fair scheduler
+        yield from _fair_queues(root)
+        return
+    name = found["queueName"]
+    path = found.get("queuePath") or (f"{within}.{name}" if within else name)
+    children = _listed(found.get("queues"), "queue")
+    for child in children:
+        yield from _queues(child, path)
+    if not children:
+        yield _capacity_queue(found, name, path)
+
+
+def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
+    usages = _listed(found.get("resources"), "resourceUsagesByPartition")
+    pending = _sum(_resources(each.get("pending")) for each in usages)
+    return Queue(
+        name=name,
+        path=path,
+        share=_resources(found.get("minEffectiveCapacity")),
+        most=_resources(found.get("maxEffectiveCapacity")),
+        used=_resources(found.get("resourcesUsed")),
+        pending=pending,
+        largest=_resources(found.get("maximumAllocation")),
+        state=found.get("state", "RUNNING"),
+    )
+
+
+def _fair_queues(found: Mapping[str, Any]) -> Iterator[Queue]:
+    children = _listed(found.get("childQueues"), "queue")
+    for child in children:
+        yield from _fair_queues(child)
+    if not children:
+        path, used = found["queueName"], _resources(found.get("usedResources"))
+        yield Queue(
+            name=path.rpartition(".")[2],
+            path=path,
+            share=_resources(found.get("steadyFairResources") or found.get("minResources")),
+            most=_resources(found.get("maxResources")),
+            used=used,
+            pending=_beyond(_resources(found.get("demandResources")), used),
+        )
+
+
+def _sum(resources: Iterable[Resources]) -> Resources:
+    many = list(resources)
+    return Resources(
+        sum(each.memory_mb for each in many),
+        sum(each.vcores for each in many),
+        sum(each.gpus for each in many),
+    )
+
+
+def _beyond(much: Resources, little: Resources) -> Resources:
+    """What ``much`` has more; nothing of what it has less of."""
+    return Resources(
+        max(0, much.memory_mb - little.memory_mb),
+        max(0, much.vcores - little.vcores),
+        max(0, much.gpus - little.gpus),
+    )
+
+
+def _app(found: Mapping[str, Any]) -> App:
+    started, finished = found.get("startedTime"), found.get("finishedTime")
+    return App(
+        id=found["id"],
+        user=found.get("user", ""),
+        name=found.get("name", ""),
+        queue=found.get("queue", ""),
+        state=found["state"],
+        final=found.get("finalStatus", "UNDEFINED"),
+        diagnostics=str(found.get("diagnostics") or "").strip(),
+        tracking_url=str(found.get("trackingUrl") or ""),
+        node=str(found.get("amHostHttpAddress") or ""),
+        started_at=started / 1000 if started else None,
+        finished_at=finished / 1000 if finished else None,
+    )

@@ -1,0 +1,63 @@
+"""Which container each member of a run is, or was, in: ``containers.json`` in the run's folder.
+
+The master writes it, those who look for logs read it. Entries of members that have ended stay: their logs do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from elasticflow.backend import MASTER
+from elasticflow.errors import RunError
+from elasticflow.run_dir import RunDir, RunPath, publish
+
+KEPT = 1000
+"""Entries of so many members are kept, the last ones."""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A member's place."""
+
+    container: str
+    """YARN's id, such as ``container_e01_1700000000000_0001_01_000003``."""
+    node: str
+    """``host:port`` of its NodeManager's web page."""
+
+    @property
+    def application(self) -> str:
+        """Of which application the container is."""
+        found = re.search(r"_(\d+_\d+)_\d+_\d+$", self.container)
+        return f"application_{found[1]}" if found else ""
+
+
+def with_master(before: Mapping[str, Placed], master: Placed) -> dict[str, Placed]:
+    """What is known when a master has begun. Those of earlier attempts are ``master-1`` and so on."""
+    placed = dict(before)
+    known = placed.get(MASTER)
+    if known and known.container != master.container:
+        number = sum(name.startswith(f"{MASTER}-") for name in placed) + 1
+        placed[f"{MASTER}-{number}"] = known
+    return {**placed, MASTER: master}
+
+
+def path(run: RunDir) -> RunPath:
+    """Where the file lies."""
+    return run.path / "containers.json"
+
+
+def write(run: RunDir, placed: Mapping[str, Placed]) -> None:
+    """By member, and ``master``; the newest last. Raises OSError."""
+    publish(path(run), dict(list(placed.items())[-KEPT:]))
+
+
+def read(run: RunDir) -> dict[str, Placed]:
+    """What was written last; nothing if nothing was. Raises RunError if it cannot be read."""
+    try:
+        return msgspec.json.decode(path(run).read_bytes(), type=dict[str, Placed])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"{path(run)}: cannot be read: {error}") from error

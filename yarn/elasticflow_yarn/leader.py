@@ -1,0 +1,199 @@
+"""``elasticflow lead --on yarn``: inside of the ApplicationMaster, the master of a run and its supervisor.
+
+YARN may start the ApplicationMaster anew elsewhere, and so come here again: then the run goes on from its
+last checkpoint. It does that also when a run has failed in order, since Skein knows no end without another
+attempt but success: so how a run ended is left in its folder, and the next attempt only says so again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from elasticflow import config
+from elasticflow.cli.train import OPTIONS
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
+from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
+from elasticflow.master.fence import claim, newest
+from elasticflow.master.log import say
+from elasticflow.master.supervisor import Supervisor
+from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
+from elasticflow.storage import storage_of
+from elasticflow_yarn import ending, index
+from elasticflow_yarn.cluster import ResourceManager
+from elasticflow_yarn.config import read
+from elasticflow_yarn.ending import Ending
+from elasticflow_yarn.index import UNKNOWN
+from elasticflow_yarn.preflight import check_imports
+from elasticflow_yarn.spec import application_name
+
+STOPPED = EXIT_CODES["stopped"]
+MASTER = "master"
+"""Under this name the ending of a run lies beside those of its members."""
+
+
+def lead(arguments: argparse.Namespace) -> int:
+    """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError, ...
+
+    YARN is told as well: SUCCEEDED or FAILED, and in words.
+    """
+    application = application_id(os.environ)
+    try:
+        code, text = _lead(arguments, application)
+    except ElasticFlowError as error:
+        _tell_yarn(application, 1, str(error))
+        raise
+    if code in EXIT_CODES.values():
+        _tell_yarn(application, code, text)
+    return code
+
+
+def application_id(environ: Mapping[str, str]) -> str:
+    """That of the application in whose ApplicationMaster this process is. Raises ConfigError."""
+    if not (found := environ.get("SKEIN_APPLICATION_ID")):
+        raise ConfigError(
+            "elasticflow lead: this is no ApplicationMaster of Skein's. It is for specifications, such as "
+            "yarn/digits.yaml; from a gateway use 'elasticflow submit'."
+        )
+    return found
+
+
+def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
+    """The exit code, and how the run ended, if it did."""
+    end_with_parent(signal.SIGTERM)
+    if arguments.program:
+        check_imports(arguments.program)
+    run = _folder(arguments, application)
+    if past := _past(run, application):
+        say(f"this run has ended before: {past.words}")
+        return past.code, past.words
+    settings = patiently(run.config)
+    read(settings.yarn)
+    if not arguments.program:
+        _check_imports_of(run, settings.program, application)
+    again = patiently(run.journal.exists)
+    term = patiently(lambda: claim(run.storage()))
+    _sign(run, settings, application)
+
+    def ended(code: int, text: str) -> None:
+        _leave(run, code, text)
+
+    def clear() -> None:
+        """Containers end with the application, or with the master that has them."""
+        with contextlib.suppress(OSError, ElasticFlowError):
+            if newest(run.storage()) == term:
+                run.address.unlink(missing_ok=True)
+
+    master = masters(run, term, arguments.resume, ended)
+    gc.freeze()
+    code = Supervisor(master, clear).run(again)
+    past = _past(run, application)
+    return code, past.words if past else "its master died again and again"
+
+
+def _check_imports_of(run: RunDir, program: str, application: str) -> None:
+    try:
+        check_imports(program)
+    except ProgramError as error:
+        _leave(run, 1, str(error))
+        raise
+
+
+def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
+    """The run's folder: as 'submit' has made it, or made now; a next attempt finds its own again."""
+    run = RunDir(_run_dir(arguments, application))
+    if arguments.program is None:
+        patiently(lambda: check_begun(run))
+    known = patiently(run.host)
+    if known and known.id == application:
+        return run
+    if known and arguments.program is None:
+        if known.id != UNKNOWN:
+            raise RunError(
+                f"{run.path}: this run goes on in application {known.id}, and not in this one any more."
+            )
+        return run
+    if patiently(run.settings.exists) and not arguments.resume:
+        raise RunError(
+            f"{run.path}: holds a run already; go on with it by --resume, or choose another --run-dir."
+        )
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
+    options.update(run_dir=str(run.path), backend="yarn")
+    before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
+    if arguments.program:
+        options["program"] = arguments.program  # in each container's own folder
+    chosen = config.make(arguments.config, options, before)
+    read(chosen.yarn)
+    if arguments.resume:
+        check_resume(run, chosen)
+    begin(run, chosen, application)
+    return run
+
+
+def _run_dir(arguments: argparse.Namespace, application: str) -> str:
+    if arguments.run_dir:
+        return str(arguments.run_dir)
+    if not arguments.program:
+        raise ConfigError("which program? Name a Python file that defines model() and forward().")
+    return str(index.home() / "runs" / f"{Path(arguments.program).stem}-{application}")
+
+
+def _sign(run: RunDir, settings: Config, application: str) -> None:
+    """Has the run be found by its application."""
+    known = patiently(run.host)
+    assert known is not None
+    if known.id != application:
+        patiently(lambda: publish(run.job, Job("yarn", application, known.run)))
+    index.add(application, application_name(settings, read(settings.yarn)), str(run.path))
+
+
+def _leave(run: RunDir, code: int, text: str) -> None:
+    """For the next attempt, if there is one: how the run ended."""
+    container = os.environ.get("CONTAINER_ID", "")
+    left = Ending(code=code, words=text[: ending.WORDS], container=container, node=socket.gethostname())
+    try:
+        ending.write(run, MASTER, left)
+    except OSError as error:
+        say(f"warning: how the run ended could not be left in its folder: {error}")
+
+
+def _past(run: RunDir, application: str) -> Ending | None:
+    """How the run ended in this application; None if it did not."""
+    left = patiently(lambda: ending.read(run, MASTER))
+    ours = f"{application.removeprefix('application')}_"
+    return left if left and ours in left.container else None
+
+
+def _tell_yarn(application: str, code: int, text: str) -> None:
+    """Ends the application as SUCCEEDED, FAILED, or, where it was stopped, KILLED.
+
+    Where YARN does not let its containers do the last, as with Kerberos, a stopped run counts as FAILED.
+    """
+    try:
+        if code == STOPPED and _killed(application, text):
+            return
+        import skein
+
+        skein.ApplicationClient.from_current().shutdown("SUCCEEDED" if code == 0 else "FAILED", text)
+    except Exception as error:  # noqa: BLE001  (the exit code tells it as well)
+        say(f"warning: YARN could not be told that the run is over ({text}): {error}")
+
+
+def _killed(application: str, text: str) -> bool:
+    """Whether YARN takes it. Skein does not clear up after an application that ends so."""
+    try:
+        cluster = ResourceManager.of(os.environ)
+        storage_of(str(index.home().parent / ".skein")).remove(application)
+        cluster.kill(application, text)
+    except (OSError, ElasticFlowError):
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""What is looked at before a run is submitted, so that nothing begins that cannot go on."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import platform
+import shutil
+import socket
+import sys
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError, ProgramError
+from elasticflow.program import imports
+from elasticflow.storage.urls import is_url
+from elasticflow_yarn.cluster import Node, Queue, ResourceManager
+from elasticflow_yarn.config import YarnConfig
+from elasticflow_yarn.errors import NotInstalled, Refused
+from elasticflow_yarn.pack import MANIFEST, Environment
+from elasticflow_yarn.resources import Resources
+from elasticflow_yarn.spec import MASTER, SERVER, WORKER, resources
+
+HEAD_BYTES = 1 << 20
+"""Of an archive, as much as is looked at."""
+NAMES = {MASTER: "the ApplicationMaster", WORKER: "a worker", SERVER: "a server"}
+KEYS = {
+    MASTER: "yarn.master_memory, yarn.master_vcores",
+    WORKER: "yarn.gpus, yarn.memory, yarn.vcores",
+    SERVER: "yarn.server_memory, yarn.server_vcores",
+}
+
+
+def check_tools(environ: Mapping[str, str]) -> None:
+    """Whether Skein can start here. Raises NotInstalled."""
+    missing = [name for name in ("skein", "hdfs") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotInstalled(
+            f"{' and '.join(missing)}: not installed here; pip install 'elasticflow-trainer[yarn]'."
+        )
+    if importlib.util.find_spec("distutils") is None:
+        raise NotInstalled("skein needs setuptools with Python 3.12 and later; pip install setuptools.")
+    if shutil.which("yarn", path=environ.get("PATH")) is None:
+        raise NotInstalled(
+            "there is no 'yarn' on PATH: submit from a gateway of the cluster, or add Hadoop's bin folder to "
+            "PATH."
+        )
+    home = environ.get("JAVA_HOME")
+    if shutil.which(f"{home}/bin/java" if home else "java", path=environ.get("PATH")) is None:
+        where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
+        raise NotInstalled(f"there is no Java {where}; Skein needs one to submit.")
+
+
+def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) -> None:
+    """Whether the queue takes this run, and a node has room for each container.
+
+    Raises ConfigError, YarnBusy.
+    """
+    try:
+        queue = cluster.queue(yarn.queue)
+    except Refused as error:
+        raise ConfigError(f"yarn.queue: {error}") from error
+    asked = resources(config, yarn)
+    check_nodes(asked, cluster.nodes(), yarn.node_label)
+    check_queue(asked, queue, config.servers)
+
+
+def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[Node], label: str = "") -> None:
+    """Raises ConfigError where a container is larger than any node that lives: that ends an application."""
+    live = [node for node in nodes if node.live and (not label or label in node.labels)]
+    if not live:
+        labelled = f" with the label {label!r} (yarn.node_label)" if label else ""
+        raise ConfigError(f"yarn: the cluster has no live node{labelled}; is it up?")
+    for name, wanted in asked.items():
+        if not any(wanted.fits(node.total) for node in live):
+            largest = max(live, key=lambda node: (min(node.total.gpus, wanted.gpus), node.total.memory_mb))
+            raise ConfigError(
+                f"yarn: {NAMES[name]} asks for {wanted}; the largest node, {largest.id}, has "
+                f"{largest.total}. Ask for less: {KEYS[name]}."
+            )
+
+
+def check_queue(asked: Mapping[str, Resources], queue: Queue, num_servers: int) -> None:
+    """Raises ConfigError where the queue would never let the smallest run of this kind in."""
+    if queue.state != "RUNNING":
+        raise ConfigError(f"yarn.queue: queue {queue.path!r} is {queue.state}, and takes no application.")
+    for name, wanted in asked.items():
+        if _exceeds(wanted, queue.largest):
+            raise ConfigError(
+                f"yarn: {NAMES[name]} asks for {wanted}; queue {queue.path!r} allows {queue.largest} for one "
+                f"container. Ask for less: {KEYS[name]}."
+            )
+    counts = {MASTER: 1, WORKER: 1, SERVER: num_servers}
+    parts = [msgspec.structs.astuple(asked[name]) for name, count in counts.items() for _ in range(count)]
+    least = Resources(*(sum(each) for each in zip(*parts, strict=True)))
+    if _exceeds(least, queue.most):
+        raise ConfigError(
+            f"yarn.queue: with one worker the run asks for {least}; queue {queue.path!r} never has more than "
+            f"{queue.most}. Ask for less, or name another queue."
+        )
+
+
+def _exceeds(wanted: Resources, most: Resources) -> bool:
+    """Where nothing is told of a limit, there is none."""
+    limits = zip(msgspec.structs.astuple(wanted), msgspec.structs.astuple(most), strict=True)
+    return any(limit and each > limit for each, limit in limits)
+
+
+def check_environment(archive: str, program: str) -> None:
+    """Whether an archive is there, and, where its first member tells, fits. Raises ConfigError.
+
+    Archives that others made are not looked into: that would mean to read all of them.
+    """
+    try:
+        head = _head(archive)
+    except OSError as error:
+        raise ConfigError(
+            f"yarn.environment: {archive}: cannot be read: {error.strerror or error}; 'elasticflow pack "
+            "environment.tar.gz' makes such an archive."
+        ) from error
+    if not archive.endswith(".zip") and head[:2] != b"\x1f\x8b":
+        raise ConfigError(f"yarn.environment: {archive}: is not compressed by gzip, as its name says.")
+    if (packed := _manifest(head)) is None:
+        return
+    if "elasticflow" not in packed.modules:
+        raise ConfigError(
+            f"yarn.environment: {archive}: holds no elasticflow; pack an environment that does."
+        )
+    wanted = {name.partition(".")[0] for name in imports(program)} if program else set()
+    beside = {path.stem for path in Path(program).parent.iterdir()} if program else set()
+    if missing := sorted(wanted - set(packed.modules) - beside):
+        raise ConfigError(
+            f"yarn.environment: {archive}: has no {', '.join(missing)}, which {program} imports; install it "
+            "in the environment, and pack it again."
+        )
+
+
+def check_imports(program: str) -> None:
+    """Raises ProgramError if this Python lacks a module that a program imports."""
+    folder = str(Path(program).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        wanted = dict.fromkeys(name.partition(".")[0] for name in imports(program))
+        missing = [name for name in wanted if name not in sys.modules and not importlib.util.find_spec(name)]
+    finally:
+        sys.path.remove(folder)
+    if missing:
+        raise ProgramError(
+            f"{program}: imports {', '.join(missing)}, which the containers' Python does not have "
+            f"({sys.executable}, {platform.python_version()}, on {socket.gethostname()}); install it there, "
+            "or pack an environment that has it (yarn.environment, 'elasticflow pack')."
+        )
+
+
+def _head(archive: str) -> bytes:
+    if is_url(archive):
+        from elasticflow.storage.webhdfs import WebHdfs
+
+        client, path = WebHdfs.of(archive)
+        return client.read(path, 0, min(HEAD_BYTES, client.status(path).length))
+    with open(archive, "rb") as file:
+        return file.read(HEAD_BYTES)
+
+
+def _manifest(head: bytes) -> Environment | None:
+    """What ``elasticflow pack`` writes first."""
+    with contextlib.suppress(tarfile.TarError, EOFError, OSError, msgspec.MsgspecError):
+        with tarfile.open(fileobj=io.BytesIO(head), mode="r|gz") as tar:
+            first = tar.next()
+            file = tar.extractfile(first) if first and first.name == MANIFEST else None
+            return msgspec.json.decode(file.read(), type=Environment) if file else None
+    return None

@@ -1,0 +1,33 @@
+"""What a container asks for, and a node or a queue has."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """memory_mb: in MiB, as YARN counts."""
+
+    memory_mb: int = 0
+    vcores: int = 0
+    gpus: int = 0
+
+    def fits(self, room: Resources) -> bool:
+        """Whether ``room`` has that much of everything."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(room), strict=True)
+        return all(mine <= theirs for mine, theirs in pairs)
+
+    def __str__(self) -> str:
+        """``2 GPUs, 16 GiB and 4 vcores``; of what there is none is not told, but of memory."""
+        counted = [_many(self.gpus, "GPU")] if self.gpus else []
+        counted += [_memory(self.memory_mb)]
+        counted += [_many(self.vcores, "vcore")] if self.vcores else []
+        return " and ".join(filter(None, (", ".join(counted[:-1]), counted[-1])))
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _memory(memory_mb: int) -> str:
+    return f"{memory_mb / 1024:.4g} GiB" if memory_mb >= 1024 else f"{memory_mb} MiB"

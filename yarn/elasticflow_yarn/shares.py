@@ -1,0 +1,73 @@
+"""Who has how much of the cluster, and who waits for what is theirs. Pure.
+
+YARN takes containers from queues that use more than their share as soon as one that has less waits. Of
+what a queue may have, GPUs count where workers have any, and memory where they have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from elasticflow_yarn.cluster import Node, Queue
+from elasticflow_yarn.resources import Resources
+
+
+class Measure(NamedTuple):
+    """By what is counted."""
+
+    gpus: bool
+
+    def of(self, resources: Resources) -> int:
+        return resources.gpus if self.gpus else resources.memory_mb
+
+    def text(self, amount: int) -> str:
+        """``1 GPU``, ``2 GiB``."""
+        if self.gpus:
+            return f"{amount} GPU" if amount == 1 else f"{amount} GPUs"
+        return f"{amount / 1024:.4g} GiB"
+
+    def of_text(self, amount: int, most: int) -> str:
+        """``1 of 6 GPUs``"""
+        if self.gpus:
+            return f"{amount} of {self.text(most)}"
+        return f"{amount / 1024:.4g} of {self.text(most)}"
+
+
+class Pressure(NamedTuple):
+    """Others wait for what is theirs. lacking: how much they do. excess: what we have beyond our share."""
+
+    lacking: int
+    excess: int
+    text: str
+
+
+def find(queues: Iterable[Queue], name: str) -> Queue | None:
+    return next((queue for queue in queues if queue.is_called(name)), None)
+
+
+def free(nodes: Iterable[Node], measure: Measure) -> int:
+    """What nobody uses."""
+    return sum(measure.of(node.available) for node in nodes if node.live)
+
+
+def pressure(
+    queues: Sequence[Queue], own: Queue, nodes: Sequence[Node], measure: Measure, each: int
+) -> Pressure | None:
+    """None: nobody waits for what we have, or might get. each: the amount that one worker has.
+
+    What others wait for beyond their own share YARN does not take from us, and what is free they will get.
+    """
+    waits = {q.name: _lacks(q, measure) for q in queues if q.path != own.path and _lacks(q, measure)}
+    lacking = sum(waits.values()) - free(nodes, measure)
+    used, share = measure.of(own.used), measure.of(own.share)
+    if lacking <= 0 or used + each <= share:
+        return None
+    for_whom = ", ".join(f"queue {name} waits for {measure.text(amount)}" for name, amount in waits.items())
+    text = f"queue {own.name} uses {measure.text(used)}, its share is {measure.text(share)}, {for_whom}"
+    return Pressure(lacking, max(0, used - share), text)
+
+
+def _lacks(queue: Queue, measure: Measure) -> int:
+    """What a queue waits for, and is to have."""
+    return min(measure.of(queue.pending), max(0, measure.of(queue.share) - measure.of(queue.used)))

@@ -1,0 +1,175 @@
+"""The application that is submitted, as a specification of Skein: pure, so that a dry run shows exactly
+what would be."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError
+from elasticflow.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow_yarn import gpus
+from elasticflow_yarn.config import ENVIRONMENT, PROGRAM, YarnConfig, mebibytes
+from elasticflow_yarn.resources import Resources
+
+MASTER, WORKER, SERVER = "master", "worker", "server"
+"""The ApplicationMaster, and the services."""
+FOR_SKEIN = "--add-opens=java.base/java.util=ALL-UNNAMED"
+"""Without it, Skein's page in YARN's web UI fails on Java 17."""
+ARCHIVES = (".tar.gz", ".tgz", ".zip")
+"""What YARN unpacks."""
+ACTIVATE = f'export PATH="$PWD/{ENVIRONMENT}/bin:$PATH" VIRTUAL_ENV="$PWD/{ENVIRONMENT}"'
+CHECK = """\
+# What is wrong with the environment is told in one line.
+python={python}
+fail() {{ echo "Error: $*; {hint}" >&2; exit 1; }}
+command -v "$python" > /dev/null || fail "there is no $python on $HOSTNAME"
+why=$("$python" -c 'import elasticflow.cli, elasticflow_yarn' 2>&1) ||
+    fail "$python on $HOSTNAME cannot import elasticflow: ${{why##*$'\\n'}}\""""
+AGAIN = """\
+# What kills the master's supervisor starts it again: it goes on with all that still lives.
+tries=0
+until {command}; do
+    code=$?
+    [ $code -gt 128 ] && [ $((tries += 1)) -le 100 ] || exit $code
+    sleep 1
+done"""
+
+
+def application_name(config: Config, yarn: YarnConfig) -> str:
+    """What YARN's lists and the index call it."""
+    return yarn.name or Path(config.program).stem
+
+
+def resources(config: Config, yarn: YarnConfig) -> dict[str, Resources]:
+    """What the ApplicationMaster and each container ask for."""
+
+    def asked(key: str, memory: str, vcores: int, gpus: int = 0) -> Resources:
+        return Resources(mebibytes(memory, f"yarn.{key}"), vcores, gpus)
+
+    return {
+        MASTER: asked("master_memory", yarn.master_memory, yarn.master_vcores),
+        WORKER: asked("memory", yarn.memory, max(yarn.vcores, config.threads), yarn.gpus),
+        SERVER: asked("server_memory", yarn.server_memory, yarn.server_vcores),
+    }
+
+
+def specification(
+    config: Config,
+    yarn: YarnConfig,
+    *,
+    run_dir: str,
+    program: str,
+    resume: bool = False,
+    file_systems: Sequence[str] = (),
+) -> dict[str, Any]:
+    """As ``skein.ApplicationSpec.from_dict`` takes it.
+
+    program: where the archive of the program's folder lies. file_systems: those that hold something of the
+    run, besides the cluster's default one.
+    """
+    files: dict[str, Any] = {PROGRAM: {"source": program, "type": "archive"}}
+    if yarn.environment:
+        files[ENVIRONMENT] = _environment(yarn.environment)
+    files.update(yarn.files)
+    asked = resources(config, yarn)
+    before = [yarn.setup.rstrip(), ACTIVATE if yarn.environment else ""]
+    lead = [_python(yarn), "-m", "elasticflow.cli", "lead", "--on", "yarn", "--run-dir", run_dir]
+    again = AGAIN.format(command=shlex.join([*lead, *(["--resume"] if resume else [])]))
+    java = " ".join(filter(None, (FOR_SKEIN, yarn.env.get("JDK_JAVA_OPTIONS", ""))))
+    libraries = {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(config.threads))}
+    leases = {gpus.COUNT: str(yarn.gpus), gpus.DEVICES: yarn.gpu_devices} if yarn.gpus else {}
+    member: dict[str, Any] = {
+        "instances": 0,  # the master adds containers one by one
+        "max_restarts": 0,
+        "allow_failures": True,
+        "files": files,
+        "env": {**libraries, **yarn.env},
+        "script": _script(*before, f"exec {_python(yarn)} -m elasticflow_yarn.container"),
+    }
+    described = {
+        "name": application_name(config, yarn),
+        "queue": yarn.queue,
+        "user": yarn.user,
+        "node_label": yarn.node_label,
+        "tags": list(yarn.tags),
+        "file_systems": list(file_systems),
+        "acls": _acls(yarn),
+        "max_attempts": yarn.max_attempts,
+        MASTER: {
+            "resources": _asked(asked[MASTER]),
+            "files": files,
+            "env": {**yarn.env, "JDK_JAVA_OPTIONS": java},
+            "script": _script(*before, _check(yarn), again),
+        },
+        "services": {
+            WORKER: {"resources": _asked(asked[WORKER]), **member, "env": {**member["env"], **leases}},
+            SERVER: {"resources": _asked(asked[SERVER]), **member},
+        },
+    }
+    return {name: value for name, value in described.items() if value}
+
+
+def as_yaml(spec: dict[str, Any]) -> str:
+    """For people, and for ``skein application submit``."""
+    text: str = yaml.dump(spec, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+    return text
+
+
+def _check(yarn: YarnConfig) -> str:
+    hint = "see yarn.environment" if yarn.environment else "see yarn.python and yarn.environment"
+    return CHECK.format(python=_python(yarn), hint=hint)
+
+
+def _python(yarn: YarnConfig) -> str:
+    """As a word of a script."""
+    return "python" if yarn.environment else shlex.quote(yarn.python or sys.executable)
+
+
+def _environment(archive: str) -> dict[str, str]:
+    if not archive.endswith(ARCHIVES):
+        raise ConfigError(
+            f"yarn.environment: {archive}: YARN unpacks {', '.join(ARCHIVES)}; 'elasticflow pack "
+            "environment.tar.gz' makes such an archive."
+        )
+    # One on HDFS is unpacked once on a node for all runs, a local one is sent with each of them.
+    shared = {"visibility": "private"} if "://" in archive else {}
+    return {"source": archive, "type": "archive", **shared}
+
+
+def _script(*parts: str) -> str:
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _asked(asked: Resources) -> dict[str, Any]:
+    counted = {"gpus": asked.gpus} if asked.gpus else {}
+    return {"memory": f"{asked.memory_mb} MiB", "vcores": asked.vcores, **counted}
+
+
+def _acls(yarn: YarnConfig) -> dict[str, Any]:
+    acls = yarn.acls
+    if not acls.enable:
+        return {}
+    lists = {name: list(getattr(acls, name)) for name in acls.__struct_fields__ if name != "enable"}
+    return {"enable": True, **{name: users for name, users in lists.items() if users}}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as they are; nothing by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,295 @@
+"""``elasticflow submit --on yarn``: checks what can be checked here, and submits the application."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import io
+import os
+import re
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elasticflow.config import Config
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.hadoop import HadoopConf
+from elasticflow.leading import begin, check_resume
+from elasticflow.run_dir import Job, RunDir, last_line, publish, replace
+from elasticflow.storage.hdfs import HdfsPath
+from elasticflow.storage.urls import is_url, split
+from elasticflow.storage.webhdfs import WebHdfs
+from elasticflow_yarn import index, preflight
+from elasticflow_yarn.cluster import ResourceManager
+from elasticflow_yarn.config import PROGRAM, YarnConfig, read
+from elasticflow_yarn.errors import YarnError
+from elasticflow_yarn.index import UNKNOWN
+from elasticflow_yarn.spec import application_name, as_yaml, specification
+
+LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
+"""Not sent with a program's folder; nor is any virtual environment."""
+LARGE_BYTES = 200 << 20
+"""A program's folder that is larger than this holds more than a program."""
+ARCHIVE = f"{PROGRAM}.tar.gz"
+"""The program's folder, in the run's."""
+
+
+def new_run_dir(chosen: Config) -> str:
+    """Where the program's next run goes. Raises RunError if HDFS does not answer."""
+    runs = index.home() / "runs"
+    stem = Path(chosen.program).stem
+    try:
+        names = [path.name for path in runs.iterdir()]
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        raise RunError(f"{runs}: cannot be read: {error}.") from error
+    found = [re.fullmatch(rf"{re.escape(stem)}-(\d+)", name) for name in names]
+    return str(runs / f"{stem}-{max((int(match[1]) for match in found if match), default=0) + 1}")
+
+
+def dry_run(chosen: Config, resume: bool) -> str:
+    """What would be submitted, as YAML; nothing is asked for it."""
+    run_dir = chosen.run_dir or str(index.home() / "runs" / f"{Path(chosen.program).stem}-N")
+    return as_yaml(_specification(_inside(chosen), read(chosen.yarn), run_dir, resume))
+
+
+def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
+    """Submits a run; returns its application's id, and its folder.
+
+    Raises ConfigError, RunError; nothing is left behind then.
+    """
+    yarn = read(chosen.yarn)
+    _be(yarn.user)
+    run = RunDir(chosen.run_dir or new_run_dir(chosen))
+    if not isinstance(run.path, HdfsPath):
+        raise ConfigError(
+            f"--run-dir {chosen.run_dir}: a run on YARN has its folder on HDFS: write hdfs:///path, or leave "
+            "it out."
+        )
+    preflight.check_tools(os.environ)
+    with _driver() as driver:  # takes seconds, while the rest is looked at
+        _check_folder(run, chosen, resume)
+        preflight.check_cluster(ResourceManager.of(), chosen, yarn)
+        program = "" if _is_inside(chosen) else chosen.program
+        if yarn.environment:
+            preflight.check_environment(yarn.environment, program)
+        elif program and not yarn.python:
+            preflight.check_imports(program)
+        archive = pack_program(program) if program else b""
+        chosen = msgspec.structs.replace(_inside(chosen), run_dir=str(run.path))
+        spec = _specification(chosen, yarn, str(run.path), resume)
+        return _begin(run, chosen, archive, spec, driver), run.path
+
+
+def _begin(run: RunDir, chosen: Config, archive: bytes, spec: dict[str, Any], driver: Future[Any]) -> str:
+    """From here on there is something to take back."""
+    folder = _Folder(run)
+    application = ""
+    try:
+        begin(run, chosen, UNKNOWN)
+        if archive:
+            replace(run.path / ARCHIVE, archive)
+        job = run.host()
+        assert job is not None
+        application = str(_ask(driver, lambda client: client.submit(spec)))
+        publish(run.job, Job(job.backend, application, job.run))
+    except BaseException as error:
+        if application:
+            with contextlib.suppress(YarnError):
+                _ask(driver, lambda client: client.kill_application(application))
+        folder.put_back()
+        if isinstance(error, OSError):
+            raise RunError(f"{run.path}: cannot be written: {error}; choose another --run-dir.") from error
+        raise
+    index.add(application, application_name(chosen, read(chosen.yarn)), str(run.path))
+    return application
+
+
+def _specification(chosen: Config, yarn: YarnConfig, run_dir: str, resume: bool) -> dict[str, Any]:
+    archive = f"{run_dir}/{ARCHIVE}"
+    environment = [yarn.environment] if is_url(yarn.environment) else []
+    places = dict.fromkeys(_file_system(url) for url in (run_dir, *environment))
+    default = HadoopConf.load().default_fs.rstrip("/")
+    others = [place for place in places if place and place != default]
+    return specification(chosen, yarn, run_dir=run_dir, program=archive, resume=resume, file_systems=others)
+
+
+def _file_system(url: str) -> str:
+    """``hdfs://authority``; "" for the default one."""
+    scheme, authority, _ = split(url)
+    return f"{scheme}://{authority}" if authority else ""
+
+
+def _be(user: str) -> None:
+    """Does all that follows as another user."""
+    if not user:
+        return
+    if HadoopConf.load().is_secure:
+        raise ConfigError(f"yarn.user: {user!r}: with Kerberos you are who your ticket says; leave it out.")
+    os.environ["HADOOP_USER_NAME"] = user
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+def _is_inside(chosen: Config) -> bool:
+    """Whether the program is named as in the containers: that of a run that goes on, which has it."""
+    return not os.path.isabs(chosen.program)
+
+
+def _inside(chosen: Config) -> Config:
+    """Settings that name the program as the containers have it."""
+    name = chosen.program if _is_inside(chosen) else f"{PROGRAM}/{Path(chosen.program).name}"
+    return msgspec.structs.replace(chosen, program=name)
+
+
+def pack_program(program: str) -> bytes:
+    """The program's folder as an archive. Raises ConfigError."""
+    folder, num_bytes = Path(program).resolve().parent, 0
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6, dereference=True) as tar:
+        for path in _sources(folder):
+            try:
+                num_bytes += path.stat().st_size
+                tar.add(path, str(path.relative_to(folder)), recursive=False)
+            except OSError as error:
+                raise ConfigError(
+                    f"{path}: cannot be read, and is in the program's folder: {error.strerror}."
+                ) from error
+            if num_bytes > 2 * LARGE_BYTES:
+                raise ConfigError(_large(folder, "more than {} MB", 2 * LARGE_BYTES))
+    if num_bytes > LARGE_BYTES:
+        print(f"warning: {_large(folder, '{} MB', num_bytes)}", file=sys.stderr)
+    return buffer.getvalue()
+
+
+def _large(folder: Path, amount: str, num_bytes: int) -> str:
+    return (
+        f"{folder}: the program's folder, which each container is sent, has "
+        f"{amount.format(num_bytes >> 20)}; keep data elsewhere, on HDFS, and the program in a folder of its "
+        "own."
+    )
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Files below a folder that belong to the program."""
+    for where, folders, files in os.walk(folder):
+        kept = [
+            name
+            for name in folders
+            if not _is_left_out(name) and not Path(where, name, "pyvenv.cfg").exists()
+        ]
+        folders[:] = sorted(kept)
+        for name in sorted(files):
+            path = Path(where, name)
+            if not _is_left_out(name) and path.is_file():
+                yield path
+
+
+def _is_left_out(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+
+
+# --- the run's folder -----------------------------------------------------------------------------
+
+
+def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
+    try:
+        if resume:
+            check_resume(run, chosen)
+        elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise RunError(
+                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
+                "--run-dir."
+            )
+    except OSError as error:
+        raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
+
+
+class _Folder:
+    """A run's folder as it is before anything begins."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        assert isinstance(run.path, HdfsPath)
+        self._path = run.path
+        try:
+            files = (run.settings, run.job, run.journal, run.report, run.path / ARCHIVE)
+            self._before = {path: path.read_bytes() for path in files if path.exists()}
+            self._made = list(self._missing())
+        except OSError as error:
+            raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
+
+    def put_back(self) -> None:
+        """Nothing began: leaves it as it was."""
+        with contextlib.suppress(OSError):
+            if not self._before:
+                for path in self._path.iterdir():  # it was empty, or not there
+                    path.remove_tree()
+            for folder in self._made:  # others may have put something there by now
+                client, place = WebHdfs.of(str(folder))
+                client.remove(place, recursive=False)
+            for file, data in self._before.items():
+                replace(file, data)
+
+    def _missing(self) -> Iterator[HdfsPath]:
+        """Folders that are to be made, the run's first."""
+        path = self._path
+        while not path.exists():
+            yield path
+            path = path.parent
+
+
+# --- Skein ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _driver() -> Iterator[Future[Any]]:
+    """Skein's Java process, which starts while other things are done; it ends with this."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+        log = Path(folder, "driver.log")
+        _make_credentials()
+        driver: Future[Any] = thread.submit(_start_driver, log)
+        try:
+            yield driver
+        finally:
+            if driver.exception() is None:
+                driver.result().close()
+
+
+def _start_driver(log: Path) -> Any:
+    import skein
+
+    try:
+        return skein.Client(log=str(log))
+    except Exception as error:  # noqa: BLE001  (Skein lets through whatever its parts raise)
+        words = last_line(log)
+        raise YarnError(f"Skein's driver does not start: {error}; its last words: {words}") from error
+
+
+def _make_credentials() -> None:
+    """Those by which Skein's parts know each other, in ~/.skein, for this user alone."""
+    import skein
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when it makes them
+        skein.Security.from_default()
+
+
+def _ask(driver: Future[Any], act: Any) -> Any:
+    """What Skein's driver answers. Raises YarnError."""
+    client = driver.result()
+    try:
+        return act(client)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"yarn: Skein refuses this application: {error}") from error
+    except Exception as error:  # noqa: BLE001  (so are its errors: its own, Python's, gRPC's)
+        raise YarnError(f"YARN does not take this application: {' '.join(str(error).split())}") from error
