@@ -22,6 +22,7 @@ setup(
         "elasticflow_slurm": "slurm/elasticflow_slurm",
         "elasticflow_yarn": "yarn/elasticflow_yarn",
     },
+    package_data={"elasticflow_yarn": ["*.java"]},
     install_requires=[
         "h5py>=3.9",
         "msgspec>=0.18",

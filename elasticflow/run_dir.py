@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow.config import Config
-from elasticflow.errors import RunError
+from elasticflow.errors import ConfigError, RunError
 from elasticflow.keys import make_keys, write_secret
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
@@ -129,12 +129,17 @@ class RunDir:
         return storage_of(str(self.path))
 
     def create(self, config: Config) -> None:
-        """Makes the folder and the keys of a new job, or new keys for one that is resumed."""
+        """Makes the folder and the keys of a new job, or new keys for one that is resumed.
+
+        Raises ConfigError, OSError.
+        """
+        if config.timeline and isinstance(self.path, HdfsPath):
+            raise ConfigError("timeline: is recorded in a folder that all see, and not on HDFS; leave it out.")
         self.path.mkdir(parents=True, exist_ok=True)
         if isinstance(self.path, Path):
             self.logs.mkdir(exist_ok=True)
         if config.timeline:
-            (self.path / "timelines").mkdir(exist_ok=True)
+            (self.folder / "timelines").mkdir(exist_ok=True)
         publish(self.settings, config)
         self.member_keys.parent.mkdir(mode=0o700, exist_ok=True)
         keys = make_keys()

@@ -33,6 +33,9 @@ MOST_PAGES = 64
 HOLE_BYTES = 1 << 20
 """Ranges that lie closer together are read at once: a request takes as long as reading so much."""
 
+STREAM_BYTES = 16 << 20
+"""Asked for at once where a whole file is read: small requests cost a DataNode twice as much."""
+
 Bytes: TypeAlias = "bytes | memoryview"
 Range = tuple[int, int]
 """First byte, and the one after the last."""
@@ -157,8 +160,14 @@ class RemoteFile(File):
         return text[start - numbers.start * PAGE_BYTES :][: stop - start]
 
     def pieces(self, start: int, size: int) -> Iterator[Bytes]:
-        starts = range(start, max(start, self.length) + 1, size)  # at the very end: an empty piece
-        return map_ahead(lambda first: self.read(first, first + size), starts)
+        step = size * max(1, STREAM_BYTES // size)
+        reads = map_ahead(
+            lambda first: self.read(first, first + step), range(start, self.length, step), most=2
+        )
+        for part in reads:
+            yield from (part[place : place + size] for place in range(0, len(part), size))
+        if (self.length - start) % size == 0:
+            yield b""
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from elasticflow.errors import ConfigError
@@ -73,7 +73,7 @@ class _Place:
 
     namenodes: tuple[str, ...]
     user: str
-    token: str
+    token: str = field(repr=False)
     is_secure: bool
 
 
@@ -81,9 +81,14 @@ class _Connections:
     """One process's connections to the NameNodes of a place."""
 
     def __init__(self, place: _Place, connect_s: float, answer_s: float) -> None:
-        import requests
-        from hdfs.client import InsecureClient, TokenClient
-        from requests.adapters import HTTPAdapter
+        try:
+            import requests
+            from hdfs.client import InsecureClient, TokenClient
+            from requests.adapters import HTTPAdapter
+        except ImportError as error:
+            raise ConfigError(
+                f"HDFS is reached by the package 'hdfs': {error}. Run: pip install hdfs"
+            ) from error
 
         session = requests.Session()
         session.trust_env = False  # no proxy stands between a cluster's machines
@@ -481,7 +486,9 @@ def _client(scheme: str, authority: str, patience_s: float, environ: Mapping[str
         protocol, port = ("http", 9870) if scheme == "webhdfs" else ("https", 9871)
         has_port = ":" in authority.rpartition("]")[2]
         namenodes = [f"{protocol}://{authority}" + ("" if has_port else f":{port}")]
-    token = delegation_token(environ.get("HADOOP_TOKEN_FILE_LOCATION", ""), authority or conf.authority)
+    # Where security is off, a token is not looked at, and whoever shows it is nobody.
+    file = environ.get("HADOOP_TOKEN_FILE_LOCATION", "") if conf.is_secure or not conf.properties else ""
+    token = delegation_token(file, authority or conf.authority)
     return WebHdfs(
         namenodes, conf.user(environ), token=token, is_secure=conf.is_secure, patience_s=patience_s
     )

@@ -160,6 +160,9 @@ def _yarn(layout: Layout) -> Properties:
         f"{manager}.store.class": "org.apache.hadoop.yarn.server.resourcemanager"
         ".recovery.FileSystemRMStateStore",
         f"{manager}.fs.state-store.uri": f"file://{layout.folder}/state/resourcemanager",
+        # Else in /tmp, the same for all clusters.
+        "yarn.node-attribute.fs-store.root-dir": f"file://{layout.folder}/state/node-attributes",
+        "yarn.node-labels.fs-store.root-dir": f"file://{layout.folder}/state/node-labels",
         f"{manager}.nodemanagers.heartbeat-interval-ms": "200",
         f"{manager}.connect.retry-interval.ms": "500",
         f"{manager}.scheduler.class": "org.apache.hadoop.yarn.server.resourcemanager"

@@ -1,11 +1,13 @@
 import base64
 import io
+import sys
 
 import pytest
 
 from elasticflow.errors import ConfigError
 from elasticflow.storage import tokens
 from elasticflow.storage.tokens import Token, delegation_token, read_tokens
+from elasticflow.storage.webhdfs import WebHdfs
 
 # Written by Hadoop 3.4.2 (Credentials.writeTokenStorageToStream): three tokens and a secret.
 WRITABLE = (
@@ -69,6 +71,43 @@ def test_the_only_token_serves_whatever_its_service_is_called(tmp_path, monkeypa
     monkeypatch.setattr(tokens, "read_tokens", lambda data: [OTHER, NAMED])
     (tmp_path / "file").write_bytes(b"")
     assert delegation_token(str(tmp_path / "file"), "nn:8020") == NAMED.encoded()
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [("kerberos", {"delegation": URL}), ("simple", {"user.name": "alice"}), ("", {"delegation": URL})],
+)
+def test_a_token_is_shown_where_security_is_on_or_may_be(tmp_path, security, expected):
+    (tmp_path / "tokens").write_bytes(base64.b64decode(WRITABLE))
+    environ = {
+        "HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "tokens"),
+        "HADOOP_USER_NAME": "alice",
+        "PATH": "",
+    }
+    if security:
+        properties = (
+            f"<property><name>hadoop.security.authentication</name><value>{security}</value></property>"
+        )
+        (tmp_path / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")
+        environ["HADOOP_CONF_DIR"] = str(tmp_path)
+    client, path = WebHdfs.of("hdfs://127.0.0.1:8020/a", environ=environ)
+    assert path == "/a"
+    assert client._connections().client._session.params == expected
+    assert WebHdfs.of("hdfs://127.0.0.1:8020/b", environ=environ)[0] is client
+    assert URL not in repr(client) + repr(client._place)
+
+
+def test_hdfs_without_its_package_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hdfs.client", None)
+    with pytest.raises(ConfigError, match="pip install hdfs"):
+        WebHdfs(["http://nn:9870"], "alice").status("/a")
+
+
+def test_kerberos_without_its_package_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "requests_kerberos", None)
+    client = WebHdfs(["http://nn:9870"], "alice", is_secure=True)
+    with pytest.raises(ConfigError, match="requests_kerberos is not installed.*HADOOP_TOKEN_FILE_LOCATION"):
+        client.status("/a")
 
 
 def test_without_a_file_there_is_no_token():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,8 @@ from elasticflow_yarn.leader import application_id, lead
 from elasticflow_yarn.preflight import check_imports
 from tests.yarn.local_hdfs import LocalHdfs
 
+Ends = list[tuple[int, str]]
+"""Exit codes and words."""
 HERE = "application_1700000000000_0007"
 ELSEWHERE = "application_1700000000000_0008"
 RUN = "hdfs:///user/ann/elasticflow/runs/digits-1"
@@ -29,28 +30,11 @@ PROGRAM = "import json\nimport helper\n\n\ndef model():\n    pass\n\n\ndef forwa
 CORE = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>"
 
 
-class Told:
-    """YARN, as Skein's client and the ResourceManager have it. said: (final status, diagnostics)."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.takes_kills = True
-
-    def shutdown(self, status: str, diagnostics: str) -> None:
-        self.said.append((status, diagnostics))
-
-    def kill(self, id: str, why: str) -> None:
-        if not self.takes_kills:
-            raise RunError("401: may not")
-        self.said.append(("KILLED", why))
-
-
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    told = Told()
-    client = SimpleNamespace(from_current=lambda: told)
-    monkeypatch.setitem(sys.modules, "skein", SimpleNamespace(ApplicationClient=client))
-    monkeypatch.setattr(leader.ResourceManager, "of", lambda environ: told)
+def told(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """Exit codes and words with which applications were ended."""
+    told: Ends = []
+    monkeypatch.setattr(leader, "finish", lambda code, text: told.append((code, text)))
     return told
 
 
@@ -77,9 +61,9 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHdfs:
 
 
 @pytest.fixture
-def masters(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+def masters(monkeypatch: pytest.MonkeyPatch) -> Ends:
     """How those that are begun will end: exit code, and text. None is begun if there is nothing."""
-    ends: list[tuple[int, str]] = []
+    ends: Ends = []
 
     class Supervisor:
         def __init__(self, master: Any, clear: Any) -> None:
@@ -114,72 +98,49 @@ def submitted(job: str = UNKNOWN) -> RunDir:
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "said"),
+    ("code", "text"),
     [
-        (0, "finished: all 69 steps are done", "SUCCEEDED"),
-        (1, "failed: forward() raised ValueError: no luck", "FAILED"),
-        (3, "stopped: as asked for", "KILLED"),
+        (0, "finished: all 69 steps are done"),
+        (1, "failed: forward() raised ValueError: no luck"),
+        (3, "stopped: as asked for"),
     ],
 )
-def test_yarn_is_told_how_a_run_ended(
-    code: int, text: str, said: str, told: Told, masters: list[tuple[int, str]]
-) -> None:
+def test_yarn_is_told_how_a_run_ended(code: int, text: str, told: Ends, masters: Ends) -> None:
     submitted()
     masters.append((code, text))
     assert lead(arguments(run_dir=RUN)) == code
-    assert told.said == [(said, text)]
-
-
-def test_where_yarn_takes_no_kill_a_stopped_run_has_failed(
-    told: Told, masters: list[tuple[int, str]]
-) -> None:
-    submitted()
-    told.takes_kills = False
-    masters.append((3, "stopped: as asked for"))
-    assert lead(arguments(run_dir=RUN)) == 3
-    assert told.said == [("FAILED", "stopped: as asked for")]
-
-
-def test_skeins_files_are_cleared_away_before_a_kill(
-    told: Told, masters: list[tuple[int, str]], container: LocalHdfs
-) -> None:
-    submitted()
-    staging = container.root / "user" / "ann" / ".skein"
-    for application in (HERE, ELSEWHERE):
-        (staging / application).mkdir(parents=True)
-    masters.append((3, "stopped: as asked for"))
-    lead(arguments(run_dir=RUN))
-    assert [path.name for path in staging.iterdir()] == [ELSEWHERE]
+    assert told == [(code, text)]
 
 
 def test_the_next_attempt_says_the_same_and_trains_nothing(
-    told: Told, masters: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted()
     masters.append((1, "failed: no luck"))
     assert lead(arguments(run_dir=RUN)) == lead(arguments(run_dir=RUN)) == 1
-    assert told.said == [("FAILED", "failed: no luck")] * 2 and not masters
+    assert told == [(1, "failed: no luck")] * 2 and not masters
 
 
 def test_another_application_that_resumes_it_begins_anew(
-    told: Told, masters: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted()
     masters += [(1, "failed: no luck"), (0, "finished")]
     lead(arguments(run_dir=RUN))
     submitted()
     monkeypatch.setenv("SKEIN_APPLICATION_ID", ELSEWHERE)
+    monkeypatch.setenv("CONTAINER_ID", f"container_{ELSEWHERE.removeprefix('application_')}_01_000001")
     assert lead(arguments(run_dir=RUN, resume=True)) == 0
-    assert told.said[-1] == ("SUCCEEDED", "finished")
+    assert told[-1] == (0, "finished")
 
 
-def test_a_master_that_was_superseded_tells_nobody(told: Told, masters: list[tuple[int, str]]) -> None:
+def test_a_master_that_was_superseded_tells_nobody(told: Ends, masters: Ends) -> None:
     submitted()
     masters.append((4, ""))
-    assert lead(arguments(run_dir=RUN)) == 4 and not told.said
+    assert lead(arguments(run_dir=RUN)) == 4 and not told
 
 
-def test_the_run_finds_its_application_and_is_found(told: Told, masters: list[tuple[int, str]]) -> None:
+def test_the_run_finds_its_application_and_is_found(told: Ends, masters: Ends) -> None:
     run = submitted()
     before = run.host()
     masters.append((0, "finished"))
@@ -189,9 +150,7 @@ def test_the_run_finds_its_application_and_is_found(told: Told, masters: list[tu
     assert leader.index.find("digits") == leader.index.find(HERE) == RUN
 
 
-def test_a_plain_specification_makes_its_folder_once(
-    told: Told, masters: list[tuple[int, str]], container: LocalHdfs
-) -> None:
+def test_a_plain_specification_makes_its_folder_once(told: Ends, masters: Ends, container: LocalHdfs) -> None:
     """The next attempt goes on in it."""
     masters += [(70, ""), (0, "finished")]
     lead(arguments(program="program/digits.py", epochs=3))
@@ -203,31 +162,31 @@ def test_a_plain_specification_makes_its_folder_once(
     assert run.member_keys.read_bytes() == keys
 
 
-def test_a_folder_that_is_anothers(told: Told, masters: list[tuple[int, str]]) -> None:
+def test_a_folder_that_is_anothers(told: Ends, masters: Ends) -> None:
     submitted(ELSEWHERE)
     with pytest.raises(RunError, match=f"this run goes on in application {ELSEWHERE}, and not in this one"):
         lead(arguments(run_dir=RUN))
     with pytest.raises(RunError, match="holds a run already; go on with it by --resume"):
         lead(arguments(program="program/digits.py", run_dir=RUN))
-    assert [status for status, _ in told.said] == ["FAILED", "FAILED"]
+    assert [code for code, _ in told] == [1, 1]
 
 
-def test_a_module_that_is_missing_is_told_in_one_line(told: Told, container: LocalHdfs) -> None:
+def test_a_module_that_is_missing_is_told_in_one_line(told: Ends, container: LocalHdfs) -> None:
     """Before anything is made, where nothing is there yet."""
     Path("program/digits.py").write_text(f"import torch_of_nowhere.nn\n{PROGRAM}")
     with pytest.raises(ProgramError, match=r"digits\.py: imports torch_of_nowhere, which the containers'"):
         lead(arguments(program="program/digits.py"))
-    assert told.said[0][0] == "FAILED" and "torch_of_nowhere" in told.said[0][1]
+    assert told[0][0] == 1 and "torch_of_nowhere" in told[0][1]
     assert not container.tree()
 
 
-def test_a_missing_module_of_a_submitted_run_is_remembered(told: Told) -> None:
+def test_a_missing_module_of_a_submitted_run_is_remembered(told: Ends) -> None:
     submitted()
     Path("program/digits.py").write_text(f"import torch_of_nowhere\n{PROGRAM}")
     with pytest.raises(ProgramError):
         lead(arguments(run_dir=RUN))
     assert lead(arguments(run_dir=RUN)) == 1
-    assert told.said[0] == told.said[1]
+    assert told[0] == told[1]
 
 
 def test_what_a_program_has_beside_it_is_not_missing() -> None:
@@ -239,18 +198,3 @@ def test_what_a_program_has_beside_it_is_not_missing() -> None:
 def test_elsewhere_than_in_an_application_master() -> None:
     with pytest.raises(ConfigError, match=r"this is no ApplicationMaster of Skein's.*'elasticflow submit'"):
         application_id({})
-
-
-def test_a_skein_that_does_not_answer_changes_nothing(
-    told: Told, masters: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    def shutdown(status: str, diagnostics: str) -> None:
-        raise ConnectionError("Unable to connect to application")
-
-    monkeypatch.setattr(told, "shutdown", shutdown)
-    submitted()
-    masters.append((0, "finished"))
-    assert lead(arguments(run_dir=RUN)) == 0
-    assert (
-        "YARN could not be told that the run is over (finished): Unable to connect" in capfd.readouterr().err
-    )

@@ -17,7 +17,7 @@ import yaml
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError
 from elasticflow_yarn.config import read
-from elasticflow_yarn.spec import as_yaml, specification
+from elasticflow_yarn.spec import as_yaml, quoted, specification
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN_DIR = "hdfs:///user/ann/elasticflow/runs/digits-1"
@@ -160,6 +160,14 @@ def test_a_python_without_elasticflow_is_told_in_one_line(tmp_path: Path) -> Non
     ended = executed(tmp_path, script_with(python))
     assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
     assert "cannot import elasticflow: No module named 'zmq'; see " in ended.stderr
+
+
+def test_values_reach_a_container_as_they_are() -> None:
+    """YARN's script for a container has: export NAME="VALUE"."""
+    value = 'a "b" \\ `c` {"d": 1}'
+    (written,) = quoted({"NAME": value}).values()
+    script = f'export NAME="{written}"; printf %s "$NAME"'
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == value
 
 
 def test_an_archive_that_yarn_does_not_unpack() -> None:

@@ -150,12 +150,6 @@ class ResourceManager:
         """Ends a container without its ApplicationMaster's doing."""
         self._ask("POST", f"/containers/{container}/signal/{signal}")
 
-    def kill(self, id: str, why: str) -> None:
-        """Ends an application at once, as KILLED. why: what it is said to have ended for."""
-        answer = self._ask("PUT", f"/apps/{id}/state", {"state": "KILLED", "diagnostics": why})
-        if answer.status_code >= 400:
-            raise Refused(f"{answer.url}: {answer.status_code} {answer.reason}: {id} cannot be ended.")
-
     # --- requests --------------------------------------------------------------------------------
 
     def _get(self, path: str, missing: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -167,14 +161,14 @@ class ResourceManager:
             raise Refused(f"{answer.url}: the ResourceManager knows no such thing.")
         return _read(lambda: dict(answer.json()))
 
-    def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> requests.Response:
+    def _ask(self, method: str, path: str) -> requests.Response:
         import requests
 
         said = []
         for url in list(self._urls):
             try:
                 answer = self._session().request(
-                    method, f"{url}{API}{path}", params=self._who, json=body, timeout=CALL_S, headers=_HEADERS
+                    method, f"{url}{API}{path}", params=self._who, timeout=CALL_S, headers=_HEADERS
                 )
             except requests.RequestException as error:
                 said.append(f"{url}: {_reason(error)}")

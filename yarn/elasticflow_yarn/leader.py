@@ -1,8 +1,8 @@
 """``elasticflow lead --on yarn``: inside of the ApplicationMaster, the master of a run and its supervisor.
 
 YARN may start the ApplicationMaster anew elsewhere, and so come here again: then the run goes on from its
-last checkpoint. It does that also when a run has failed in order, since Skein knows no end without another
-attempt but success: so how a run ended is left in its folder, and the next attempt only says so again.
+last checkpoint. How a run ended is left in its folder: where YARN could not be told at once, it starts other
+attempts, which only say so again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ from elasticflow.master.fence import claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
-from elasticflow.storage import storage_of
 from elasticflow_yarn import ending, index
-from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import read
 from elasticflow_yarn.ending import Ending
+from elasticflow_yarn.finishing import finish
 from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.preflight import check_imports
 from elasticflow_yarn.spec import application_name
 
-STOPPED = EXIT_CODES["stopped"]
 MASTER = "master"
 """Under this name the ending of a run lies beside those of its members."""
 
@@ -44,16 +42,16 @@ MASTER = "master"
 def lead(arguments: argparse.Namespace) -> int:
     """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError, ...
 
-    YARN is told as well: SUCCEEDED or FAILED, and in words.
+    YARN is told as well: SUCCEEDED, FAILED or KILLED, and in words.
     """
     application = application_id(os.environ)
     try:
         code, text = _lead(arguments, application)
     except ElasticFlowError as error:
-        _tell_yarn(application, 1, str(error))
+        finish(1, str(error))
         raise
     if code in EXIT_CODES.values():
-        _tell_yarn(application, code, text)
+        finish(code, text)
     return code
 
 
@@ -171,29 +169,3 @@ def _past(run: RunDir, application: str) -> Ending | None:
     left = patiently(lambda: ending.read(run, MASTER))
     ours = f"{application.removeprefix('application')}_"
     return left if left and ours in left.container else None
-
-
-def _tell_yarn(application: str, code: int, text: str) -> None:
-    """Ends the application as SUCCEEDED, FAILED, or, where it was stopped, KILLED.
-
-    Where YARN does not let its containers do the last, as with Kerberos, a stopped run counts as FAILED.
-    """
-    try:
-        if code == STOPPED and _killed(application, text):
-            return
-        import skein
-
-        skein.ApplicationClient.from_current().shutdown("SUCCEEDED" if code == 0 else "FAILED", text)
-    except Exception as error:  # noqa: BLE001  (the exit code tells it as well)
-        say(f"warning: YARN could not be told that the run is over ({text}): {error}")
-
-
-def _killed(application: str, text: str) -> bool:
-    """Whether YARN takes it. Skein does not clear up after an application that ends so."""
-    try:
-        cluster = ResourceManager.of(os.environ)
-        storage_of(str(index.home().parent / ".skein")).remove(application)
-        cluster.kill(application, text)
-    except (OSError, ElasticFlowError):
-        return False
-    return True

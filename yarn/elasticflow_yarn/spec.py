@@ -3,9 +3,10 @@ what would be."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def specification(
         "max_restarts": 0,
         "allow_failures": True,
         "files": files,
-        "env": {**libraries, **yarn.env},
+        "env": quoted({**libraries, **yarn.env}),
         "script": _script(*before, f"exec {_python(yarn)} -m elasticflow_yarn.container"),
     }
     described = {
@@ -105,7 +106,7 @@ def specification(
         MASTER: {
             "resources": _asked(asked[MASTER]),
             "files": files,
-            "env": {**yarn.env, "JDK_JAVA_OPTIONS": java},
+            "env": quoted({**yarn.env, "JDK_JAVA_OPTIONS": java}),
             "script": _script(*before, _check(yarn), again),
         },
         "services": {
@@ -114,6 +115,11 @@ def specification(
         },
     }
     return {name: value for name, value in described.items() if value}
+
+
+def quoted(env: Mapping[str, str]) -> dict[str, str]:
+    """For YARN's own scripts, which put a value between double quotes as it is; $NAME stands for another."""
+    return {name: re.sub(r'(["\\`])', r"\\\1", value) for name, value in env.items()}
 
 
 def as_yaml(spec: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 import sys
 import time
 import urllib.request
@@ -32,9 +33,9 @@ WORK = {"batch_size": 64, "slices": 8, "epochs": 3, "checkpoint_every": "5s", "s
 SMALL = {
     "queue": "train",
     "python": sys.executable,
-    "master_memory": "512 MiB",
-    "server_memory": "512 MiB",
-    "memory": "512 MiB",
+    "master_memory": "1 GiB",
+    "server_memory": "1 GiB",
+    "memory": "1 GiB",
     "poll_s": 0.3,
     "rm_poll_s": 1,
     "patience_s": 5,
@@ -229,11 +230,16 @@ class Others:
 
 @pytest.fixture(scope="session")
 def skein_client(on_cluster: None) -> Iterator[Any]:
-    """A driver of Skein's, for all tests."""
+    """A driver of Skein's, for all tests; a process of its own, which Skein would leave to be collected."""
     import skein
 
-    with skein.Client() as client:
-        yield client
+    driver = [sys.executable, "-m", "skein.cli", "driver"]
+    subprocess.run([*driver, "start"], check=True, capture_output=True)
+    try:
+        with skein.Client.from_global_driver() as client:
+            yield client
+    finally:
+        subprocess.run([*driver, "stop"], check=True, capture_output=True)
 
 
 @pytest.fixture

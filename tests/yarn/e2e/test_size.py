@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -130,21 +135,32 @@ def test_the_client_may_vanish(submit: Submit, undisturbed: str) -> None:
     run.leaves_nothing()
 
 
-def test_the_specification_that_people_edit(hadoop: HadoopCluster, tmp_path: Path) -> None:
-    """``skein application submit yarn/digits.yaml``, in the project's folder."""
+def test_the_specification_that_people_edit(hadoop: HadoopCluster, skein_client: Any, tmp_path: Path) -> None:
+    """``skein application submit yarn/digits.yaml``, in a folder that is like the project's."""
     hadoop.reset()
-    spec = yaml.safe_load((ROOT / "yarn" / "digits.yaml").read_text())
-    local = cli("train", ROOT / "examples" / "digits" / "digits.py", "--run-dir", tmp_path / "here",
-                "--epochs", 100)  # fmt: skip
-    submitted = hadoop.run("skein", "application", "submit", str(ROOT / "yarn" / "digits.yaml"))
-    application = submitted.split()[-1]
-    assert spec["name"] == "digits" and application.startswith("application_"), submitted
+    for name in ("yarn", "examples", "conf"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as tar:  # its Python is this one
+        script = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+        entry = tarfile.TarInfo("bin/python")
+        entry.size, entry.mode = len(script), 0o755
+        tar.addfile(entry, io.BytesIO(script))
+    digits = ROOT / "examples" / "digits" / "digits.py"
+    local = cli("train", digits, "--run-dir", tmp_path / "here", "--servers", 1, "--epochs", 100)
+    submitted = subprocess.run(
+        [sys.executable, "-m", "skein.cli", "application", "submit", "yarn/digits.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    application = submitted.stdout.split()[-1]
     deadline = time.monotonic() + PATIENCE_S
     while application in hadoop.applications() and time.monotonic() < deadline:
         time.sleep(0.1)  # YARN tells nobody
     shown = cli("status", application)
     assert "finished" in shown.stdout, (shown, cli("logs", application).stdout)
-    assert digest_in(local.stdout) in cli("checkpoint", "digest", application).stdout
+    assert digest_in(local.stdout) in cli("checkpoint", "digest", "digits").stdout
 
 
 def test_logs_while_it_runs_and_afterwards(submit: Submit) -> None:

@@ -1,0 +1,267 @@
+"""What a submission makes, what it asks of YARN, and what it leaves behind when that fails: nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from elasticflow import leading
+from elasticflow.cli.main import main
+from elasticflow.errors import ConfigError
+from elasticflow.run_dir import RunDir
+from elasticflow.storage.webhdfs import WebHdfs
+from elasticflow_yarn import preflight, submit
+from elasticflow_yarn.submit import pack_program
+from tests.yarn.local_hdfs import LocalHdfs
+
+PROGRAM = "import helper\n\n\ndef model():\n    pass\n\n\ndef forward(x, params):\n    pass\n"
+ID = "application_1700000000000_0007"
+RUNS = "user/ann/elasticflow/runs"
+CORE = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>"
+
+
+class FakeDriver:
+    """Skein's. submitted: specifications. refusal: what it raises instead."""
+
+    def __init__(self) -> None:
+        self.submitted: list[dict[str, Any]] = []
+        self.killed: list[str] = []
+        self.refusal: BaseException | None = None
+        self.is_closed = False
+
+    def submit(self, spec: dict[str, Any]) -> str:
+        if self.refusal:
+            raise self.refusal
+        self.submitted.append(spec)
+        return ID
+
+    def kill_application(self, id: str) -> None:
+        self.killed.append(id)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHdfs:
+    hdfs = LocalHdfs(tmp_path / "hdfs")
+    (hdfs.root / "user" / "ann").mkdir(parents=True)
+    monkeypatch.setattr(WebHdfs, "of", hdfs.of)
+    return hdfs
+
+
+@pytest.fixture
+def driver(tmp_path: Path, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A gateway whose user is in a folder with a program, and a cluster with room for it."""
+    driver = FakeDriver()
+    (tmp_path / "core-site.xml").write_text(CORE)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "digits.py").write_text(PROGRAM)
+    (tmp_path / "work" / "helper.py").write_text("")
+    (tmp_path / "work" / "yarn.yaml").write_text("backend: yarn\nyarn: {queue: train}\n")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    monkeypatch.setattr(preflight, "check_tools", lambda environ: None)
+    monkeypatch.setattr(preflight, "check_cluster", lambda cluster, config, yarn: None)
+    monkeypatch.setattr(submit, "_make_credentials", lambda: None)
+    monkeypatch.setattr(submit, "_start_driver", lambda log: driver)
+    return driver
+
+
+def test_what_is_made_and_asked_for(
+    driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "yarn.yaml", "digits.py", "--epochs", "3"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{ID}\n" and f"elasticflow status {ID}" in told.err
+    run = RunDir(f"hdfs:///{RUNS}/digits-1")
+    host = run.host()
+    assert host and (host.backend, host.id) == ("yarn", ID) and driver.is_closed
+    assert run.config().program == "program/digits.py" and run.config().epochs == 3
+    assert hdfs.root.joinpath(RUNS, "digits-1", "keys", "master.json").stat().st_mode & 0o777 == 0o600
+    (spec,) = driver.submitted
+    assert spec["master"]["files"]["program"]["source"] == f"hdfs:///{RUNS}/digits-1/program.tar.gz"
+    assert f"--run-dir hdfs:///{RUNS}/digits-1;" in spec["master"]["script"]
+    with tarfile.open(hdfs.root / RUNS / "digits-1" / "program.tar.gz") as tar:
+        assert {"digits.py", "helper.py"} <= set(tar.getnames())
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 0
+    assert hdfs.root.joinpath(RUNS, "digits-2", "run.json").exists()
+
+
+def test_a_dry_run_prints_the_specification_and_asks_nobody(
+    driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "yarn.yaml", "digits.py", "--dry-run"]) == 0
+    spec = yaml.safe_load(capsys.readouterr().out)
+    assert spec["queue"] == "train" and set(spec["services"]) == {"worker", "server"}
+    assert not driver.submitted and hdfs.tree() == ["user", "user/ann"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "text"),
+    [
+        (
+            RuntimeError("Failed to submit,\n  exception: AccessControl"),
+            "YARN does not take this application: Failed",
+        ),
+        (ValueError("bad file"), "yarn: Skein refuses this application: bad file"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_submission_that_fails_leaves_nothing(
+    refusal: Exception,
+    text: str,
+    there: bool,
+    driver: FakeDriver,
+    hdfs: LocalHdfs,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where the folder was made by hand, and is empty."""
+    if there:
+        hdfs.mkdirs("/runs/one")
+    before = hdfs.tree()
+    driver.refusal = refusal
+    assert main(["submit", "yarn.yaml", "digits.py", "--run-dir", "hdfs:///runs/one"]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(f"Error: {text}") and len(told.err.splitlines()) == 1 and not told.out
+    assert hdfs.tree() == before and driver.is_closed
+
+
+def test_what_others_have_put_on_the_way_stays(driver: FakeDriver, hdfs: LocalHdfs) -> None:
+    def submit_meanwhile(spec: dict[str, Any]) -> str:
+        hdfs.mkdirs("/user/ann/elasticflow/runs/other-1")
+        raise RuntimeError("no")
+
+    driver.submit = submit_meanwhile  # type: ignore[method-assign]
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    assert hdfs.tree()[-1] == f"{RUNS}/other-1"
+
+
+def test_an_application_whose_id_cannot_be_written_is_ended(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(path: Any, value: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(submit, "publish", publish)
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    assert driver.killed == [ID] and hdfs.tree() == ["user", "user/ann"]
+
+
+def test_who_may_not_write_is_told_so(
+    driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hdfs.refused = PermissionError("Permission denied: user=ann")
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    assert "digits-1: cannot be written: Permission denied: user=ann" in capsys.readouterr().err
+    assert not driver.submitted
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--run-dir", "runs/one"], "--run-dir runs/one: a run on YARN has its folder on HDFS"),
+        (
+            ["--run-dir", "hdfs:///user"],
+            "hdfs:///user: is not empty; go on with a run that is in it",
+        ),
+    ],
+)
+def test_folders_that_are_refused(
+    options: list[str], text: str, driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "yarn.yaml", "digits.py", *options]) == 1
+    assert f"Error: {text}" in capsys.readouterr().err
+    assert not driver.submitted and hdfs.tree() == ["user", "user/ann"]
+
+
+def test_a_missing_module_is_told_before_anything_is_made(
+    driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("digits.py").write_text(f"import torch_of_nowhere\n{PROGRAM}")
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    assert "imports torch_of_nowhere, which the containers' Python does not have" in capsys.readouterr().err
+    assert not driver.submitted and hdfs.tree() == ["user", "user/ann"]
+
+
+def test_a_run_goes_on_with_the_program_that_it_has(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["submit", "yarn.yaml", "digits.py"])
+    run = RunDir(f"hdfs:///{RUNS}/digits-1")
+    archive, before = (run.path / "program.tar.gz").read_bytes(), run.host()
+    monkeypatch.setattr(leading, "is_alive", lambda run: False)
+    os.unlink("digits.py")
+    assert main(["submit", "--resume", "--run-dir", str(run.path)]) == 0
+    after = run.host()
+    assert (run.path / "program.tar.gz").read_bytes() == archive
+    assert run.config().program == "program/digits.py" and run.config().yarn == {"queue": "train"}
+    assert before and after and before.run != after.run
+    assert " --resume;" in driver.submitted[1]["master"]["script"]
+
+
+def test_a_run_that_goes_on_is_as_it_was_when_that_fails(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["submit", "yarn.yaml", "digits.py"])
+    folder = hdfs.root / RUNS / "digits-1"
+    (folder / "journal.json").write_text("{}")
+    names = ("run.json", "job.json", "journal.json", "program.tar.gz")
+    before = {name: (folder / name).read_bytes() for name in names}
+    monkeypatch.setattr(leading, "is_alive", lambda run: False)
+    driver.refusal = RuntimeError("no")
+    assert main(["submit", "--resume", "--run-dir", f"hdfs:///{RUNS}/digits-1", "--epochs", "20"]) == 1
+    assert {name: (folder / name).read_bytes() for name in names} == before
+
+
+# --- the program ------------------------------------------------------------------------------------
+
+
+def test_what_belongs_to_a_program(tmp_path: Path) -> None:
+    for name in (
+        "p.py",
+        "lib/a.py",
+        "lib/__pycache__/a.pyc",
+        ".git/HEAD",
+        "runs/r/run.json",
+        "env/pyvenv.cfg",
+        "env/x",
+    ):
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "words.txt").write_text("words")
+    (tmp_path / "folder" / "words.txt").symlink_to(tmp_path / "words.txt")
+    with tarfile.open(fileobj=io.BytesIO(pack_program(str(tmp_path / "folder" / "p.py")))) as tar:
+        assert sorted(tar.getnames()) == ["lib/a.py", "p.py", "words.txt"]
+        words = tar.extractfile("words.txt")
+        assert words and words.read() == b"words"
+
+
+def test_a_folder_that_holds_more_than_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submit, "LARGE_BYTES", 1000)
+    (tmp_path / "p.py").write_text(PROGRAM)
+    pack_program(str(tmp_path / "p.py"))
+    assert not capsys.readouterr().err
+    (tmp_path / "data").write_bytes(bytes(1500))
+    pack_program(str(tmp_path / "p.py"))
+    assert "the program's folder, which each container is sent" in capsys.readouterr().err
+    (tmp_path / "more").write_bytes(bytes(1500))
+    with pytest.raises(ConfigError, match="keep data elsewhere, on HDFS"):
+        pack_program(str(tmp_path / "p.py"))
+
+
+def test_kerberos_and_another_user(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit.HadoopConf, "load", lambda: SimpleNamespace(is_secure=True))
+    with pytest.raises(ConfigError, match=r"yarn\.user: 'bob': with Kerberos you are who your ticket says"):
+        submit._be("bob")
