@@ -134,7 +134,9 @@ class RunDir:
         Raises ConfigError, OSError.
         """
         if config.timeline and isinstance(self.path, HdfsPath):
-            raise ConfigError("timeline: is recorded in a folder that all see, and not on HDFS; leave it out.")
+            raise ConfigError(
+                "timeline: is recorded in a folder that all see, and not on HDFS; leave it out."
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         if isinstance(self.path, Path):
             self.logs.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),  # Skein leaves its driver's process to the garbage collector, ...
 ]
-PATIENCE_S = 35.0
+PATIENCE_S = 60.0
 YARN = {"queue": "train", "poll_s": 0.2, "rm_poll_s": 0.3, "patience_s": 5.0}
 
 

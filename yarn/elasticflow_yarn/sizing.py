@@ -152,6 +152,8 @@ class Member(msgspec.Struct):
     """As the last poll showed it."""
     missed: int = 0
     """How many looks in a row have not shown its container, though Skein says that it runs."""
+    missed_s: float = NEVER_S
+    """When the first of these was."""
     vanished: bool = False
     returned_s: float = NEVER_S
     """When it was told to give its place back."""
@@ -604,8 +606,10 @@ class Sizing:
         for member in [each for each in self._members.values() if each.phase is Phase.RUNNING]:
             assert member.container is not None
             seen = member.container.yarn_id in containers or self._view_began_s <= member.since_s
+            if seen or not member.missed:
+                member.missed_s = now_s
             member.missed = 0 if seen else member.missed + 1
-            if member.missed >= STRANGE_VIEWS:
+            if member.missed >= STRANGE_VIEWS and now_s - member.missed_s >= STRANGE_S:
                 member.vanished = True
                 self._kill(member.id, now_s)
                 self._ask_words(member, now_s)
