@@ -51,6 +51,7 @@ setup(
             "mypy>=1.8",
             "pytest>=8",
             "pytest-timeout>=2.2",
+            "pytest-xdist>=3.5",
             "ruff>=0.5",
             "types-PyYAML",
         ],

@@ -1,13 +1,30 @@
-"""One real Hadoop cluster for all tests that need one, started by the first of them."""
+"""One real Hadoop cluster for all tests that need one, started by the first of them.
+
+Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.clusters import hadoop as hadoop_cluster
 from tests.clusters.hadoop import HadoopCluster
+
+HADOOP, SLURM = {"hadoop", "hdfs_cluster"}, {"cluster", "limited"}
+"""Fixtures that are clusters, or ask for one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & HADOOP:
+            item.add_marker(pytest.mark.xdist_group("hadoop"))
+        elif fixtures & SLURM and item.path.is_relative_to(Path(__file__).parent / "slurm"):
+            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 @pytest.fixture(scope="session")

@@ -278,6 +278,32 @@ def test_an_end_that_skein_never_hears_of_is_found_out() -> None:
     assert len(made.cluster.running) == 2
 
 
+def test_a_node_that_a_restarted_resource_manager_has_not_heard_of_yet_keeps_its_containers() -> None:
+    made = world()
+    made.scale(6)
+    made.run(10.0)
+    made.cluster.unregistered = {"node1:8042", "node2:8042"}
+    made.run(35.0)
+    made.cluster.unregistered = {"node2:8042"}
+    made.run(40.0)
+    assert len(running(made)) == 6 and not made.ended
+    made.run(60.0)  # it never comes
+    assert made.ended and all("YARN does not know its container" in each.text for each in made.ended)
+
+
+def test_nobody_is_a_stranger_while_skein_is_silent() -> None:
+    made = world()
+    made.scale(1)
+    made.run(10.0)
+    made.cluster.hangs = True
+    made.cluster.running["container_1_0001_01_000099"] = "node2:8042"  # Skein might know it
+    made.run(60.0)
+    assert not [action for action in made.actions if isinstance(action, Signal)]
+    made.cluster.hangs = False
+    made.run(60.0)
+    assert [action for action in made.actions if isinstance(action, Signal)]
+
+
 def test_a_container_that_skein_has_forgotten_is_ended() -> None:
     made = world()
     made.scale(3)
@@ -446,6 +472,22 @@ def test_another_master_goes_on_with_what_lives() -> None:
     assert {second.sizing.where(made.names[each.id], 0.0) for each in living} == {
         f"{each.yarn_id} on node {each.node}" for each in living
     }
+
+
+def test_a_request_of_the_master_before_is_made_anew_under_another_name() -> None:
+    made = world(share=1, gpus=2)
+    made.cluster.others = 1
+    made.scale(4)
+    made.run(3.0)
+    second = World(made.cluster)
+    second.names, second.wanted, second._numbers = made.names, list(made.wanted), made._numbers
+    for container in made.cluster.containers.values():
+        second.sizing.adopt(made.names[container.id], container, 0.0)
+    second.scale(4)
+    second.run(60.0)
+    assert {ended.how for ended in second.ended} == {How.TAKEN}
+    assert all("its request was taken back" in ended.text for ended in second.ended)
+    assert not {action.name for action in second.actions if isinstance(action, Add)}.intersection(made.wanted)
 
 
 # --- polls ----------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class Cluster:
         """What really runs: YARN's id, and where."""
         self.away = self.gone = self.hangs = False
         self.loses_kills = self.loses_ends = False
+        self.unregistered: set[str] = set()
+        """Nodes of which a ResourceManager that was restarted has not heard yet."""
         self.preempted = 0
         self._waited_s = 0.0
         self._ids, self._yarn_ids = count(), count(2)
@@ -93,7 +95,9 @@ class Cluster:
         pending = sum(each.state == "REQUESTED" for each in self.containers.values())
         ours = _queue("train", self.share, used, pending, total)
         theirs = _queue("prod", total - self.share, self.others, self.others_wait, total)
-        return View(tuple(self._nodes()), (ours, theirs), frozenset([OWN, *self.running]))
+        nodes = [node for node in self._nodes() if node.address not in self.unregistered]
+        shown = [id for id, node in self.running.items() if node not in self.unregistered]
+        return View(tuple(nodes), (ours, theirs), frozenset([OWN, *shown]))
 
     def signal(self, yarn_id: str) -> None:
         if not self.away:

@@ -149,6 +149,13 @@ def test_a_server_gets_more_memory_by_another_setting() -> None:
     )
 
 
+def test_last_words_of_one_of_that_name_in_an_application_of_before_are_not_its_own() -> None:
+    words = Ending(1, "ValueError: no such column", "container_1_0001_01_000002", "node1")
+    verdict = judge("worker-3", container("FAILED", FAILED, lasted_s=60.0), words)
+    assert verdict.cause is Cause.SILENT and not verdict.blames_node
+    assert "column" not in verdict.ended.text
+
+
 @pytest.mark.parametrize(
     ("found", "ending", "blames"),
     [

@@ -107,6 +107,8 @@ def judge(name: str, container: Container, left: Ending | None = None, *, vanish
 
     vanished: Skein does not know that it is.
     """
+    if left is not None and left.container != container.yarn_id:
+        left = None  # of one of that name, before the run was resumed
     cause = Cause.VANISHED if vanished else first_cause(container)
     if left is not None and cause in (Cause.SILENT, Cause.VANISHED):
         cause = _cause_of_code(left)

@@ -15,7 +15,7 @@ look at the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 
@@ -61,6 +61,8 @@ FRESH_VIEWS = 2.5
 """The last look at the cluster is good for so many times the time between two."""
 STRANGE_S, STRANGE_VIEWS = 15.0, 3
 """So long, and in so many looks, YARN and Skein must differ about a container."""
+REGISTER_S = 120.0
+"""For so long a node may be missing after a restart of the ResourceManager, and with it its containers."""
 RETURN_S = 15.0
 """Workers that were told to give their places back count as on their way for so long."""
 REST_S = 30.0
@@ -150,11 +152,13 @@ class Member(msgspec.Struct):
     """Skein's, of its container."""
     container: Container | None = None
     """As the last poll showed it."""
+    missed_s: float | None = None
+    """Since when YARN has not shown its container, though Skein says that it runs; None: it does."""
     missed: int = 0
-    """How many looks in a row have not shown its container, though Skein says that it runs."""
-    missed_s: float = NEVER_S
-    """When the first of these was."""
+    """How many looks in a row have not, though they have shown its node."""
     vanished: bool = False
+    adopted: bool = False
+    """Nobody here knows what to tell another container of this member."""
     returned_s: float = NEVER_S
     """When it was told to give its place back."""
 
@@ -238,7 +242,9 @@ class Sizing:
 
     def adopt(self, name: str, container: Container, now_s: float) -> None:
         """A master before this one has started this member; the next poll tells more of its container."""
-        self._members[name] = Member(name, container.service, Phase.REQUESTED, now_s, container.id)
+        self._members[name] = Member(
+            name, container.service, Phase.REQUESTED, now_s, container.id, adopted=True
+        )
 
     def look(self, now_s: float) -> None:
         """Something has happened to a member: to poll soon may tell what."""
@@ -329,7 +335,7 @@ class Sizing:
             self._note("info", f"the ResourceManager answers again, after {now_s - self._deaf_since_s:.0f} s")
         self._deaf.clear()
         self._blind, self._view, self._view_s = "", view, now_s
-        self._compare(view.containers, now_s)
+        self._compare(view, now_s)
         self._weigh(view, now_s)
         live = {node.address for node in view.nodes if node.live}
         excluded = set(self._nodes.excluded(now_s))
@@ -464,14 +470,11 @@ class Sizing:
         """A member's container is over."""
         if member.phase is Phase.LEAVING:
             del self._members[member.name]
-        elif member.phase is Phase.WITHDRAWN and not container.yarn_id:
+        elif member.phase is Phase.WITHDRAWN and not container.yarn_id and not member.adopted:
             member.id, member.container = "", None
             self._enter(member, Phase.WANTED, now_s)
         elif member.phase in _ENDING:
-            why = f"came up on {container.node}, " + (
-                "which is left out" if member.phase is Phase.SHUNNED else "when its request was taken back"
-            )
-            self._ended.append(Ended(member.name, How.TAKEN, f"{why} ({container.yarn_id})"))
+            self._ended.append(_ended_here(member, container))
             del self._members[member.name]
         elif first_cause(container) is Cause.SILENT:
             self._ask_words(member, now_s)
@@ -599,17 +602,24 @@ class Sizing:
 
     # --- the cluster -----------------------------------------------------------------------------
 
-    def _compare(self, containers: Collection[str], now_s: float) -> None:
-        """Where Skein and YARN differ: Skein drops news of ends, and YARN orders to end, now and then."""
-        if not containers:
-            return  # that of the ApplicationMaster is missing, so they are not known
+    def _compare(self, view: View, now_s: float) -> None:
+        """Where Skein and YARN differ: Skein drops news of ends, and YARN orders to end, now and then.
+
+        A ResourceManager that was restarted learns of a node's containers from the node, which may take half
+        a minute: until the node is there, that they are missing means little.
+        """
+        containers, live = view.containers, {node.address for node in view.nodes if node.live}
+        if not containers or self._silence.failures:
+            return  # that of the ApplicationMaster is missing, so they are not known; or Skein says nothing
         for member in [each for each in self._members.values() if each.phase is Phase.RUNNING]:
             assert member.container is not None
-            seen = member.container.yarn_id in containers or self._view_began_s <= member.since_s
-            if seen or not member.missed:
-                member.missed_s = now_s
-            member.missed = 0 if seen else member.missed + 1
-            if member.missed >= STRANGE_VIEWS and now_s - member.missed_s >= STRANGE_S:
+            if member.container.yarn_id in containers or self._view_began_s <= member.since_s:
+                member.missed, member.missed_s = 0, None
+                continue
+            member.missed_s = now_s if member.missed_s is None else member.missed_s
+            member.missed = member.missed + 1 if member.container.node in live else 0
+            missed_s = now_s - member.missed_s
+            if (member.missed >= STRANGE_VIEWS and missed_s >= STRANGE_S) or missed_s >= REGISTER_S:
                 member.vanished = True
                 self._kill(member.id, now_s)
                 self._ask_words(member, now_s)
@@ -729,6 +739,13 @@ class Sizing:
 
 def _forgotten(member: Member) -> Ended:
     return Ended(member.name, How.TAKEN, f"is lost: Skein does not know its container {member.id} any more")
+
+
+def _ended_here(member: Member, container: Container) -> Ended:
+    if not container.yarn_id:
+        return Ended(member.name, How.TAKEN, f"had no place yet, and its request was taken back ({container.id})")
+    why = "which is left out" if member.phase is Phase.SHUNNED else "when its request was taken back"
+    return Ended(member.name, How.TAKEN, f"came up on {container.node}, {why} ({container.yarn_id})")
 
 
 def _many(number: int) -> str:

@@ -109,7 +109,7 @@ def ready(status: dict[str, Any]) -> list[str]:
     return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def on_cluster(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SLURM_CONF", "PATH"):

@@ -21,7 +21,7 @@ import yaml
 from elasticflow.presence import NoMaster
 from elasticflow.run_dir import Job
 from tests.clusters.hadoop import Container, HadoopCluster
-from tests.clusters.processes import environ, own_line
+from tests.clusters.processes import environ
 from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
 from tests.e2e.processes import new_mark
 from tests.e2e.programs.gates import MARK
@@ -46,6 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.yarn)
+            item.add_marker(pytest.mark.filterwarnings("ignore"))  # Skein's own
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
 
@@ -122,8 +123,8 @@ class YarnRun(Run):
     def java_of_master(self) -> int:
         """The process of Skein's ApplicationMaster."""
         container = self.container_of(self.pid("master"))
-        javas = [pid for pid in self.cluster.pids(container.id) if "ApplicationMaster" in own_line(pid)]
-        return javas[-1]
+        pids = self.cluster.pids(container.id)
+        return next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/java"))
 
     def report(self) -> dict[str, Any]:
         """How the run went, once it is over."""
@@ -150,7 +151,7 @@ def ready(status: dict[str, Any]) -> list[str]:
     return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def on_cluster(hadoop: HadoopCluster) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PATH", "JAVA_HOME", "HADOOP_CONF_DIR", "HADOOP_USER_NAME"):
@@ -228,7 +229,7 @@ class Others:
             self._client.kill_application(self._ids.pop())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def skein_client(on_cluster: None) -> Iterator[Any]:
     """A driver of Skein's, for all tests; a process of its own, which Skein would leave to be collected."""
     import skein
