@@ -132,14 +132,14 @@ class _Site:
 
 def run() -> Iterator[Figure]:
     """Medians of interleaved rounds on a cluster of this machine."""
-    import skein
-
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(HadoopCluster())
         names = ("PATH", "JAVA_HOME", "HADOOP_CONF_DIR", "HADOOP_USER_NAME")
         os.environ.update({name: cluster.environment[name] for name in names})
         os.environ["SKEIN_CONFIG"] = str(folder / "skein")  # where nobody has left a driver running
+        import skein  # it reads that once
+
         site = _Site(cluster, folder, stack.enter_context(skein.Client()))
         firsts, nexts = [], []
         for _ in range(ROUNDS):

@@ -130,6 +130,13 @@ class Backend(ABC):
         monotonic clock, to look for another place, and when to have left."""
         return {}
 
+    def returns(self) -> dict[str, str]:
+        """Members that are to give their places back now, since the last call, and why."""
+        return {}
+
+    def tell_progress(self, fraction: float) -> None:  # noqa: B027  (there may be nobody to tell)
+        """Tells the cluster, for its own lists, what part of the work is done: 0 to 1."""
+
     def hand_over(self) -> None:
         """Has another master started in another place, and this one ended; members stay where they can.
 

@@ -142,10 +142,8 @@ def _find(environ: Mapping[str, str]) -> Path | None:
                 raise ConfigError(f"{variable}={named}: there is no {FILES[0]}. Correct the variable.")
             return Path(named)
     home = environ.get("HADOOP_HOME")
-    candidates = [Path(home) / "etc" / "hadoop"] if home else []
-    for folder in candidates:
-        if (folder / FILES[0]).is_file():
-            return folder
+    if home and (Path(home, "etc", "hadoop") / FILES[0]).is_file():
+        return Path(home, "etc", "hadoop")
     found = _on_class_path(environ.get("PATH", ""), environ.get("JAVA_HOME", ""))
     standard = Path("/etc/hadoop/conf")
     return found or (standard if (standard / FILES[0]).is_file() else None)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from elasticflow.errors import RunError
 from elasticflow.run_dir import Address, RunDir
@@ -36,6 +39,10 @@ class Presence:
     def waits_for(self) -> str:
         """What a run that is alive, and has no master, waits for."""
         return "its master starts or ends just now"
+
+    def last_words(self) -> str:
+        """Of a run that is over, and left no report; "": none are known."""
+        return ""
 
     def cancel(self) -> str:
         """Ends a run that has not begun, and says so; "": it has begun, and can be stopped in order."""
@@ -80,10 +87,20 @@ def read_address(run: RunDir) -> Address:
 
 def _address(run: RunDir, presence: Presence) -> Address:
     if not presence.is_alive():
-        raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
+        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
     if not presence.has_master():
         raise NoMaster(f"{run.path}: {presence.waits_for()}; try again.")
     return run.read_address()
+
+
+def how_it_ended(run: RunDir, presence: Presence) -> str:
+    """To follow "this run is over"."""
+    if run.report.exists():
+        report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
+        return f": {report['state']}, {report['text']}"
+    words = presence.last_words()
+    left = f"; its last words: {words}" if words else ": its processes were killed"
+    return f", and left no report{left}; go on with --resume: {run.resume_command}"
 
 
 def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:

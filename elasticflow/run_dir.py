@@ -175,18 +175,6 @@ class RunDir:
         verb = "submit" if self.job.exists() else "train"
         return f"elasticflow {verb} --resume --run-dir {self.path}"
 
-    def how_it_ended(self) -> str:
-        """To follow "this run is over"."""
-        if not self.report.exists():
-            is_here = isinstance(self.path, Path) and self.job.exists()
-            words = last_line(self.logs / "leader.log") if is_here else ""
-            left = (
-                f"; its leader's last words, in its logs: {words}" if words else ": its processes were killed"
-            )
-            return f", and left no report{left}; go on with --resume: {self.resume_command}"
-        report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
-        return f": {report['state']}, {report['text']}"
-
     def _read(self, path: RunPath, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -220,7 +208,7 @@ class RunDir:
 
     def is_locked(self) -> bool:
         """Whether a master runs here."""
-        if not self.lock.exists():
+        if isinstance(self.path, HdfsPath) or not self.lock.exists():
             return False
         descriptor = os.open(self.lock, os.O_RDWR)
         try:
@@ -233,7 +221,7 @@ class RunDir:
 
     def wait_until_free(self) -> None:
         """Waits until no master runs here."""
-        if not self.lock.exists():
+        if not self.is_locked():
             return
         descriptor = os.open(self.lock, os.O_RDWR)
         fcntl.flock(descriptor, fcntl.LOCK_SH)

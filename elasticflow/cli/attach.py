@@ -11,7 +11,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import NoMaster, is_alive, presence_of, wait_for_master
+from elasticflow.presence import NoMaster, how_it_ended, is_alive, presence_of, wait_for_master
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -23,7 +23,7 @@ def attach(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
     run.config()
     if not is_alive(run):
-        raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
+        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence_of(run))}.")
     return attach_to(run)
 
 
@@ -48,7 +48,7 @@ def attach_to(run: RunDir) -> int:
             )
             return 130
         if report is None:
-            raise RunError(f"{run.path}: this run is over{run.how_it_ended()}.")
+            raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
         show_end(run, report)
         return EXIT_CODES[report["state"]]
 

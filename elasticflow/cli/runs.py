@@ -20,7 +20,7 @@ from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.dates import span
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
-from elasticflow.presence import is_alive, presence_of, wait_for_master, wait_until_over
+from elasticflow.presence import how_it_ended, is_alive, presence_of, wait_for_master, wait_until_over
 from elasticflow.run_dir import RunDir
 
 
@@ -33,7 +33,11 @@ def status(arguments: argparse.Namespace) -> int:
             print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
             return 0
         if run.settings.exists() and arguments.json:
-            print(_as_json({"state": "killed", "text": f"this run is over{run.how_it_ended()}"}))
+            print(
+                _as_json(
+                    {"state": "killed", "text": f"this run is over{how_it_ended(run, presence_of(run))}"}
+                )
+            )
             return 0
     if (waits := _waits_for(run)) and not arguments.watch:
         print(_as_json({"state": "waiting", "text": waits}) if arguments.json else f"{run.path}: {waits}")

@@ -153,8 +153,8 @@ class RemoteFile(File):
             text = bytes(self.read(first, numbers.stop * PAGE_BYTES))
             for number in numbers:
                 self._pages[number] = text[number * PAGE_BYTES - first :][:PAGE_BYTES]
-            while len(self._pages) > MOST_PAGES:
-                self._pages.pop(next(iter(self._pages)), None)
+            for number in list(self._pages)[:-MOST_PAGES]:  # other threads may do the same
+                self._pages.pop(number, None)
         else:
             text = b"".join(page for page in pages if page)
         return text[start - numbers.start * PAGE_BYTES :][: stop - start]

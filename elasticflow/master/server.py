@@ -124,6 +124,7 @@ class Master:
         self._watchers: list[tuple[bytes, int]] = []
         self._news = 0
         self._size: tuple[int, int, str] | None = None
+        self._progress = 0
         self._end: ac.EndAction | None = None
         self._woken_s = time.monotonic()
 
@@ -165,6 +166,7 @@ class Master:
             self._handle(ev.TimeEvent())
             self._tell_size()
             self._tell_outlook()
+            self._tell_progress()
             self._answer_watchers()
         return self._farewell(self._end)
 
@@ -235,6 +237,8 @@ class Master:
             self._handle(ev.ExitedEvent(ended.name, failed, ended.text, taken))
         for kind, text in self._backend.notes():
             self._note(kind, text)
+        for name, why in self._backend.returns().items():
+            self._handle(Departing(name=name, reason=why))
         for name, (replace_s, leave_s) in self._backend.ends_s().items():
             if name != MASTER:
                 self._handle(ev.ExpiryEvent(name, replace_s, leave_s))
@@ -254,6 +258,13 @@ class Master:
         if self._end is None and (note := self._story.outlook()):
             self._note(note.kind, note.text)
             self._journal.write(self._remembered())
+
+    def _tell_progress(self) -> None:
+        """Tells the cluster each further hundredth of the work."""
+        progress = int(100 * self._story.done)
+        if progress != self._progress:
+            self._progress = progress
+            self._backend.tell_progress(progress / 100)
 
     def _lose_client(self) -> None:
         """Whoever started the run is gone, or has let go of it."""
@@ -682,7 +693,8 @@ def serve(
         except (SystemExit, ElasticFlowError):  # otherwise another master will go on with the members
             master.leave()
             raise
-        run.address.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # or another master would begin what is over
+            run.address.unlink(missing_ok=True)
         return end
     finally:
         authenticator.stop()

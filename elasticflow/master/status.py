@@ -282,10 +282,20 @@ class Story:
 
     # --- what people are shown ----------------------------------------------------------------------
 
+    @property
+    def done(self) -> float:
+        """What part of the steps is done: 0 to 1."""
+        schedule = self._memory.schedule
+        return self._step / schedule.total_steps if schedule else 0.0
+
+    @property
+    def _step(self) -> int:
+        return max(self._memory.start_step, self._steps_before(self._memory.version))
+
     def so_far(self, most: int = KEPT) -> dict[str, Any]:
         """The past as plain values; of events, faults and so on the last ones, at most so many each."""
         memory, schedule, time_s = self._memory, self._memory.schedule, self._time_s()
-        step = max(memory.start_step, self._steps_before(memory.version))
+        step = self._step
         evaluations = list(memory.evaluations.values())
         faults = memory.faults
         seconds = self._seconds()

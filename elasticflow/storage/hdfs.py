@@ -199,6 +199,7 @@ class HdfsPath(os.PathLike[str]):
         client.remove(path, recursive=False)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Where it may not be there yet, of several who make it at once one succeeds."""
         client, path = self._of()
         if (found := client.find(path)) is not None:
             if not exist_ok or not found.is_dir:
@@ -209,7 +210,8 @@ class HdfsPath(os.PathLike[str]):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.parent))
         if parents:
             client.mkdirs(folder)  # the mode is of the last one alone
-        client.mkdirs(path, None if mode == 0o777 else mode)  # HDFS takes nothing off a mode
+        make = client.mkdirs if exist_ok else client.mkdir
+        make(path, None if mode == 0o777 else mode)  # HDFS takes nothing off a mode
 
     def remove_tree(self) -> None:
         """Removes a folder with all it holds; what is not there is no error."""

@@ -215,6 +215,17 @@ class WebHdfs:
         """Creates a folder and those above it; one that is there stays as it is. Raises FileExistsError."""
         self._json("PUT", "MKDIRS", path, **_mode(permission))
 
+    def mkdir(self, path: str, permission: int | None = None) -> None:
+        """Creates a folder that nobody else has created. Raises FileExistsError."""
+        temporary = _temporary(path)
+        self.mkdirs(temporary, permission)
+        try:
+            self.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                self.remove(temporary)
+            raise
+
     def set_permission(self, path: str, permission: int) -> None:
         """Such as 0o700."""
         self.retried(lambda: self._ask("PUT", "SETPERMISSION", path, **_mode(permission)))
@@ -342,8 +353,7 @@ class WebHdfs:
         taken. What fails on the way is told at once: the whole has to be written again.
         """
         self._clear_leftovers()
-        folder, name = posixpath.split(path)
-        temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY}")
+        folder, temporary = posixpath.dirname(path), _temporary(path)
         options = _mode(permission) | ({"replication": replication} if replication else {})
         writing = self._open_writing(temporary, options)
         is_done = False
@@ -514,6 +524,12 @@ def _status(path: str, name: str, one: Mapping[str, Any]) -> Status:
         owner=one["owner"],
         id=one.get("fileId", 0),
     )
+
+
+def _temporary(path: str) -> str:
+    """A hidden name in the same folder, of one's own."""
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY}")
 
 
 def _mode(permission: int | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 
 from elasticflow.finder import Finder, Orphaned
 from elasticflow.presence import Presence
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import RunDir, last_line
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
 from elasticflow_slurm.comments import read
@@ -165,6 +165,10 @@ class SlurmPresence(Presence):
             return super().waits_for()
         reason = self._job.reason or "SLURM has not looked at it yet"
         return f"its leader, job {self._job.id}, waits: {reason}"
+
+    def last_words(self) -> str:
+        words = last_line(self._run.logs / "leader.log")
+        return f"{words} (in its leader's log)"
 
     def cancel(self) -> str:
         if not self.is_alive() or not self._job or self._job.state != "PENDING" or self._job.restarts:

@@ -250,8 +250,9 @@ class World:
             self.ended.append(ended)
             if ended.name in self.wanted:
                 self.wanted.remove(ended.name)
-        for name in self.sizing.returns():
+        for name, why in self.sizing.returns().items():
             self.returned.append(name)
+            self.notes.append(f"{name} {why}")
             if name in self.wanted:
                 self.wanted.remove(name)
                 assert len(self._running_names()) >= self.num_min, "it gave away more than it may"

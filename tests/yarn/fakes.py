@@ -47,6 +47,7 @@ class FakeApplication(Application):
         self.env: dict[str, dict[str, str]] = {}
         self.kept: dict[str, str] = {}
         self.pages: list[str] = []
+        self.progress = 0.0
         self.full = False
         self.error: YarnError | None = None
         self.add_error: YarnError | None = None
@@ -99,6 +100,7 @@ class FakeApplication(Application):
 
     def set_progress(self, fraction: float) -> None:
         self._answer()
+        self.progress = fraction
 
     def _answer(self) -> None:
         assert self.hangs.wait(30.0)

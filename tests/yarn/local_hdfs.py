@@ -59,6 +59,10 @@ class LocalHdfs:
         self._check()
         self._at(path).mkdir(parents=True, exist_ok=True, mode=permission or 0o755)
 
+    def mkdir(self, path: str, permission: int | None = None) -> None:
+        self._check()
+        self._at(path).mkdir(mode=permission or 0o755)
+
     def remove(self, path: str, recursive: bool = True) -> None:
         file = self._at(path)
         if file.is_dir():

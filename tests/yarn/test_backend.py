@@ -259,14 +259,12 @@ def test_a_resource_manager_that_hangs_holds_nobody_else_up(
     assert ended[0].how is How.TAKEN
 
 
-def test_those_that_give_their_places_back_leave_at_once(
-    begin: Callable[..., YarnBackend], monkeypatch: pytest.MonkeyPatch
+def test_yarn_is_told_of_the_progress(
+    begin: Callable[..., YarnBackend], application: FakeApplication
 ) -> None:
     backend = begin()
-    monkeypatch.setattr(backend._sizing, "returns", lambda: ["worker-2"])
-    before_s = time.monotonic()
-    ((name, (replace_s, leave_s)),) = backend.ends_s().items()
-    assert name == "worker-2" and before_s <= replace_s == leave_s <= time.monotonic()
+    backend.tell_progress(0.25)
+    until(backend, lambda: application.progress == 0.25)
 
 
 @pytest.mark.parametrize("error", [YarnError("Skein: no"), OSError("no port"), RunError("no keys")])

@@ -210,6 +210,22 @@ def test_what_is_unknown_is_none() -> None:
         assert manager.containers("application_1_0001", 1) == []
 
 
+def test_one_that_has_just_been_started_remembers_its_applications_only_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager, states, known = ResourceManager(["http://rm"], "anna"), ["INITIALIZING", "ACTIVE"], [{}, {}]
+
+    def get(path: str, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"clusterInfo": {"haState": states.pop(0)}} if path == "/info" else known.pop(0)
+
+    monkeypatch.setattr(manager, "_get", get)
+    with pytest.raises(YarnBusy, match="INITIALIZING"):
+        manager.application(APP)
+    known.append(answer("application"))  # it remembers them between the two questions
+    found = manager.application(APP)
+    assert found is not None and found.id == APP
+
+
 def test_an_unknown_queue_is_told_with_those_that_there_are() -> None:
     with serving(200, (ANSWERS / "scheduler.json").read_text()) as (url, _):
         with pytest.raises(Refused, match="queue 'gpu' is unknown; there are train, prod"):

@@ -15,7 +15,7 @@ from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
 from elasticflow.run_dir import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
-from elasticflow_yarn import leader
+from elasticflow_yarn import ending, leader
 from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.leader import application_id, lead
 from elasticflow_yarn.preflight import check_imports
@@ -119,6 +119,32 @@ def test_the_next_attempt_says_the_same_and_trains_nothing(
     masters.append((1, "failed: no luck"))
     assert lead(arguments(run_dir=RUN)) == lead(arguments(run_dir=RUN)) == 1
     assert told == [(1, "failed: no luck")] * 2 and not masters
+
+
+def test_a_run_that_finished_has_finished_though_its_words_cannot_be_read(
+    told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(run: RunDir, code: int, text: str) -> None:
+        def read(run: RunDir, name: str) -> None:
+            raise ConnectionRefusedError("no NameNode answers")
+
+        monkeypatch.setattr(ending, "read", read)
+
+    submitted()
+    monkeypatch.setattr(leader, "_leave", away)
+    masters.append((0, "finished: all 69 steps are done"))
+    assert lead(arguments(run_dir=RUN)) == 0
+    assert [(code, text.split(",")[0]) for code, text in told] == [(0, "finished")]
+
+
+def test_a_master_that_another_attempt_has_followed_leaves_no_end(
+    told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted()
+    monkeypatch.setattr(leader, "newest", lambda storage: 2)
+    masters.append((1, "failed: the ApplicationMaster refuses"))
+    assert lead(arguments(run_dir=RUN)) == 1
+    assert ending.read(run, leader.MASTER) is None
 
 
 def test_another_application_that_resumes_it_begins_anew(

@@ -243,6 +243,8 @@ def test_places_are_written_and_read(run: RunDir, tmp_path: Path) -> None:
     assert Placed("", "").application == ""
     write(run, {f"worker-{i}": Placed(str(i), "") for i in range(KEPT + 5)})
     assert len(read(run)) == KEPT and "worker-4" not in read(run)
+    write(run, {"master": Placed("0", "")} | {f"worker-{i}": Placed(str(i), "") for i in range(KEPT + 5)})
+    assert "master" in read(run)
     assert read(RunDir(tmp_path / "none")) == {}
     (run.path / "containers.json").write_text("{}}")  # type: ignore[union-attr]
     with pytest.raises(RunError, match="containers.json: cannot be read"):

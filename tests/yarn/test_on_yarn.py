@@ -119,8 +119,9 @@ class Members:
             for ended in self.backend.ended():
                 self.ended.append(ended)
                 self.wanted.discard(ended.name)
-            for name in self.backend.ends_s():
+            for name, why in self.backend.returns().items():
                 self.returned.append(name)
+                self.notes.append(f"{name} {why}")
                 self.wanted.discard(name)
                 self.backend.kill(name)
             self.notes += [text for _, text in self.backend.notes()]

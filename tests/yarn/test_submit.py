@@ -135,6 +135,31 @@ def test_a_submission_that_fails_leaves_nothing(
     assert hdfs.tree() == before and driver.is_closed
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_of_two_submissions_at_once_each_has_its_folder(
+    named: bool,
+    driver: FakeDriver,
+    hdfs: LocalHdfs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The other one is at the same point, with a program of the same name."""
+    other = hdfs.root / RUNS / "digits-1"
+
+    def meanwhile(program: str) -> None:
+        other.mkdir(parents=True)
+        (other / "run.json").write_text("{}")
+
+    monkeypatch.setattr(preflight, "check_imports", meanwhile)
+    where = ["--run-dir", f"hdfs:///{RUNS}/digits-1"] if named else []
+    assert main(["submit", "yarn.yaml", "digits.py", *where]) == int(named)
+    assert [path.name for path in other.iterdir()] == ["run.json"] and len(driver.submitted) == int(not named)
+    if named:
+        assert "somebody else begins a run there just now" in capsys.readouterr().err
+    else:
+        assert RunDir(f"hdfs:///{RUNS}/digits-2").host() is not None
+
+
 def test_what_others_have_put_on_the_way_stays(driver: FakeDriver, hdfs: LocalHdfs) -> None:
     def submit_meanwhile(spec: dict[str, Any]) -> str:
         hdfs.mkdirs("/user/ann/elasticflow/runs/other-1")

@@ -144,10 +144,11 @@ class YarnBackend(Backend):
     def where(self, name: str) -> str:
         return self._sizing.where(name, time.monotonic())
 
-    def ends_s(self) -> dict[str, tuple[float, float]]:
-        """Those that give their places back: at once, since nobody comes in their stead for now."""
-        now_s = time.monotonic()
-        return {name: (now_s, now_s) for name in self._sizing.returns()}
+    def returns(self) -> dict[str, str]:
+        return self._sizing.returns()
+
+    def tell_progress(self, fraction: float) -> None:
+        self._skein.order(lambda: self._application.set_progress(fraction), lambda _: None)
 
     def comes_again(self) -> bool:
         """Who is told to end inside of an ApplicationMaster ends with it: whether there is to be another is

@@ -135,6 +135,9 @@ class ResourceManager:
     def application(self, id: str) -> App | None:
         """None: the ResourceManager does not know it, or not any more."""
         answer = self._get(f"/apps/{id}", missing={})
+        if not answer:
+            self._check_awake()
+            answer = self._get(f"/apps/{id}", missing={})
         return read_app(answer) if answer else None
 
     def attempt(self, id: str) -> int:
@@ -149,6 +152,12 @@ class ResourceManager:
     def signal(self, container: str, signal: str = "GRACEFUL_SHUTDOWN") -> None:
         """Ends a container without its ApplicationMaster's doing."""
         self._ask("POST", f"/containers/{container}/signal/{signal}")
+
+    def _check_awake(self) -> None:
+        """One that has been started answers some time before it remembers its applications: YarnBusy."""
+        info = self._get("/info", missing={}).get("clusterInfo") or {}
+        if (state := info.get("haState")) in _ASLEEP:
+            raise YarnBusy(f"the ResourceManager is {state}, and does not know its applications yet")
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -202,6 +211,7 @@ class ResourceManager:
         return {} if self._kerberos else {"user.name": self._user}
 
 
+_ASLEEP = ("INITIALIZING", "STOPPING")
 _HEADERS = {"Accept": "application/json"}
 
 

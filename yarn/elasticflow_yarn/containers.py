@@ -15,7 +15,7 @@ from elasticflow.errors import RunError
 from elasticflow.run_dir import RunDir, RunPath, publish
 
 KEPT = 1000
-"""Entries of so many members are kept, the last ones."""
+"""Entries of so many members are kept, the last ones, and those of masters."""
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -50,7 +50,9 @@ def path(run: RunDir) -> RunPath:
 
 def write(run: RunDir, placed: Mapping[str, Placed]) -> None:
     """By member, and ``master``; the newest last. Raises OSError."""
-    publish(path(run), dict(list(placed.items())[-KEPT:]))
+    last = set(list(placed)[-KEPT:])
+    kept = {name: each for name, each in placed.items() if name in last or name.startswith(MASTER)}
+    publish(path(run), kept)
 
 
 def read(run: RunDir) -> dict[str, Placed]:

@@ -14,6 +14,7 @@ from elasticflow.presence import Presence
 from elasticflow.run_dir import Address, Job, RunPath
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
+from elasticflow_yarn.ending import WORDS
 from elasticflow_yarn.errors import YarnBusy, YarnError
 from elasticflow_yarn.index import UNKNOWN
 
@@ -110,6 +111,9 @@ class YarnPresence(Presence):
             return super().waits_for()
         reasons = [self._app.diagnostics.partition("\n")[0], self._queue()]
         return f"{self._app.id} is {self._app.state}: " + "; ".join(filter(None, reasons))
+
+    def last_words(self) -> str:
+        return " ".join(self._app.diagnostics.split())[:WORDS] if self._app else ""
 
     def cancel(self) -> str:
         if not self.is_alive() or self._app is None or not self._app.begins or self._has_begun():

@@ -71,7 +71,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     if arguments.program:
         check_imports(arguments.program)
     run = _folder(arguments, application)
-    if past := _past(run, application):
+    if past := patiently(lambda: _past(run, application)):
         say(f"this run has ended before: {past.words}")
         return past.code, past.words
     settings = patiently(run.config)
@@ -83,6 +83,9 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     _sign(run, settings, application)
 
     def ended(code: int, text: str) -> None:
+        with contextlib.suppress(OSError):
+            if newest(run.storage()) > term:
+                return  # another attempt has the run, and the one after that must not take this for its end
         _leave(run, code, text)
 
     def clear() -> None:
@@ -94,8 +97,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     master = masters(run, term, arguments.resume, ended)
     gc.freeze()
     code = Supervisor(master, clear).run(again)
-    past = _past(run, application)
-    return code, past.words if past else "its master died again and again"
+    return code, _words(run, application, code)
 
 
 def _check_imports_of(run: RunDir, program: str, application: str) -> None:
@@ -165,7 +167,16 @@ def _leave(run: RunDir, code: int, text: str) -> None:
 
 
 def _past(run: RunDir, application: str) -> Ending | None:
-    """How the run ended in this application; None if it did not."""
-    left = patiently(lambda: ending.read(run, MASTER))
+    """How the run ended in this application; None if it did not. Raises OSError."""
+    left = ending.read(run, MASTER)
     ours = f"{application.removeprefix('application')}_"
     return left if left and ours in left.container else None
+
+
+def _words(run: RunDir, application: str, code: int) -> str:
+    """How the run ended just now; that it cannot be read makes it no other end."""
+    with contextlib.suppress(OSError):
+        if (past := _past(run, application)) and past.code == code:
+            return past.words
+    state = next((state for state, number in EXIT_CODES.items() if number == code), "")
+    return f"{state}, and left no word of why; its log may tell"

@@ -35,7 +35,7 @@ from elasticflow_yarn.errors import ApplicationGone, NotInstalled, Refused, Yarn
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.shares import Measure, Pressure
 
-WORKER, SERVER = "worker", "server"
+WORKER, SERVER, PULSE = "worker", "server", "pulse"
 """Services."""
 AHEAD_MOST = 64
 """How many requests may ever wait, beyond the least number of workers and beyond the queue's share."""
@@ -220,7 +220,7 @@ class Sizing:
         self._signals: list[str] = []
         self._words: list[str] = []
         self._ended: list[Ended] = []
-        self._returns: list[str] = []
+        self._returns: dict[str, str] = {}
         self._notes: list[tuple[str, str]] = []
         self._noted: set[str] = set()
 
@@ -308,8 +308,12 @@ class Sizing:
         for member in list(self._members.values()):
             if member.id:
                 self._match(member, found.pop(member.id, None), now_s)
+        has_asked = any(member.id for member in self._members.values())
         for container in found.values():
-            if not container.over and self._kill(container.id, now_s):
+            if container.service == PULSE:  # it is there until something else is asked for
+                if has_asked and not container.over:
+                    self._kill(container.id, now_s)
+            elif not container.over and self._kill(container.id, now_s):
                 self._note("info", f"container {container.id} is ended: it is no member's")
         running = self._of(WORKER, Phase.RUNNING)
         if any(member.phase is Phase.RUNNING for member in waited) and not self._line(WORKER):
@@ -393,9 +397,9 @@ class Sizing:
         ended, self._ended = self._ended, []
         return ended
 
-    def returns(self) -> list[str]:
-        """Workers that are to leave and be replaced later, since the last call."""
-        returns, self._returns = self._returns, []
+    def returns(self) -> dict[str, str]:
+        """Workers that are to leave and be replaced later, since the last call, and why."""
+        returns, self._returns = self._returns, {}
         return returns
 
     def notes(self) -> list[tuple[str, str]]:
@@ -654,8 +658,7 @@ class Sizing:
         due = min(-(-found.lacking // self._each), found.excess // self._each) - under_way
         for member in reversed(staying[self._num_min :][-due:] if due > 0 else []):
             member.returned_s = now_s
-            self._returns.append(member.name)
-            self._note("info", f"{member.name} gives its place back: {found.text}")
+            self._returns[member.name] = f"gives its place back: {found.text}"
 
     def _pardon(self, why: str) -> None:
         """Uses nodes again that are left out."""
@@ -743,7 +746,9 @@ def _forgotten(member: Member) -> Ended:
 
 def _ended_here(member: Member, container: Container) -> Ended:
     if not container.yarn_id:
-        return Ended(member.name, How.TAKEN, f"had no place yet, and its request was taken back ({container.id})")
+        return Ended(
+            member.name, How.TAKEN, f"had no place yet, and its request was taken back ({container.id})"
+        )
     why = "which is left out" if member.phase is Phase.SHUNNED else "when its request was taken back"
     return Ended(member.name, How.TAKEN, f"came up on {container.node}, {why} ({container.yarn_id})")
 

@@ -21,6 +21,10 @@ from elasticflow_yarn.resources import Resources
 
 MASTER, WORKER, SERVER = "master", "worker", "server"
 """The ApplicationMaster, and the services."""
+PULSE = "pulse"
+"""A service that asks for a container on a host that there is not, see ``_pulse``."""
+NOWHERE = "0.0.0.0"
+"""An address, since names are looked up."""
 FOR_SKEIN = "--add-opens=java.base/java.util=ALL-UNNAMED"
 """Without it, Skein's page in YARN's web UI fails on Java 17."""
 ARCHIVES = (".tar.gz", ".tgz", ".zip")
@@ -112,6 +116,7 @@ def specification(
         "services": {
             WORKER: {"resources": _asked(asked[WORKER]), **member, "env": {**member["env"], **leases}},
             SERVER: {"resources": _asked(asked[SERVER]), **member},
+            PULSE: _pulse(),
         },
     }
     return {name: value for name, value in described.items() if value}
@@ -156,6 +161,23 @@ def _script(*parts: str) -> str:
 def _asked(asked: Resources) -> dict[str, Any]:
     counted = {"gpus": asked.gpus} if asked.gpus else {}
     return {"memory": f"{asked.memory_mb} MiB", "vcores": asked.vcores, **counted}
+
+
+def _pulse() -> dict[str, Any]:
+    """Has Skein's ApplicationMaster speak to YARN every second from the beginning, and not every five, so that
+    the first containers come sooner: it does as long as something is asked for, and looks only then.
+
+    The master takes the request back as soon as it has made its own.
+    """
+    return {
+        "instances": 1,
+        "max_restarts": 0,
+        "allow_failures": True,
+        "resources": {"memory": "1 MiB", "vcores": 1},
+        "nodes": [NOWHERE],
+        "relax_locality": False,
+        "script": "true\n",
+    }
 
 
 def _acls(yarn: YarnConfig) -> dict[str, Any]:

@@ -76,7 +76,9 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         )
     preflight.check_tools(os.environ)
     with _driver() as driver:  # takes seconds, while the rest is looked at
-        _check_folder(run, chosen, resume)
+        folder = _Folder(run)
+        if chosen.run_dir:
+            _check_folder(run, chosen, resume)
         preflight.check_cluster(ResourceManager.of(), chosen, yarn)
         program = "" if _is_inside(chosen) else chosen.program
         if yarn.environment:
@@ -84,16 +86,15 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         elif program and not yarn.python:
             preflight.check_imports(program)
         archive = pack_program(program) if program else b""
-        chosen = msgspec.structs.replace(_inside(chosen), run_dir=str(run.path))
-        spec = _specification(chosen, yarn, str(run.path), resume)
-        return _begin(run, chosen, archive, spec, driver), run.path
+        folder = _made(folder, chosen)
+        return _begin(folder, _inside(chosen), archive, resume, driver), folder.path
 
 
-def _begin(run: RunDir, chosen: Config, archive: bytes, spec: dict[str, Any], driver: Future[Any]) -> str:
+def _begin(folder: _Folder, chosen: Config, archive: bytes, resume: bool, driver: Future[Any]) -> str:
     """From here on there is something to take back."""
-    folder = _Folder(run)
-    application = ""
+    run, application = folder.run, ""
     try:
+        spec = _specification(chosen, read(chosen.yarn), str(run.path), resume)
         begin(run, chosen, UNKNOWN)
         if archive:
             replace(run.path / ARCHIVE, archive)
@@ -214,13 +215,28 @@ def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
         raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
 
 
+def _made(folder: _Folder, chosen: Config) -> _Folder:
+    """The run's folder, which from now on is there: that one, or, if none was named, and others have submitted
+    a program of the same name meanwhile, the next."""
+    while True:
+        try:
+            folder.make()
+            return folder
+        except FileExistsError as error:
+            if chosen.run_dir:
+                text = f"{folder.path}: somebody else begins a run there just now; choose another --run-dir."
+                raise RunError(text) from error
+            folder = _Folder(RunDir(new_run_dir(chosen)))
+        except OSError as error:
+            raise RunError(f"{folder.path}: cannot be written: {error}; choose another --run-dir.") from error
+
+
 class _Folder:
     """A run's folder as it is before anything begins."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run = run
         assert isinstance(run.path, HdfsPath)
-        self._path = run.path
+        self.run, self.path = run, run.path
         try:
             files = (run.settings, run.job, run.journal, run.report, run.path / ARCHIVE)
             self._before = {path: path.read_bytes() for path in files if path.exists()}
@@ -228,11 +244,16 @@ class _Folder:
         except OSError as error:
             raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
 
+    def make(self) -> None:
+        """Makes it, unless it was there. Raises FileExistsError if somebody else has done so since."""
+        if self._made:
+            self.path.mkdir(parents=True)
+
     def put_back(self) -> None:
         """Nothing began: leaves it as it was."""
         with contextlib.suppress(OSError):
             if not self._before:
-                for path in self._path.iterdir():  # it was empty, or not there
+                for path in self.path.iterdir():  # it was empty, or not there
                     path.remove_tree()
             for folder in self._made:  # others may have put something there by now
                 client, place = WebHdfs.of(str(folder))
@@ -242,7 +263,7 @@ class _Folder:
 
     def _missing(self) -> Iterator[HdfsPath]:
         """Folders that are to be made, the run's first."""
-        path = self._path
+        path = self.path
         while not path.exists():
             yield path
             path = path.parent
