@@ -20,11 +20,11 @@ import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
+from elasticflow.storage.urls import SCHEMES
 
 if TYPE_CHECKING:
     from elasticflow.storage.webhdfs import Status, WebHdfs
 
-SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
 PATIENCE_S = 60.0
 """How long a read is tried again while HDFS does not answer."""
 PAGE_BYTES = 64 << 10

@@ -303,13 +303,29 @@ class Master:
                 break
             self._turn(left_s)
         self._backend.close()
-        try:
-            publish(self._run.report, self._story.report(self._state, end, **self._counters()))
-        except OSError as error:
-            say(f"warning: {self._run.report} cannot be written: {error.strerror}")
+        self._leave_report(end)
         self._answer_watchers()
         self._close()
         return end
+
+    def _leave_report(self, end: ac.EndAction) -> None:
+        """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed."""
+        report = self._story.report(self._state, end, **self._counters())
+        outcome: list[str] = []
+        self._background.submit(
+            lambda: publish(self._run.report, report),
+            lambda _, error: outcome.append(error),
+            lambda text: say(f"warning: {self._run.report} is tried again: {text}") if text else None,
+        )
+        deadline = time.monotonic() + self._config.storage_patience_s
+        poller = zmq.Poller()
+        poller.register(self._background.fd, zmq.POLLIN)
+        while not outcome and (left_s := deadline - time.monotonic()) > 0:
+            poller.poll(poll_ms(left_s))
+            self._background.turn()
+        if outcome != [""]:
+            why = outcome[0] if outcome else "the storage does not answer"
+            say(f"warning: {self._run.report} cannot be written: {why}")
 
     def _close(self) -> None:
         if self._fence:

@@ -8,7 +8,6 @@ the ``hdfs`` package's part. Every failure is an OSError whose text names the ma
 from __future__ import annotations
 
 import errno
-import fnmatch
 import io
 import os
 import posixpath
@@ -64,7 +63,6 @@ class Status(NamedTuple):
 
 
 Statuses: TypeAlias = list[Status]
-Names: TypeAlias = list[str]
 
 
 @dataclass(frozen=True)
@@ -191,25 +189,6 @@ class WebHdfs:
             raise self._error(errno.ENOTDIR, "is a file, not a folder", path)
         children = [_status(posixpath.join(path, one["pathSuffix"]), one["pathSuffix"], one) for one in found]
         return sorted(children)
-
-    def glob(self, pattern: str) -> Names:
-        """Paths that fit, sorted: ``*``, ``?`` and ``[...]`` within names; ``.*`` alone finds hidden ones."""
-        *folders, last = [part for part in pattern.split("/") if part]
-        paths = ["/"]
-        for part in folders:
-            paths = [one.path for path in paths for one in self._fitting(path, part) if one.is_dir]
-        return sorted(one.path for path in paths for one in self._fitting(path, last))
-
-    def _fitting(self, folder: str, pattern: str) -> Statuses:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if not any(sign in pattern for sign in "*?["):
-                return [self.status(posixpath.join(folder, pattern))]
-            return [
-                one
-                for one in self.list(folder)
-                if fnmatch.fnmatchcase(one.name, pattern) and (pattern[0] == "." or one.name[0] != ".")
-            ]
-        return []
 
     def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Creates a folder and those above it; one that is there stays as it is. Raises FileExistsError."""

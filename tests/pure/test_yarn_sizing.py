@@ -326,6 +326,20 @@ def test_a_container_of_nobody_is_ended() -> None:
     assert running(made) == ["worker-1"]
 
 
+def test_the_pulse_goes_on_until_something_is_asked_for() -> None:
+    made = world()
+    pulse = made.cluster.add("pulse")
+    made.names[pulse.id] = "pulse"
+    made.cluster.away = True
+    made.scale(1)
+    made.run(3.0)
+    assert [each.id for each in made.cluster.of("REQUESTED")] == [pulse.id]
+    made.cluster.away = False
+    made.run(10.0)
+    assert running(made) == ["worker-1"] and not made.cluster.of("REQUESTED")
+    assert not [text for text in made.notes if "no member's" in text]
+
+
 def test_one_that_came_up_as_its_request_was_withdrawn_is_not_asked_for_under_the_same_name() -> None:
     made = world(share=0, gpus=2, num_min=0)
     made.cluster.others = 2

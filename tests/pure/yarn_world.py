@@ -159,6 +159,8 @@ class Cluster:
         return nodes
 
     def _room(self, service: str) -> str:
+        if service == "pulse":
+            return ""
         if service != "worker":
             return next(iter(self.nodes), "")
         if self.free <= 0:

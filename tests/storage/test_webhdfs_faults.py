@@ -258,6 +258,21 @@ def test_a_rename_whose_answer_was_lost_was_done(fake, again):
     assert not fake.named("name DELETE")
 
 
+def test_of_several_who_make_a_folder_one_succeeds(fake):
+    anothers = 200, {"FileStatus": {**STATUS, "type": "DIRECTORY", "fileId": 8}}
+    fake.answers = {
+        "name MKDIRS": [(200, {"boolean": True})],
+        "name GETFILESTATUS": [FOUND, anothers],
+        "name RENAME": [TAKEN],
+        "name DELETE": [(200, {"boolean": True})],
+    }
+    with pytest.raises(FileExistsError):
+        client_of(fake).mkdir("/runs/digits-1")
+    (made,), (removed,) = fake.named("name MKDIRS"), fake.named("name DELETE")
+    assert made["path"] == removed["path"] != "/webhdfs/v1/runs/digits-1"
+    assert fake.named("name RENAME")[0]["renameoptions"] == "NONE"
+
+
 def test_a_rename_onto_anothers_file_is_refused(fake):
     writing(fake, [hang_up, TAKEN], [(200, {"FileStatus": STATUS | {"fileId": 8}})])
     with pytest.raises(FileExistsError):

@@ -121,6 +121,25 @@ def test_where_members_are_is_written_down_for_those_who_look_for_logs(
     assert placed["worker-1"].node == "node1:8042"
 
 
+def test_what_was_written_down_of_members_before_stays_though_it_cannot_be_read_for_a_while(
+    begin: Callable[..., YarnBackend], run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers.write(run, {"worker-9": containers.Placed(yarn_id(9), "node9:8042")})
+    read, reads = containers.read, []
+
+    def read_later(run: RunDir) -> dict[str, containers.Placed]:
+        reads.append(run)
+        if len(reads) == 1:
+            raise RunError("containers.json: cannot be read") from ConnectionRefusedError("no NameNode")
+        return read(run)
+
+    monkeypatch.setattr(containers, "read", read_later)
+    backend = begin()
+    backend.start(member("worker-1"))
+    until(backend, lambda: len(reads) > 1 and "worker-1" in read(run))
+    assert "worker-9" in read(run)
+
+
 def test_an_end_is_told_with_the_members_last_words(
     begin: Callable[..., YarnBackend], application: FakeApplication, run: RunDir
 ) -> None:
@@ -147,6 +166,15 @@ def test_whoever_is_killed_is_not_told_of(
     backend.kill("worker-1")
     assert until(backend, lambda: backend.num_running == 0) == []
     assert [each.state for each in application.known.values()] == ["KILLED"]
+
+
+def test_a_specification_without_its_services_is_refused(
+    run: RunDir, application: FakeApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = application.services()
+    monkeypatch.setattr(application, "services", lambda: {"server": services["server"]})
+    with pytest.raises(Refused, match="no service worker; the master needs worker and server"):
+        YarnBackend(settings(), str(run.path), application, FakeManager)
 
 
 def test_another_master_finds_them_and_what_has_ended(

@@ -64,6 +64,8 @@ def test_it_asks_for_what_the_settings_would() -> None:
         assert env == {k: v for k, v in made["services"][name]["env"].items() if "GPU" not in k}
     assert found["services"]["worker"]["env"]["ELASTICFLOW_GPUS"] == "1"
     assert found["master"]["env"] == made["master"]["env"]
+    pulse, meant = found["services"]["pulse"], made["services"]["pulse"]
+    assert pulse == {**meant, "script": meant["script"].strip()}
 
 
 def test_bash_and_the_command_line_read_its_scripts() -> None:

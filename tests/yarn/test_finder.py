@@ -218,6 +218,20 @@ def test_one_that_has_begun_is_not(run: RunDir, killed: list[str], state: str, n
     assert presence.cancel() == "" and killed == []
 
 
+def test_one_that_begins_meanwhile_is_not(
+    run: RunDir, killed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.address.unlink()
+    manager = FakeManager(app("ACCEPTED"), newest=1)
+
+    def enter(driver: Driver) -> Driver:
+        manager.found = app("RUNNING")
+        return driver
+
+    monkeypatch.setattr(Driver, "__enter__", enter)
+    assert YarnPresence(str(run.path), manager).cancel() == "" and killed == []
+
+
 def test_to_wait_until_it_is_over(run: RunDir, clock: Clock) -> None:
     manager = FakeManager(app("RUNNING"))
     presence = YarnPresence(str(run.path), manager)

@@ -102,6 +102,8 @@ def test_skein_reads_what_was_meant(name: str) -> None:
         assert (found.instances, found.max_restarts, found.allow_failures) == (0, 0, True)
         assert f"{found.resources.memory} MiB" == wanted["resources"]["memory"]
         assert found.resources.gpus == wanted["resources"].get("gpus", 0)
+    pulse = read_again.services["pulse"]
+    assert (pulse.instances, pulse.nodes, pulse.relax_locality) == (1, ["0.0.0.0"], False)
     assert read_again.master.script == spec["master"]["script"]
     assert str(read_again.master.files["program"].type) == "ARCHIVE"
 

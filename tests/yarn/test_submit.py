@@ -101,7 +101,7 @@ def test_a_dry_run_prints_the_specification_and_asks_nobody(
 ) -> None:
     assert main(["submit", "yarn.yaml", "digits.py", "--dry-run"]) == 0
     spec = yaml.safe_load(capsys.readouterr().out)
-    assert spec["queue"] == "train" and set(spec["services"]) == {"worker", "server"}
+    assert spec["queue"] == "train" and set(spec["services"]) == {"worker", "server", "pulse"}
     assert not driver.submitted and hdfs.tree() == ["user", "user/ann"]
 
 

@@ -37,7 +37,19 @@ from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, Refused, YarnBusy, YarnError
 from elasticflow_yarn.finder import YarnFinder, YarnPresence
 from elasticflow_yarn.logs import YarnLogs
-from elasticflow_yarn.sizing import GONE_S, Add, Kill, LookAround, Poll, ReadWords, Signal, Sizing, View
+from elasticflow_yarn.sizing import (
+    GONE_S,
+    SERVER,
+    WORKER,
+    Add,
+    Kill,
+    LookAround,
+    Poll,
+    ReadWords,
+    Signal,
+    Sizing,
+    View,
+)
 
 MEMBER_KEY = "member/"
 """Before a container's id, in the application's key-value store: its member's name is kept there."""
@@ -67,6 +79,11 @@ class YarnBackend(Backend):
         own = os.environ.get(CONTAINER_ENV, "")
         self._attempt = attempt_of(own) if own else 0
         self._services = services = _patiently(self._application.services)
+        if missing := {WORKER, SERVER}.difference(services):
+            raise Refused(
+                f"the application's specification has no service {' and no '.join(sorted(missing))}; the "
+                f"master needs {WORKER} and {SERVER}, with 'instances: 0' (see yarn/digits.yaml)."
+            )
         self._sizing = Sizing(self._yarn, config.worker_range[0], services, own)
         self._skein = Clerk(YarnError)
         self._rm = Clerk(YarnError)
@@ -77,7 +94,8 @@ class YarnBackend(Backend):
         self._own = Placed(own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}")
         self._settings: dict[str, MemberSettings] = {}
         self._notes: list[tuple[str, str]] = []
-        self._skein.order(self._start_page, self._page_started)
+        self._has_page = False
+        self._act()
 
     # --- the interface ---------------------------------------------------------------------------
 
@@ -96,6 +114,7 @@ class YarnBackend(Backend):
 
     def start(self, settings: MemberSettings) -> None:
         self._settings[settings.name] = msgspec.structs.replace(settings, started_s=0.0)
+        self._rm.turn()
         self._sizing.want(settings.name, settings.role, time.monotonic())
         self._act()
 
@@ -225,6 +244,9 @@ class YarnBackend(Backend):
         else:
             self._sizing.observed(answer, time.monotonic(), time.time())
             self._place()
+        if not self._has_page:  # now that the first containers are asked for
+            self._has_page = True
+            self._skein.order(self._start_page, self._page_started)
 
     def _named(self) -> tuple[list[Container], dict[str, str]]:
         """All containers, and the names of their members, by Skein's id."""
@@ -251,7 +273,9 @@ class YarnBackend(Backend):
     def _write_places(self, new: dict[str, Placed]) -> None:
         try:
             before = containers.read(self._run)
-        except RunError:  # if it is only away, it cannot be written either
+        except RunError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None  # it is only away, and must not be written anew
             before = {}
         if MASTER in new:
             before = containers.with_master(before, new[MASTER])

@@ -194,16 +194,7 @@ class ResourceManager:
         raise YarnBusy(f"the ResourceManager does not answer ({'; '.join(said)})")
 
     def _session(self) -> requests.Session:
-        import requests
-
-        if self._kept is None:
-            self._kept = requests.Session()
-            self._kept.trust_env = False  # no proxies between the nodes of a cluster
-            if self._kerberos:
-                with contextlib.suppress(ImportError):  # without it the answer is 401, which is told
-                    from requests_kerberos import OPTIONAL, HTTPKerberosAuth
-
-                    self._kept.auth = HTTPKerberosAuth(mutual_authentication=OPTIONAL)
+        self._kept = self._kept or new_session(self._kerberos)
         return self._kept
 
     @property
@@ -213,6 +204,20 @@ class ResourceManager:
 
 _ASLEEP = ("INITIALIZING", "STOPPING")
 _HEADERS = {"Accept": "application/json"}
+
+
+def new_session(kerberos: bool) -> requests.Session:
+    """To ask YARN's daemons."""
+    import requests
+
+    session = requests.Session()
+    session.trust_env = False  # no proxies between the nodes of a cluster
+    if kerberos:
+        with contextlib.suppress(ImportError):  # without it the answer is 401, which is told
+            from requests_kerberos import OPTIONAL, HTTPKerberosAuth
+
+            session.auth = HTTPKerberosAuth(mutual_authentication=OPTIONAL)
+    return session
 
 
 def _reason(error: Exception) -> str:
@@ -251,7 +256,7 @@ def _parts(container: str) -> re.Match[str]:
 
 def read_nodes(answer: Mapping[str, Any]) -> list[Node]:
     """Of ``/nodes``. Raises YarnBusy if it is none."""
-    return _read(lambda: [_node(each) for each in _listed(answer["nodes"], "node")])
+    return _read(lambda: [_node(each) for each in listed(answer["nodes"], "node")])
 
 
 def read_queues(answer: Mapping[str, Any]) -> list[Queue]:
@@ -266,7 +271,7 @@ def read_app(answer: Mapping[str, Any]) -> App:
 
 def read_attempt(answer: Mapping[str, Any]) -> int:
     """Of ``/apps/ID/appattempts``: the newest. Raises YarnBusy if it is none."""
-    found = _read(lambda: [int(each["id"]) for each in _listed(answer.get("appAttempts"), "appAttempt")])
+    found = _read(lambda: [int(each["id"]) for each in listed(answer.get("appAttempts"), "appAttempt")])
     return max(found, default=0)
 
 
@@ -274,7 +279,7 @@ def read_containers(answer: Mapping[str, Any]) -> list[str]:
     """Of ``/apps/ID/appattempts/ID/containers``: those that are not over. Raises YarnBusy if it is none."""
 
     def read() -> list[str]:
-        containers = _listed(answer, "container") or _listed(answer.get("containers"), "container")
+        containers = listed(answer, "container") or listed(answer.get("containers"), "container")
         return [str(each["containerId"]) for each in containers if each.get("containerState") != "COMPLETE"]
 
     return _read(read)
@@ -288,7 +293,7 @@ def _read(read: Callable[[], T]) -> T:
         raise YarnBusy(f"the ResourceManager's answer cannot be read: {error!r}") from error
 
 
-def _listed(holder: Any, name: str) -> list[Any]:
+def listed(holder: Any, name: str) -> list[Any]:
     """YARN writes null, or "", for an empty list, and some versions one object for a list of one."""
     found = (holder or {}).get(name) or []
     return found if isinstance(found, list) else [found]
@@ -312,7 +317,7 @@ def _resources(found: Mapping[str, Any] | None, default: Resources | None = None
     """default: for versions that do not tell."""
     if not found:
         return default or Resources()
-    named = _listed(found.get("resourceInformations"), "resourceInformation")
+    named = listed(found.get("resourceInformations"), "resourceInformation")
     gpus = next((int(each["value"]) for each in named if each["name"] == GPU), 0)
     return Resources(int(found["memory"]), int(found["vCores"]), gpus)
 
@@ -323,7 +328,7 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
         return
     name = found["queueName"]
     path = found.get("queuePath") or (f"{within}.{name}" if within else name)
-    children = _listed(found.get("queues"), "queue")
+    children = listed(found.get("queues"), "queue")
     for child in children:
         yield from _queues(child, path)
     if not children:
@@ -331,7 +336,7 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
 
 
 def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
-    usages = _listed(found.get("resources"), "resourceUsagesByPartition")
+    usages = listed(found.get("resources"), "resourceUsagesByPartition")
     pending = _sum(_resources(each.get("pending")) for each in usages)
     return Queue(
         name=name,
@@ -346,7 +351,7 @@ def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
 
 
 def _fair_queues(found: Mapping[str, Any]) -> Iterator[Queue]:
-    children = _listed(found.get("childQueues"), "queue")
+    children = listed(found.get("childQueues"), "queue")
     for child in children:
         yield from _fair_queues(child)
     if not children:

@@ -116,11 +116,15 @@ class YarnPresence(Presence):
         return " ".join(self._app.diagnostics.split())[:WORDS] if self._app else ""
 
     def cancel(self) -> str:
-        if not self.is_alive() or self._app is None or not self._app.begins or self._has_begun():
+        if not self._waits():
             return ""
         import skein
 
-        with skein.Client() as client:
+        with skein.Client() as client:  # takes seconds
+            self._asked_s = float("-inf")
+            if not self._waits():
+                return ""
+            assert self._app is not None
             client.kill_application(self._app.id)
         self._asked_s = float("-inf")
         return f"{self._app.id} is killed; it had not begun"
@@ -145,6 +149,10 @@ class YarnPresence(Presence):
     def _manager(self) -> ResourceManager:
         self._cluster = self._cluster or ResourceManager.of()
         return self._cluster
+
+    def _waits(self) -> bool:
+        """Whether it has not begun, and may."""
+        return self.is_alive() and self._app is not None and self._app.begins and not self._has_begun()
 
     def _has_begun(self) -> bool:
         """Whether there was an attempt whose work must not be thrown away."""

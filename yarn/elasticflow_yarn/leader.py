@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import config
+from elasticflow.backend import MASTER
 from elasticflow.cli.train import OPTIONS
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
@@ -34,9 +35,6 @@ from elasticflow_yarn.finishing import finish
 from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.preflight import check_imports
 from elasticflow_yarn.spec import application_name
-
-MASTER = "master"
-"""Under this name the ending of a run lies beside those of its members."""
 
 
 def lead(arguments: argparse.Namespace) -> int:
@@ -80,7 +78,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
         _check_imports_of(run, settings.program, application)
     again = patiently(run.journal.exists)
     term = patiently(lambda: claim(run.storage()))
-    _sign(run, settings, application)
+    _sign(run, settings, application, submitted=not arguments.program)
 
     def ended(code: int, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -147,17 +145,19 @@ def _run_dir(arguments: argparse.Namespace, application: str) -> str:
     return str(index.home() / "runs" / f"{Path(arguments.program).stem}-{application}")
 
 
-def _sign(run: RunDir, settings: Config, application: str) -> None:
-    """Has the run be found by its application."""
+def _sign(run: RunDir, settings: Config, application: str, submitted: bool) -> None:
+    """Has the run be found by its application. submitted: by 'elasticflow submit', which does so too."""
     known = patiently(run.host)
     assert known is not None
     if known.id != application:
         patiently(lambda: publish(run.job, Job("yarn", application, known.run)))
+    elif submitted:
+        return
     index.add(application, application_name(settings, read(settings.yarn)), str(run.path))
 
 
 def _leave(run: RunDir, code: int, text: str) -> None:
-    """For the next attempt, if there is one: how the run ended."""
+    """For the next attempt, if there is one: how the run ended, beside the ends of its members."""
     container = os.environ.get("CONTAINER_ID", "")
     left = Ending(code=code, words=text[: ending.WORDS], container=container, node=socket.gethostname())
     try:

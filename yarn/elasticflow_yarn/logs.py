@@ -27,13 +27,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from elasticflow.backend import MASTER
 from elasticflow.errors import RunError
 from elasticflow.logbook import CHUNK, LogBook, LogFile, by_number
 from elasticflow.run_dir import RunDir
-from elasticflow_yarn.cluster import ResourceManager
+from elasticflow_yarn.cluster import ResourceManager, listed, new_session
 from elasticflow_yarn.containers import Placed, read
 from elasticflow_yarn.errors import YarnError
 
@@ -134,17 +134,9 @@ class LivePages:
     """Logs as the NodeManagers show them."""
 
     def __init__(self, user: str, *, kerberos: bool = False, https: bool = False) -> None:
-        import requests
-
         self._scheme = "https" if https else "http"
         self._who = {} if kerberos else {"user.name": user}
-        self._session = requests.Session()
-        self._session.trust_env = False  # no proxies between the nodes of a cluster
-        if kerberos:
-            with contextlib.suppress(ImportError):  # without it the answer is 401, which is told
-                from requests_kerberos import OPTIONAL, HTTPKerberosAuth
-
-                self._session.auth = HTTPKerberosAuth(mutual_authentication=OPTIONAL)
+        self._session = new_session(kerberos)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> LivePages:
@@ -161,7 +153,7 @@ class LivePages:
             answer = self._get(placed, "").json()
             logs = answer if isinstance(answer, list) else answer["containerLogsInfo"]
             logs = logs if isinstance(logs, list) else [logs]
-            infos = [info for each in logs for info in _listed(each.get("containerLogInfo"))]
+            infos = [info for each in logs for info in listed(each, "containerLogInfo")]
             return max((int(info["fileSize"]) for info in infos if info["fileName"] == file), default=0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Gone(f"the answer of {placed.node} cannot be read: {error!r}") from error
@@ -207,11 +199,6 @@ class LivePages:
             kind = NotThere if answer.status_code == 404 else Gone
             raise kind(f"{placed.node} answers {answer.status_code} {answer.reason}")
         return answer
-
-
-def _listed(value: Any) -> list[Any]:
-    """What Hadoop wrote as a list; one alone it writes without."""
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 class _Limited:

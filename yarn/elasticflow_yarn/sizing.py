@@ -222,7 +222,6 @@ class Sizing:
         self._ended: list[Ended] = []
         self._returns: dict[str, str] = {}
         self._notes: list[tuple[str, str]] = []
-        self._noted: set[str] = set()
 
     # --- what the master wants -------------------------------------------------------------------
 
@@ -353,9 +352,10 @@ class Sizing:
         self._deaf.fail(str(error), now_s)
         self._view_due_s = self._deaf.until_s
         if isinstance(error, (Refused, NotInstalled)) and self._view is None:
+            if not self._blind:
+                why = "so what was checked at submission must do"
+                self._note("warning", f"nodes and queues cannot be looked at, {why}: {error}")
             self._blind = str(error)
-            text = f"nodes and queues cannot be looked at, so what was checked at submission must do: {error}"
-            self._note_once("warning", text)
         elif self._deaf.failures == 2:
             self._note("warning", str(error))
 
@@ -439,7 +439,8 @@ class Sizing:
         return self._poll_due_s
 
     def _next_view_s(self) -> float | None:
-        return None if self._viewing or not self._members else self._view_due_s
+        """The first look is taken before there are members: they need not wait for it then."""
+        return None if self._viewing or self._view and not self._members else self._view_due_s
 
     def _match(self, member: Member, container: Container | None, now_s: float) -> None:
         """Learns what a poll shows of a member's container."""
@@ -733,11 +734,6 @@ class Sizing:
 
     def _note(self, kind: str, text: str) -> None:
         self._notes.append((kind, text))
-
-    def _note_once(self, kind: str, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
-            self._note(kind, text)
 
 
 def _forgotten(member: Member) -> Ended:

@@ -164,8 +164,8 @@ def _asked(asked: Resources) -> dict[str, Any]:
 
 
 def _pulse() -> dict[str, Any]:
-    """Has Skein's ApplicationMaster speak to YARN every second from the beginning, and not every five, so that
-    the first containers come sooner: it does as long as something is asked for, and looks only then.
+    """Has Skein's ApplicationMaster speak to YARN every second from its start, and not every five: it does so
+    while something is asked for. So the first containers come sooner.
 
     The master takes the request back as soon as it has made its own.
     """

@@ -216,8 +216,8 @@ def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
 
 
 def _made(folder: _Folder, chosen: Config) -> _Folder:
-    """The run's folder, which from now on is there: that one, or, if none was named, and others have submitted
-    a program of the same name meanwhile, the next."""
+    """The run's folder, which from now on is there: that one, or, where none was named and others have begun
+    a run there meanwhile, the next."""
     while True:
         try:
             folder.make()
