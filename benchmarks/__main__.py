@@ -21,6 +21,7 @@ NAMES = (
     "fuzz",
     "soak",
     "slurm",
+    "yarn",
     "hdfs",
     "hdfs_read",
 )

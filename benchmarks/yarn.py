@@ -81,9 +81,8 @@ class _Site:
 
     def next_worker(self) -> float:
         """Seconds from the end of the container that had the last GPU until a second worker takes part."""
-        free = self.block(GPUS - 1)
-        run = self._submit("1..2")
-        self._until(run, lambda s: s["first_step_s"] is not None and "waits since" in s["shortage"])
+        run, free = self.fill("1..2")
+        self._until(run, lambda s: "waits since" in s["shortage"])
         since = time.time()
         free()
         status = self._until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
@@ -91,13 +90,16 @@ class _Site:
         self.end_all()
         return float(status["started_at"] + joined - since)
 
-    def block(self, gpus: int) -> Callable[[], None]:
-        """An application of somebody else's that has so many GPUs; what is returned ends one container."""
-        service = {"instances": gpus, "resources": WORKER, "script": "sleep 1000", "allow_failures": True}
-        id = self._skein.submit({"queue": QUEUE, "services": {"sleep": service}})
-        self._until_containers(id, "RUNNING", gpus)
-        blocking = self._skein.connect(id)
-        return lambda: blocking.kill_container("sleep_0")
+    def fill(self, workers: str) -> tuple[RunDir, Callable[[], None]]:
+        """A run that trains with one worker, and somebody else's application that has all other GPUs; what is
+        returned ends one container of the latter."""
+        sleep = {"instances": GPUS - 1, "resources": WORKER, "script": "sleep 1000", "allow_failures": True}
+        id = self._skein.submit({"queue": QUEUE, "services": {"sleep": sleep}})
+        self._until_containers(id, "RUNNING", GPUS - 1)
+        run = self._submit(workers)
+        self._until(run, lambda s: s["first_step_s"] is not None)
+        others = self._skein.connect(id)
+        return run, lambda: others.kill_container("sleep_0")
 
     def end_all(self) -> None:
         self.cluster.kill_applications()
@@ -145,7 +147,7 @@ def run() -> Iterator[Figure]:
         for _ in range(ROUNDS):
             bare = site.bare()
             firsts.append(site.first_step() - bare)
-            bare = site.bare(free=site.block(GPUS))
+            bare = site.bare(free=site.fill("1")[1])
             nexts.append(site.next_worker() - bare)
         name = "submit to first step, beyond a bare application"
         yield figure(name, median(firsts), "s", 2.0, COMMAND, "reference: 2 s")

@@ -145,5 +145,9 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         return 1
+    except OSError as error:  # a storage that is away
+        with contextlib.suppress(OSError):
+            print(f"Error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130

@@ -340,6 +340,16 @@ def test_the_pulse_goes_on_until_something_is_asked_for() -> None:
     assert not [text for text in made.notes if "no member's" in text]
 
 
+def test_the_pulse_ends_where_nothing_can_be_asked_for() -> None:
+    made = world()
+    pulse = made.cluster.add("pulse")
+    made.names[pulse.id] = "pulse"
+    made.cluster.away = True
+    made.scale(1)
+    made.run(40.0)
+    assert not made.cluster.of("REQUESTED")
+
+
 def test_one_that_came_up_as_its_request_was_withdrawn_is_not_asked_for_under_the_same_name() -> None:
     made = world(share=0, gpus=2, num_min=0)
     made.cluster.others = 2

@@ -213,7 +213,8 @@ def test_what_is_unknown_is_none() -> None:
 def test_one_that_has_just_been_started_remembers_its_applications_only_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    manager, states, known = ResourceManager(["http://rm"], "anna"), ["INITIALIZING", "ACTIVE"], [{}, {}]
+    manager, states = ResourceManager(["http://rm"], "anna"), ["INITIALIZING", "ACTIVE"]
+    known: list[dict[str, Any]] = [{}, {}]
 
     def get(path: str, missing: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"clusterInfo": {"haState": states.pop(0)}} if path == "/info" else known.pop(0)

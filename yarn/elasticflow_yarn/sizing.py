@@ -45,6 +45,8 @@ RELAUNCH_FIRST_S, RELAUNCH_MOST_S = 5.0, 300.0
 """Pauses after a container that could not be started, or came up on a node that is left out."""
 SHUNS = 4
 """After so many in a row there is room on nodes that are left out alone: they are used again."""
+PULSE_S = 30.0
+"""After so long without a request the pulse ends: others might be made to give for it what it never takes."""
 LOOK_S = 0.2
 """Polls are no closer together than this."""
 GONE_S, GONE_POLL_S = 3.0, 0.5
@@ -195,6 +197,7 @@ class Sizing:
         self._silence = Pause(GONE_POLL_S, GONE_POLL_S)
         self._gone_since_s: float | None = None
         self._polling, self._looking = False, False
+        self._pulse_until_s = float("inf")
         self._polled_s = self._poll_due_s = NEVER_S
         self._living: frozenset[str] = frozenset()
         """YARN's ids of all that run, as Skein says."""
@@ -307,7 +310,8 @@ class Sizing:
         for member in list(self._members.values()):
             if member.id:
                 self._match(member, found.pop(member.id, None), now_s)
-        has_asked = any(member.id for member in self._members.values())
+        self._pulse_until_s = min(self._pulse_until_s, now_s + PULSE_S)
+        has_asked = any(member.id for member in self._members.values()) or now_s >= self._pulse_until_s
         for container in found.values():
             if container.service == PULSE:  # it is there until something else is asked for
                 if has_asked and not container.over:

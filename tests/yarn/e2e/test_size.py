@@ -184,7 +184,7 @@ def test_the_dry_run_is_what_is_submitted(submit: Submit, url: str, section: dic
     code, output = run.wait()
     assert code == 0
     spec = yaml.safe_load(output)
-    assert spec["queue"] == "prod" and set(spec["services"]) == {"worker", "server"}, spec
-    assert {service["instances"] for service in spec["services"].values()} == {0}
+    assert spec["queue"] == "prod" and set(spec["services"]) == {"worker", "server", "pulse"}, spec
+    assert {spec["services"][name]["instances"] for name in ("worker", "server")} == {0}
     assert not RunDir(f"{url}/run").path.exists()
     assert SMALL["python"] in output

@@ -1,0 +1,22 @@
+"""What goes wrong is told in one line."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+
+import pytest
+
+from elasticflow.cli import runs
+from elasticflow.cli.main import main
+
+
+def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def status(arguments: argparse.Namespace) -> int:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused (NameNode http://nn:9870)", "/x")
+
+    monkeypatch.setattr(runs, "status", status)
+    assert main(["status", "hdfs://nn/x"]) == 1
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.startswith("Error: ") and shown.err.count("\n") == 1
+    assert "NameNode http://nn:9870" in shown.err
