@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import secrets
 import signal
 import time
@@ -91,18 +92,19 @@ def masters(
     """For a supervisor: a run's masters of this term. ended: is told the run's exit code, and why."""
     with one_thread():
         from elasticflow.master.server import serve
+    failing = Failing(Config().storage_patience_s)
 
     def master(again: bool) -> int:
         end_with_parent(signal.SIGKILL)  # the next supervisor's master must be the only one
         try:
-            end = serve(str(run.path), resume=resume or again, again=again, ready=lambda _: None, term=term)
+            end = serve(str(run.path), resume=resume or again, again=again, ready=failing.end, term=term)
         except Superseded as error:
             say(f"ended: {error}")
             return SUPERSEDED
         except ElasticFlowError as error:
             say(f"Error: {error}")
-            if isinstance(error.__cause__, OSError):  # the storage may come back
-                time.sleep(STORAGE_S)
+            if isinstance(error.__cause__, OSError) and failing.may_last(time.monotonic()):
+                time.sleep(STORAGE_S)  # the storage may come back
                 return CRASHED
             ended(1, str(error))
             return 1
@@ -111,6 +113,24 @@ def masters(
         return code
 
     return master
+
+
+class Failing:
+    """Since when masters that follow each other have failed to begin; they have memory of it in common."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s = memoryview(mmap.mmap(-1, 8)).cast("d")
+        """On the monotonic clock; 0: none has failed since one began."""
+
+    def may_last(self, now_s: float) -> bool:
+        """One has failed. Whether another is worth a try."""
+        self._since_s[0] = self._since_s[0] or now_s
+        return now_s - self._since_s[0] < self._patience_s
+
+    def end(self, _: str = "") -> None:
+        """One has begun."""
+        self._since_s[0] = 0.0
 
 
 def end_with_parent(number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from elasticflow import leading
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import check_begun, patiently
+from elasticflow.leading import Failing, check_begun, patiently
 from elasticflow.run_dir import RunDir
 
 
@@ -59,3 +60,18 @@ def test_what_no_patience_cures_is_told_at_once(slept: list[float]) -> None:
     with pytest.raises(ConfigError):
         patiently(act)
     assert not slept
+
+
+def test_masters_that_fail_one_after_the_other_know_of_each_other() -> None:
+    failing = Failing(30.0)
+
+    def fails(now_s: float) -> bool:
+        """In a process of its own, as a master."""
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if failing.may_last(now_s) else 1)
+        return os.waitpid(pid, 0)[1] == 0
+
+    assert [fails(now_s) for now_s in (100.0, 129.0, 130.0)] == [True, True, False]
+    failing.end()
+    assert fails(200.0) and fails(229.0)
