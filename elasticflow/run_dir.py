@@ -34,6 +34,8 @@ from elasticflow.storage.hdfs import HdfsPath
 
 T = TypeVar("T")
 RunPath = Path | HdfsPath
+UNKNOWN = "0"
+"""A job's id in the run's folder, until the cluster has told it."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
 """Of a run, by how it ended."""
 LAST_WORDS_BYTES = 1 << 16

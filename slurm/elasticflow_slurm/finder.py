@@ -9,7 +9,7 @@ import time
 
 from elasticflow.finder import Finder, Orphaned
 from elasticflow.presence import Presence
-from elasticflow.run_dir import RunDir, last_line
+from elasticflow.run_dir import UNKNOWN, RunDir, last_line
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
 from elasticflow_slurm.comments import read
@@ -17,8 +17,6 @@ from elasticflow_slurm.comments import read
 ASK_S, ASK_AGAIN_S, ASK_LAST_S = 3.0, 10.0, 60.0
 """When a member that hears nothing first asks SLURM, and how often then, at first and at last; each is a
 little different."""
-UNKNOWN = "0"
-"""The leader's id in the run's folder, until SLURM has told it."""
 SURE_S = 1.0
 """Between two looks at what seems to be gone."""
 SUBMIT_S = 120.0

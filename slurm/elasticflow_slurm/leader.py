@@ -23,14 +23,13 @@ from elasticflow.leading import begin, check_begun, check_resume, end_with_paren
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.program import parse
-from elasticflow.run_dir import Job, RunDir, publish
+from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish
 from elasticflow_slurm import index
 from elasticflow_slurm.backend import SlurmBackend, comes_again
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import LEADER, Comment, read
 from elasticflow_slurm.config import read as read_section
-from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import job_name
 
 

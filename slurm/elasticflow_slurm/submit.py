@@ -13,14 +13,13 @@ from elasticflow.cli.folders import new_folder
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_resume
-from elasticflow.run_dir import Job, RunDir, publish, replace
+from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish, replace
 from elasticflow.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
-from elasticflow_slurm.finder import UNKNOWN
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
 
 _ASKED = ("gres", "cpus-per-task", "mem")

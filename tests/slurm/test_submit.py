@@ -12,7 +12,7 @@ from elasticflow.cli.main import main
 from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.leading import begin, check_resume
-from elasticflow.run_dir import Job, RunDir, publish
+from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job as SlurmJob
 from elasticflow_slurm.submit import _Folder
@@ -64,7 +64,7 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     if there:
         run.path.mkdir(parents=True)
     folder = _Folder(run)
-    begin(run, Config(program="p.py"), finder.UNKNOWN)
+    begin(run, Config(program="p.py"), UNKNOWN)
     folder.put_back()
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (
         [Path("runs"), Path("runs/one")] if there else []

@@ -10,7 +10,7 @@ import pytest
 from elasticflow.errors import ConfigError
 from elasticflow.finder import Orphaned
 from elasticflow.presence import Presence
-from elasticflow.run_dir import Address, Job, RunDir, publish
+from elasticflow.run_dir import UNKNOWN, Address, Job, RunDir, publish
 from elasticflow_yarn import finder
 from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
 from elasticflow_yarn.finder import ASK_LAST_S, ASK_S, KEEP_S, SUBMIT_S, YarnFinder, YarnPresence
@@ -161,7 +161,7 @@ def test_an_answer_is_kept_for_a_moment(run: RunDir, clock: Clock) -> None:
 def test_a_run_that_is_being_submitted_is_alive_for_a_while(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(run.job, Job("yarn", finder.UNKNOWN, "0123456789ab"))
+    publish(run.job, Job("yarn", UNKNOWN, "0123456789ab"))
     presence = YarnPresence(str(run.path), FakeManager(None))
     assert presence.is_alive()
     later = run.job.stat().st_mtime + SUBMIT_S + 1

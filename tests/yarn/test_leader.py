@@ -13,10 +13,9 @@ from elasticflow.cli.train import OPTIONS
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import UNKNOWN, RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import ending, leader
-from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.leader import application_id, lead
 from elasticflow_yarn.preflight import check_imports
 from tests.yarn.local_hdfs import LocalHdfs

@@ -11,12 +11,11 @@ import msgspec
 from elasticflow.errors import ElasticFlowError
 from elasticflow.finder import Finder, Orphaned
 from elasticflow.presence import Presence
-from elasticflow.run_dir import Address, Job, RunPath
+from elasticflow.run_dir import UNKNOWN, Address, Job, RunPath
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
 from elasticflow_yarn.ending import WORDS
 from elasticflow_yarn.errors import YarnBusy, YarnError
-from elasticflow_yarn.index import UNKNOWN
 
 ASK_S, ASK_AGAIN_S, ASK_LAST_S = 2.0, 5.0, 60.0
 """When a member that hears nothing first asks the ResourceManager, and how often then, at first and at last;

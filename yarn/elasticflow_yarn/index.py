@@ -21,8 +21,6 @@ from elasticflow.storage.webhdfs import PATIENCE_S
 KEPT = 1000
 FIND_S = 2.0
 """People who look for a run wait no longer than this for an HDFS that is away."""
-UNKNOWN = ""
-"""The application's id in the run's folder, until YARN has told it."""
 _ID = re.compile(r"application_(\d+)_(\d+)")
 
 

@@ -27,12 +27,11 @@ from elasticflow.leading import begin, check_begun, check_resume, end_with_paren
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
+from elasticflow.run_dir import EXIT_CODES, UNKNOWN, Job, RunDir, publish
 from elasticflow_yarn import ending, index
 from elasticflow_yarn.config import read
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.finishing import finish
-from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.preflight import check_imports
 from elasticflow_yarn.spec import application_name
 

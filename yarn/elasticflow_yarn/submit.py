@@ -22,7 +22,7 @@ from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.hadoop import HadoopConf
 from elasticflow.leading import begin, check_resume
-from elasticflow.run_dir import Job, RunDir, last_line, publish, replace
+from elasticflow.run_dir import UNKNOWN, Job, RunDir, last_line, publish, replace
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
 from elasticflow.storage.webhdfs import WebHdfs
@@ -30,7 +30,6 @@ from elasticflow_yarn import index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
-from elasticflow_yarn.index import UNKNOWN
 from elasticflow_yarn.spec import application_name, as_yaml, specification
 
 LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")

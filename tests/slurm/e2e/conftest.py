@@ -8,19 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
-from elasticflow.presence import NoMaster
-from elasticflow.run_dir import Job
 from tests.clusters.slurm import SlurmCluster
-from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
+from tests.e2e.conftest import PROGRAMS, TEST_PATIENCE_S, ctrl_c_is_heard
+from tests.e2e.on_clusters import WORK, ClusterRun, ready, undisturbed
 
-__all__ = ["ctrl_c_is_heard"]
+__all__ = ["WORK", "ctrl_c_is_heard", "ready", "undisturbed"]
 
-WORK = {"batch_size": 64, "slices": 8, "epochs": 3, "checkpoint_every": "5s", "snapshot_s": 0.2}
-"""What the tests train, here and on the cluster: 48 steps."""
 SMALL = {"leader_mem": "500M", "server_mem": "500M", "mem": "1G", "poll_s": 0.5, "patience_s": 5}
 
 
@@ -32,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
 
 
-class SlurmRun(Run):
+class SlurmRun(ClusterRun):
     """A run on the cluster; the process is ``submit --attach``, which ends with the run's exit code."""
 
     def __init__(
@@ -56,28 +52,10 @@ class SlurmRun(Run):
         words = [str(self.config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
         super().__init__(path, program, command=["submit", "--attach", *words], **more)
 
-    def wait_until(
-        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
-    ) -> dict[str, Any]:
-        """As for any run; but its leader may go, and wait for a place again."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return super().wait_until(what, deadline - time.monotonic())
-            except NoMaster:
-                assert time.monotonic() < deadline, self.output()
-
     @property
     def job(self) -> int:
         """The leader's, once it is submitted."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if self.dir.job.exists():
-                job = msgspec.json.decode(self.dir.job.read_bytes(), type=Job)
-                if job.id != "0":
-                    return int(job.id)
-            time.sleep(0.01)  # a file cannot be waited on
-        raise AssertionError(self.output())
+        return int(self.job_id)
 
     def jobs(self) -> dict[str, str]:
         """Names of this run's workers that SLURM has jobs for, with the jobs' ids."""
@@ -86,11 +64,6 @@ class SlurmRun(Run):
         text = self.cluster.run("squeue", "-h", "-o", "%i %k", "-t", "PENDING,RUNNING,COMPLETING")
         rows = [line.split() for line in text.splitlines()]
         return {row[3]: row[0] for row in rows if row[2] == known.run and row[3].startswith("worker-")}
-
-    def report(self) -> dict[str, Any]:
-        """How the run went, once it is over."""
-        report: dict[str, Any] = msgspec.json.decode(self.dir.report.read_bytes())
-        return report
 
     def wait_until_squeue(self, what: Callable[[], object], timeout_s: float = 60.0) -> None:
         """Until SLURM says so; it tells nobody by itself."""
@@ -102,11 +75,6 @@ class SlurmRun(Run):
     def leaves_nothing(self) -> None:
         """Asserts that soon no job is left, but for those whose end SLURM itself takes its time to see."""
         self.wait_until_squeue(lambda: set(self.cluster.jobs().values()) <= {"COMPLETING"})
-
-
-def ready(status: dict[str, Any]) -> list[str]:
-    """Workers that take part."""
-    return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -133,16 +101,6 @@ def submit(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Callable[..., Slur
         yield make
     cluster.cancel_all()
     cluster.wait_until_idle()
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the same work done here, with nothing done to it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    config = folder / "local.yaml"
-    config.write_text(yaml.safe_dump(WORK))
-    with Run(folder / "run", "small_torch.py", "--config", config, "--workers", 1) as run:
-        return run.digest()
 
 
 class Blockers:

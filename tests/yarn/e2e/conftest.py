@@ -14,22 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
-from elasticflow.presence import NoMaster
-from elasticflow.run_dir import Job
 from tests.clusters.hadoop import Container, HadoopCluster
 from tests.clusters.processes import environ
-from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, Run, ctrl_c_is_heard
+from tests.e2e.conftest import PATIENCE_S, PROGRAMS, TEST_PATIENCE_S, ctrl_c_is_heard
+from tests.e2e.on_clusters import WORK, ClusterRun, ready, undisturbed
 from tests.e2e.processes import new_mark
 from tests.e2e.programs.gates import MARK
 
-__all__ = ["ctrl_c_is_heard"]
+__all__ = ["WORK", "ctrl_c_is_heard", "ready", "undisturbed"]
 
-WORK = {"batch_size": 64, "slices": 8, "epochs": 3, "checkpoint_every": "5s", "snapshot_s": 0.2}
-"""What the tests train, here and on the cluster: 48 steps."""
 SMALL = {
     "queue": "train",
     "python": sys.executable,
@@ -51,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
 
 
-class YarnRun(Run):
+class YarnRun(ClusterRun):
     """A run on the cluster; the process is ``submit --attach``, which ends with the run's exit code."""
 
     def __init__(
@@ -80,29 +76,10 @@ class YarnRun(Run):
         except TimeoutError:
             pytest.fail(f"nobody came to {place}\n{self.output()}")
 
-    def wait_until(
-        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
-    ) -> dict[str, Any]:
-        """As for any run; but its ApplicationMaster may go, and another one come."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return super().wait_until(what, deadline - time.monotonic())
-            except NoMaster:
-                assert time.monotonic() < deadline, self.output()
-
     @property
     def application(self) -> str:
         """Its id, once it is submitted."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if self.dir.job.exists():
-                job = msgspec.json.decode(self.dir.job.read_bytes(), type=Job)
-                if job.id.startswith("application_"):
-                    return job.id
-            assert self.process.poll() is None, self.output()
-            time.sleep(0.05)  # a file cannot be waited on
-        raise AssertionError(self.output())
+        return self.job_id
 
     @property
     def attempts(self) -> int:
@@ -126,11 +103,6 @@ class YarnRun(Run):
         pids = self.cluster.pids(container.id)
         return next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/java"))
 
-    def report(self) -> dict[str, Any]:
-        """How the run went, once it is over."""
-        report: dict[str, Any] = msgspec.json.decode(self.dir.report.read_bytes())
-        return report
-
     def wait_until_containers(self, count: int) -> None:
         """Until the application has so many, that of its ApplicationMaster included."""
         deadline = time.monotonic() + PATIENCE_S
@@ -144,11 +116,6 @@ class YarnRun(Run):
         while self.application in (left := self.cluster.applications()):
             assert time.monotonic() < deadline, left
             time.sleep(0.1)  # YARN tells nobody
-
-
-def ready(status: dict[str, Any]) -> list[str]:
-    """Workers that take part."""
-    return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -184,16 +151,6 @@ def submit(
 
         yield make
     hadoop.reset()
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the same work done here, with nothing done to it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    config = folder / "local.yaml"
-    config.write_text(yaml.safe_dump(WORK))
-    with Run(folder / "run", "small_torch.py", "--config", config, "--workers", 1) as run:
-        return run.digest()
 
 
 class Others:
