@@ -28,16 +28,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("seed", [random.randrange(1 << 30)])
 def test_tensorflow_disturbed(
-    start: Callable[..., Run], undisturbed: str, monkeypatch: pytest.MonkeyPatch, seed: int
+    start: Callable[..., Run], undisturbed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three workers with one killed, one stopped and continued, one drained."""
     monkeypatch.setenv("SLICE_S", "0.02")
     run = start("small_tensorflow.py", *TENSORFLOW, "--workers", 3, "--servers", 2, shut=[EARLY, LATE])
     run.wait_for_workers(3)
     names = [f"worker-{n}" for n in (1, 2, 3)]
-    random.Random(seed).shuffle(names)
+    random.shuffle(names)
+    print("killed, stopped, drained at random:", *names)
     run.kill(names[0])
     run.open(EARLY)
     run.wait_for_step(13)
