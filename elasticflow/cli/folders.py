@@ -33,7 +33,7 @@ def newest_folder(chosen: Config) -> Path:
     if not folders:
         what = os.path.basename(chosen.program)
         raise ConfigError(
-            f"--resume: there is no run of {what} in {RUNS.resolve()}; name its folder with --run-dir."
+            f"--resume: there is no run of {what} in {RUNS.resolve()}; name its folder, or on YARN its URL, with --run-dir."
         )
     return folders[-1][1]
 
@@ -45,7 +45,11 @@ def find_run(text: str) -> RunDir:
     """
     if os.sep in text or Path(text).exists():
         return RunDir(text)
-    for cluster in CLUSTERS:
-        if (folder := load_cluster(cluster, "index").find(text)) is not None:
+    indexes = [load_cluster(cluster, "index") for cluster in CLUSTERS]
+    for index in indexes:
+        if (folder := index.find(text)) is not None:
             return RunDir(folder)
-    raise RunError(f"{text}: is neither the folder of a run, nor the id or name of a job that is known here.")
+    unasked = "".join(f" ({why})" for index in indexes if (why := index.unasked()))
+    raise RunError(
+        f"{text}: is neither the folder of a run, nor the id or name of a job that is known here{unasked}."
+    )

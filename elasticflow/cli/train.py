@@ -41,14 +41,14 @@ OPTIONS = {
     "threads": "threads a worker computes with",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
     "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
-    "checkpoint_every": "steps (500) or a time (30s, 5m) between checkpoints",
+    "checkpoint_every": "between checkpoints: steps, such as 500, or a time, such as 5m (default: 60s)",
     "keep_checkpoints": "how many to keep",
     "snapshot_s": "seconds between snapshots in other servers' memory: what a lost server costs; 0: none",
     "client_gone": "when this command dies or its terminal closes: continue, or stop with a checkpoint",
     "deadline": "when the run should be done, to be shown against its ETA: 06:00 (the next one), +8h, ...",
     "time_limit": "stop with a checkpoint after so long: 90m, 8h",
     "max_quarantined": "how many records may be left out because the program raises on them",
-    "run_dir": "folder of the run (default: runs/PROGRAM-N)",
+    "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
     "port": "port of the master (default: any free one)",
 }
 METAVARS = {

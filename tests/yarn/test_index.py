@@ -39,6 +39,7 @@ def test_by_id_and_by_name_the_newest(environ: dict[str, str], hdfs: LocalHdfs) 
     index.add(application(10001), "other", "hdfs:///runs/other", environ)
     assert index.find(application(3), environ) == "hdfs:///runs/3"
     assert index.find("digits", environ) == "hdfs:///runs/10000"
+    assert index.find("9999", environ) == "hdfs:///runs/9999", "a folder's name does as well"
     assert index.find("letters", environ) is None and index.find(application(4), environ) is None
 
 
@@ -72,3 +73,10 @@ def test_an_index_that_cannot_be_written_is_no_reason_not_to_run(
 def test_where_there_is_no_hadoop_it_is_quiet(tmp_path: Path) -> None:
     assert index.find("digits", {"PATH": str(tmp_path)}) is None
     assert index.find("digits", {"HADOOP_CONF_DIR": str(tmp_path / "nowhere")}) is None
+
+
+def test_where_there_is_no_hadoop_somebody_who_looks_for_a_run_is_told(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    assert "HADOOP_CONF_DIR" in index.unasked({"PATH": str(tmp_path)})
+    assert index.unasked(environ) == ""

@@ -49,7 +49,8 @@ def add(application: str, name: str, run_dir: str, environ: Mapping[str, str] = 
 
 
 def find(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The folder of the newest run whose application has this id or name; None if none is known.
+    """The folder of the newest run that has this name, or whose application has this id or name; None if none
+    is known.
 
     Quick and quiet where there is no Hadoop.
     """
@@ -60,8 +61,21 @@ def find(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
                 entry = _read(jobs / f"{text}.json")
                 return entry.run_dir if entry else None
             known = (_read(path) for path in _newest_first(jobs))
-            return next((entry.run_dir for entry in known if entry and entry.name == text), None)
+            return next((entry.run_dir for entry in known if entry and text in _names(entry)), None)
     return None
+
+
+def unasked(environ: Mapping[str, str] = os.environ) -> str:
+    """Why runs on YARN cannot be known here; "": they can."""
+    with contextlib.suppress(ElasticFlowError):
+        if HadoopConf.load(environ).default_fs:
+            return ""
+    return "YARN was not asked: HADOOP_CONF_DIR names no configuration"
+
+
+def _names(entry: Entry) -> tuple[str, str]:
+    """The application's, and that of the run's folder."""
+    return entry.name, entry.run_dir.rstrip("/").rpartition("/")[2]
 
 
 def _newest_first(jobs: HdfsPath) -> list[HdfsPath]:

@@ -79,6 +79,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         if chosen.run_dir:
             _check_folder(run, chosen, resume)
         preflight.check_cluster(ResourceManager.of(), chosen, yarn)
+        _check_data(chosen.data)
         program = "" if _is_inside(chosen) else chosen.program
         if yarn.environment:
             preflight.check_environment(yarn.environment, program)
@@ -196,6 +197,14 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 def _is_left_out(name: str) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+
+
+def _check_data(pattern: str) -> None:
+    """Raises DataError where there is none on HDFS."""
+    if is_url(pattern):
+        from elasticflow.data.files import matching_files  # brings NumPy along
+
+        matching_files("data", pattern)
 
 
 # --- the run's folder -----------------------------------------------------------------------------

@@ -88,6 +88,11 @@ def test_a_folder_that_is_in_use(submitted: Callable[..., Outcome], url: str) ->
     assert thesis.read_bytes() == b"\\end{document}"
 
 
+def test_data_that_are_not_there(submitted: Callable[..., Outcome], url: str) -> None:
+    submitted("--data", f"{url}/day=*/*.parquet").refused("no file matches", url)
+    assert not RunDir(url).path.exists()
+
+
 def test_a_folder_of_this_machine(submitted: Callable[..., Outcome], tmp_path: Path) -> None:
     submitted("--run-dir", tmp_path / "run").refused("hdfs:///", "--run-dir")
     assert not (tmp_path / "run").exists()
