@@ -33,7 +33,8 @@ def newest_folder(chosen: Config) -> Path:
     if not folders:
         what = os.path.basename(chosen.program)
         raise ConfigError(
-            f"--resume: there is no run of {what} in {RUNS.resolve()}; name its folder, or on YARN its URL, with --run-dir."
+            f"--resume: there is no run of {what} in {RUNS.resolve()}; name its folder, or on YARN its URL, "
+            "with --run-dir."
         )
     return folders[-1][1]
 
