@@ -9,13 +9,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.cases import Case
 from elasticflow.cli.connection import Connection
+from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
 from elasticflow.run_dir import RunDir
 
@@ -33,6 +34,22 @@ class Interval(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.until_s - self.since_s
+
+
+def wait_until(run: RunDir, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """A run's first status for which ``what`` is true; of one on a cluster. Raises RunError if it ends before."""
+    while not run.address.exists():
+        time.sleep(0.02)  # nothing to wait on before there is a master
+    news = -1
+    with Connection(run) as connection:
+        while True:
+            status = connection.ask(StatusRequest(newer_than=news), timeout_s=120).status
+            assert status is not None
+            if what(status):
+                return status
+            if status["state"] not in ("starting", "running"):
+                raise RunError(str(status["events"]))
+            news = status["news"]
 
 
 class Job:

@@ -10,15 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
-from elasticflow.cli.connection import Connection
-from elasticflow.errors import RunError
-from elasticflow.messages import StatusRequest
+from benchmarks.jobs import wait_until
 from elasticflow.run_dir import RunDir
 from tests.clusters.slurm import SlurmCluster
 from tests.pure.slurm_world import polls_a_minute
@@ -68,7 +65,7 @@ class _Site:
         """Seconds from ``elasticflow submit`` until the first step is done."""
         since = time.time()
         run = self._submit("1")
-        status = self._until(run, lambda s: s["first_step_s"] is not None)
+        status = wait_until(run, lambda s: s["first_step_s"] is not None)
         self.end_all()
         return float(status["started_at"] + status["first_step_s"] - since)
 
@@ -76,10 +73,10 @@ class _Site:
         """Seconds from the end of the job that had the last GPU until a second worker takes part."""
         blockers = self.block(7)
         run = self._submit("1..2")
-        self._until(run, lambda s: s["first_step_s"] is not None and "no idle GPU" in s["shortage"])
+        wait_until(run, lambda s: s["first_step_s"] is not None and "no idle GPU" in s["shortage"])
         since = time.time()
         self.cluster.run("scancel", blockers[0])
-        status = self._until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
+        status = wait_until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
         joined = next(e["time_s"] for e in status["events"] if e["text"].startswith("worker-2 has joined"))
         self.end_all()
         return float(status["started_at"] + joined - since)
@@ -114,20 +111,6 @@ class _Site:
         command = [sys.executable, "-m", "elasticflow.cli", "submit", *options]
         subprocess.run(command, check=True, capture_output=True)
         return run
-
-    def _until(self, run: RunDir, what: Any) -> dict[str, Any]:
-        while not run.address.exists():
-            time.sleep(0.005)
-        news = -1
-        with Connection(run) as connection:
-            while True:
-                status = connection.ask(StatusRequest(newer_than=news), timeout_s=120).status
-                assert status is not None
-                if what(status):
-                    return status
-                if status["state"] not in ("starting", "running"):
-                    raise RunError(str(status["events"]))
-                news = status["news"]
 
 
 def run() -> Iterator[Figure]:

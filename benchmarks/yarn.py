@@ -16,9 +16,7 @@ import yaml
 
 from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
-from elasticflow.cli.connection import Connection
-from elasticflow.errors import RunError
-from elasticflow.messages import StatusRequest
+from benchmarks.jobs import wait_until
 from elasticflow.run_dir import RunDir
 from tests.clusters.hadoop import HadoopCluster
 
@@ -75,17 +73,17 @@ class _Site:
         """Seconds from ``elasticflow submit`` until the first step is done."""
         since = time.time()
         run = self._submit("1")
-        status = self._until(run, lambda s: s["first_step_s"] is not None)
+        status = wait_until(run, lambda s: s["first_step_s"] is not None)
         self.end_all()
         return float(status["started_at"] + status["first_step_s"] - since)
 
     def next_worker(self) -> float:
         """Seconds from the end of the container that had the last GPU until a second worker takes part."""
         run, free = self.fill("1..2")
-        self._until(run, lambda s: "waits since" in s["shortage"])
+        wait_until(run, lambda s: "waits since" in s["shortage"])
         since = time.time()
         free()
-        status = self._until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
+        status = wait_until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
         joined = next(e["time_s"] for e in status["events"] if e["text"].startswith("worker-2 has joined"))
         self.end_all()
         return float(status["started_at"] + joined - since)
@@ -97,7 +95,7 @@ class _Site:
         id = self._skein.submit({"queue": QUEUE, "services": {"sleep": sleep}})
         self._until_containers(id, "RUNNING", GPUS - 1)
         run = self._submit(workers)
-        self._until(run, lambda s: s["first_step_s"] is not None)
+        wait_until(run, lambda s: s["first_step_s"] is not None)
         others = self._skein.connect(id)
         return run, lambda: others.kill_container("sleep_0")
 
@@ -116,20 +114,6 @@ class _Site:
         command = [sys.executable, "-m", "elasticflow.cli", "submit", str(self.folder / "yarn.yaml")]
         subprocess.run([*command, str(PROGRAM), *options], check=True, capture_output=True)
         return run
-
-    def _until(self, run: RunDir, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        while not run.address.exists():
-            time.sleep(0.05)
-        news = -1
-        with Connection(run) as connection:
-            while True:
-                status = connection.ask(StatusRequest(newer_than=news), timeout_s=120).status
-                assert status is not None
-                if what(status):
-                    return status
-                if status["state"] not in ("starting", "running"):
-                    raise RunError(str(status["events"]))
-                news = status["news"]
 
 
 def run() -> Iterator[Figure]:
