@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 def wait_until(run: RunDir, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """A run's first status for which ``what`` is true; of one on a cluster. Raises RunError if it ends before."""
+    """A run's first status for which ``what`` is true. Raises RunError if it ends before."""
     while not run.address.exists():
         time.sleep(0.02)  # nothing to wait on before there is a master
     news = -1
