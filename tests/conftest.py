@@ -1,6 +1,7 @@
 """One real Hadoop cluster for all tests that need one, started by the first of them.
 
-Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster.
+Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster; a second HDFS
+may be there for tests that need no YARN.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import pytest
 from tests.clusters import hadoop as hadoop_cluster
 from tests.clusters.hadoop import HadoopCluster
 
-HADOOP, SLURM = {"hadoop", "hdfs_cluster"}, {"cluster", "limited"}
-"""Fixtures that are clusters, or ask for one."""
+SLURM = {"cluster", "limited"}
+"""Fixtures in tests/slurm that are clusters."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & HADOOP:
+        if "hadoop" in fixtures:
             item.add_marker(pytest.mark.xdist_group("hadoop"))
+        elif "hdfs_cluster" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("hdfs"))
         elif fixtures & SLURM and item.path.is_relative_to(Path(__file__).parent / "slurm"):
             item.add_marker(pytest.mark.xdist_group("slurm"))
 
