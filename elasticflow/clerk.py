@@ -44,10 +44,13 @@ class Clerk(Generic[E]):
         while self._answers:
             self._answers.popleft()()
 
-    def close(self, wait_s: float = CLOSE_S) -> None:
-        """Does what was ordered, and nothing more; waits for that, unless the cluster hangs."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Does what was ordered, and nothing more; waits for that, but not for a cluster that hangs.
+
+        wait_s: for so long; None: ``CLOSE_S``.
+        """
         self._orders.put(None)
-        self._thread.join(wait_s)
+        self._thread.join(CLOSE_S if wait_s is None else wait_s)
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:

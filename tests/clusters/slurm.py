@@ -214,6 +214,13 @@ class SlurmCluster:
         """As an administrator does: it saves its state first."""
         self._kill(self._find("slurmctld"), signal.SIGTERM)
 
+    def save(self, job: str, timeout_s: float = 30.0) -> None:
+        """Has the controller save what it knows of jobs, which it does some seconds after a change of one."""
+        since = time.time()
+        self.run("scontrol", "update", f"JobId={job}", "AdminComment=saved")
+        state = self.folder / "state" / "job_state"
+        wait(lambda: state.stat().st_mtime >= since, "jobs are saved", timeout_s, self._story, every_s=0.1)
+
     def kill_controller(self) -> None:
         """With SIGKILL: what it had not saved yet is lost."""
         self._kill(self._find("slurmctld"))

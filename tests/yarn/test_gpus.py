@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_all_users_of_a_host_may_use_the_folder(folder: str) -> None:
 def test_another_user_is_kept_out_of_a_lease_too(
     folder: str, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    for each in (tmp_path, *list(tmp_path.parents)[:2]):
+    for each in (tmp_path, *takewhile(lambda folder: folder.name != "tmp", tmp_path.parents)):
         each.chmod(0o755)
     holder = start(HOLDER, 1, "0")
     assert said(holder) == "0"

@@ -102,6 +102,7 @@ def test_a_servers_node_is_down(run: SlurmRun, undisturbed: str) -> None:
 
 def test_the_controller_is_away_for_a_while(run: SlurmRun, undisturbed: str) -> None:
     node = run.cluster.run("squeue", "-h", "-j", run.jobs()["worker-1"], "-o", "%N").strip()
+    run.cluster.save(run.jobs()["worker-1"])
     run.cluster.kill_controller()
     run.kill("worker-1")
     status = run.wait_until(lambda s: "does not answer" in s["shortage"])

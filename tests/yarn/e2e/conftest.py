@@ -119,10 +119,11 @@ class YarnRun(ClusterRun):
 
 
 @pytest.fixture(scope="package", autouse=True)
-def on_cluster(hadoop: HadoopCluster) -> Iterator[None]:
+def on_cluster(hadoop: HadoopCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PATH", "JAVA_HOME", "HADOOP_CONF_DIR", "HADOOP_USER_NAME"):
             patch.setenv(name, hadoop.environment[name])
+        patch.setenv("SKEIN_CONFIG", str(tmp_path_factory.mktemp("skein")))  # no other cluster's driver
         patch.delenv(MARK, raising=False)
         yield
 
@@ -191,10 +192,12 @@ def skein_client(on_cluster: None) -> Iterator[Any]:
     """A driver of Skein's, for all tests; a process of its own, which Skein would leave to be collected."""
     import skein
 
+    folder = Path(os.environ["SKEIN_CONFIG"])
     driver = [sys.executable, "-m", "skein.cli", "driver"]
     subprocess.run([*driver, "start"], check=True, capture_output=True)
     try:
-        with skein.Client.from_global_driver() as client:
+        address = json.loads((folder / "driver").read_text())["address"]
+        with skein.Client(address=address, security=skein.Security.from_directory(str(folder))) as client:
             yield client
     finally:
         subprocess.run([*driver, "stop"], check=True, capture_output=True)
