@@ -26,6 +26,8 @@ from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
 from elasticflow.work import check_same_work
 
 T = TypeVar("T")
+LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
+"""Not sent, or copied, with a program's folder."""
 STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
 _PR_SET_PDEATHSIG = 1
@@ -51,6 +53,21 @@ def check_begun(run: RunDir) -> None:
     run.config()
     if run.host() is None:
         raise RunError(f"{run.path}: {run.job.name} is gone; is the storage what it was?")
+
+
+def check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
+    """Raises RunError or CheckpointError if a run cannot begin there, or with ``resume`` go on."""
+    try:
+        if resume:
+            check_resume(run, chosen)
+        elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise RunError(
+                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
+                "--run-dir."
+            )
+    except OSError as error:
+        text = error.strerror or error
+        raise RunError(f"{run.path}: cannot be used: {text}; choose another --run-dir.") from error
 
 
 def check_resume(run: RunDir, chosen: Config) -> None:
@@ -87,12 +104,19 @@ def patiently(act: Callable[[], T]) -> T:
 
 
 def masters(
-    run: RunDir, term: int, resume: bool, ended: Callable[[int, str], None] = lambda code, text: None
+    run: RunDir,
+    term: int,
+    resume: bool,
+    patience_s: float,
+    ended: Callable[[int, str], None] = lambda code, text: None,
 ) -> Callable[[bool], int]:
-    """For a supervisor: a run's masters of this term. ended: is told the run's exit code, and why."""
+    """For a supervisor: a run's masters of this term. ended: is told the run's exit code, and why.
+
+    patience_s: for so long masters follow each other that cannot begin since the storage fails.
+    """
     with one_thread():
         from elasticflow.master.server import serve
-    failing = Failing(Config().storage_patience_s)
+    failing = Failing(patience_s)
 
     def master(again: bool) -> int:
         end_with_parent(signal.SIGKILL)  # the next supervisor's master must be the only one

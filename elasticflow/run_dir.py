@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,10 +76,17 @@ def replace(path: RunPath, data: bytes) -> None:
     temporary.replace(path)
 
 
-def last_line(path: RunPath, but_for: str = "\0") -> str:
+def remove_tree(path: RunPath) -> None:
+    """Removes a folder with all it holds, as far as that can be done."""
+    if isinstance(path, HdfsPath):
+        with contextlib.suppress(OSError):
+            path.remove_tree()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def last_line(path: Path, but_for: str = "\0") -> str:
     """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
-    if isinstance(path, HdfsPath):  # logs are not there
-        return "(none)"
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
         lines = log.read().decode(errors="replace").splitlines()

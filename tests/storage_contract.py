@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -141,6 +142,10 @@ def test_what_a_killed_writer_left_is_unseen_and_swept(storage, raw):
     write(storage, "a/b", b"whole")
     writing = storage.create("a/c")
     writing.__enter__().write(b"half" * 100_000)  # and nothing more is heard of it
+    soon = time.monotonic() + 10
+    while len(raw(storage, "a")) < 2:  # it is another process that begins the file
+        assert time.monotonic() < soon
+        time.sleep(0.01)
     assert storage.list("a") == ["b"]
     storage.sweep("a")
     storage.sweep("nothing")

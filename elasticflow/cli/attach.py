@@ -11,7 +11,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import NoMaster, how_it_ended, is_alive, presence_of, wait_for_master
+from elasticflow.presence import NoMaster, how_it_ended, presence_of, wait_for_master
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -22,8 +22,9 @@ def attach(arguments: argparse.Namespace) -> int:
     """Shows the run until it is over, and returns its exit code. Ctrl-C only looks away: 130."""
     run = find_run(arguments.run)
     run.config()
-    if not is_alive(run):
-        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence_of(run))}.")
+    presence = presence_of(run)
+    if not presence.is_alive():
+        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
     return attach_to(run)
 
 

@@ -11,7 +11,7 @@ from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.layout import Rule
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import RunDir, remove_tree
 from elasticflow.storage import Storage, storage_of
 
 
@@ -90,18 +90,23 @@ def digest(arguments: argparse.Namespace) -> int:
 
 def copy(arguments: argparse.Namespace) -> int:
     """Makes a run of its own, elsewhere, that goes on from a checkpoint."""
-    source, run = _storage(arguments.dir), RunDir(arguments.to)
+    before, run = find_run(arguments.dir), RunDir(arguments.to)
+    settings, source = before.config(), before.storage()
     manifest = _manifest(source, arguments.dir, arguments.step)
-    settings = find_run(arguments.dir).config()
     try:
         if run.path.exists():
             raise RunError(f"{run.path}: is there already; name a folder, or a URL, that is not.")
-        run.create(msgspec.structs.replace(settings, run_dir=str(run.path)))
+        run.path.mkdir(parents=True)  # fails if somebody else has just made it
+        try:
+            run.create(msgspec.structs.replace(settings, run_dir=str(run.path)))
+            checkpoint.copy(source, manifest, run.storage())
+            if problems := checkpoint.verify(run.storage(), manifest.step):
+                raise CheckpointError(f"{run.path}: what was copied is damaged: {'; '.join(problems)}.")
+        except BaseException:
+            remove_tree(run.path)
+            raise
     except OSError as error:
         raise RunError(f"{run.path}: cannot be written: {error}.") from error
-    checkpoint.copy(source, manifest, run.storage())
-    if problems := checkpoint.verify(run.storage(), manifest.step):
-        raise CheckpointError(f"{run.path}: what was copied is damaged: {'; '.join(problems)}.")
     print(f"step {manifest.step}: {run.path}")
     return 0
 

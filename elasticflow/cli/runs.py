@@ -20,26 +20,31 @@ from elasticflow.cli.watching import faults_line, read_report
 from elasticflow.dates import span
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
-from elasticflow.presence import how_it_ended, is_alive, presence_of, wait_for_master, wait_until_over
+from elasticflow.presence import (
+    Presence,
+    how_it_ended,
+    is_alive,
+    presence_of,
+    wait_for_master,
+    wait_until_over,
+)
 from elasticflow.run_dir import RunDir
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
     run = find_run(arguments.run)
-    if not is_alive(run):
+    presence = presence_of(run)
+    if not presence.is_alive():
         if run.report.exists():
             report = run.report.read_bytes()
             print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
             return 0
         if run.settings.exists() and arguments.json:
-            print(
-                _as_json(
-                    {"state": "killed", "text": f"this run is over{how_it_ended(run, presence_of(run))}"}
-                )
-            )
+            how = how_it_ended(run, presence)
+            print(_as_json({"state": "killed", "text": f"this run is over{how}"}))
             return 0
-    if (waits := _waits_for(run)) and not arguments.watch:
+    if (waits := _waits_for(run, presence)) and not arguments.watch:
         print(_as_json({"state": "waiting", "text": waits}) if arguments.json else f"{run.path}: {waits}")
         return 0
     if waits:
@@ -53,9 +58,8 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _waits_for(run: RunDir) -> str:
+def _waits_for(run: RunDir, presence: Presence) -> str:
     """What a run waits for that has no place yet, or none just now; "" if it has."""
-    presence = presence_of(run)
     return presence.waits_for() if run.host() and presence.is_alive() and not presence.has_master() else ""
 
 

@@ -389,8 +389,7 @@ class Story:
         schedule, rate = self._memory.schedule, self._records_per_s()
         if not rate or schedule is None:
             return None
-        step = max(self._memory.start_step, self._steps_before(self._memory.version))
-        return max(0, schedule.num_records * schedule.epochs - _covered(schedule, step)) / rate
+        return max(0, schedule.num_records * schedule.epochs - _covered(schedule, self._step)) / rate
 
     def status(
         self,

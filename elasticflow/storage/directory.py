@@ -9,12 +9,11 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
-from elasticflow.errors import ConfigError
+from elasticflow.storage.names import TEMPORARY, check_name
 
-_TEMPORARY = ".partial"
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -43,7 +42,7 @@ class DirectoryStorage:
                 self._make_durable(path.parent)  # an earlier try may have failed to, as its very last act
                 raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced", str(path))
             self._make_folder(path.parent)
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
             try:
                 with open(temporary, "x+b") as file:
                     yield file
@@ -74,7 +73,7 @@ class DirectoryStorage:
     def list(self, folder: str = "") -> list[str]:
         path = self._path(folder) if folder else self.root
         try:
-            return sorted(name for name in os.listdir(path) if not name.endswith(_TEMPORARY))
+            return sorted(name for name in os.listdir(path) if not name.endswith(TEMPORARY))
         except _ABSENT:
             self._check_root()
             return []
@@ -94,19 +93,15 @@ class DirectoryStorage:
         path = self._path(folder)
         try:
             for name in os.listdir(path):
-                if name.endswith(_TEMPORARY):
+                if name.endswith(TEMPORARY):
                     os.unlink(path / name)
         except FileNotFoundError:
             self._check_root()
 
     def _path(self, name: str) -> Path:
-        """Where ``name`` lies. Raises ConfigError if that is not below the root, or kept for temporaries."""
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise ConfigError(f"name {name!r} leaves the storage's folder. Use a relative name without '..'.")
-        if name == "." or str(pure) != name or "\0" in name or name.endswith(_TEMPORARY):
-            raise ConfigError(f"name {name!r} is no file's name. Use one such as 'folder/file.h5'.")
-        return self.root / pure
+        """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
+        check_name(name)
+        return self.root / name
 
     def _check_root(self) -> None:
         """Raises OSError (ESTALE) if the root is gone."""

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from elasticflow.errors import ConfigError
 from elasticflow.storage.datanode import Writing
+from elasticflow.storage.names import TEMPORARY, check_name
 from elasticflow.storage.urls import split
-from elasticflow.storage.webhdfs import PATIENCE_S, TEMPORARY, WebHdfs
+from elasticflow.storage.webhdfs import PATIENCE_S, WebHdfs
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
@@ -85,12 +85,8 @@ class HdfsStorage:
                 self._client.remove(one.path)
 
     def _path(self, name: str) -> str:
-        """Where ``name`` lies. Raises ConfigError if that is not below the root, or kept for temporaries."""
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise ConfigError(f"name {name!r} leaves the storage's folder. Use a relative name without '..'.")
-        if name == "." or str(pure) != name or "\0" in name or name.endswith(TEMPORARY):
-            raise ConfigError(f"name {name!r} is no file's name. Use one such as 'folder/file.h5'.")
+        """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
+        check_name(name)
         return posixpath.join(self.root, name)
 
     def _check_root(self) -> None:

@@ -24,6 +24,7 @@ from elasticflow.errors import ConfigError
 from elasticflow.hadoop import HadoopConf
 from elasticflow.retry import Backoff
 from elasticflow.storage.datanode import DataNode, Reading, Writing, certificates
+from elasticflow.storage.names import TEMPORARY
 from elasticflow.storage.range_file import RangeFile
 from elasticflow.storage.refusals import Passing, reason, refusal
 from elasticflow.storage.tokens import delegation_token
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TEMPORARY = ".partial"
 PATIENCE_S = 30.0
 CONNECT_S = 5.0
 ANSWER_S = 20.0

@@ -43,7 +43,7 @@ def lead(arguments: argparse.Namespace) -> int:
     again = run.journal.exists()
     term = patiently(lambda: claim(run.storage()))
     patiently(lambda: _sign(run, settings, job_id))
-    master = masters(run, term, arguments.resume)
+    master = masters(run, term, arguments.resume, settings.storage_patience_s)
 
     def clear() -> None:
         """Not what the next leader will go on with."""

@@ -12,7 +12,7 @@ import msgspec
 from elasticflow.cli.folders import new_folder
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import begin, check_resume
+from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish, replace
 from elasticflow.settings import MemberSettings
 from elasticflow_slurm import index
@@ -24,8 +24,6 @@ from elasticflow_slurm.scripts import directives, job_name, leader_script, worke
 
 _ASKED = ("gres", "cpus-per-task", "mem")
 """Options that a place may refuse."""
-LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
-"""Not shipped with a program's folder."""
 
 
 def dry_run(chosen: Config, resume: bool) -> str:
@@ -48,7 +46,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     slurm, chosen = read(chosen.slurm), _placed(chosen)
     client = choose(os.environ)
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
-    _check_folder(run, chosen, resume)
+    check_folder(run, chosen, resume)
     folder = _Folder(run)
     before = run.host()
     try:
@@ -81,20 +79,6 @@ def _withdraw(client: SlurmClient, run: str) -> None:
     """Ends all jobs of a run: the leader's too, which SLURM may have taken, or queued again, unheard."""
     with contextlib.suppress(SlurmError):
         cancel_jobs(client, run)
-
-
-def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
-    try:
-        if resume:
-            check_resume(run, chosen)
-        elif run.folder.exists() and any(run.folder.iterdir()):
-            raise RunError(
-                f"{run.folder}: is not empty; go on with a run that is in it by --resume, or choose another "
-                "--run-dir."
-            )
-    except OSError as error:
-        text = f"{run.folder}: cannot be used: {error.strerror}; choose another --run-dir."
-        raise RunError(text) from error
 
 
 def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:

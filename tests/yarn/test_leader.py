@@ -71,7 +71,7 @@ def masters(monkeypatch: pytest.MonkeyPatch) -> Ends:
         def run(self, again: bool) -> int:
             return int(self._master(again))
 
-    def masters(run: RunDir, term: int, resume: bool, ended: Any) -> Any:
+    def masters(run: RunDir, term: int, resume: bool, patience_s: float, ended: Any) -> Any:
         def master(again: bool) -> int:
             code, text = ends.pop(0)
             if text:

@@ -91,7 +91,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
             if newest(run.storage()) == term:
                 run.address.unlink(missing_ok=True)
 
-    master = masters(run, term, arguments.resume, ended)
+    master = masters(run, term, arguments.resume, settings.storage_patience_s, ended)
     gc.freeze()
     code = Supervisor(master, clear).run(again)
     return code, _words(run, application, code)

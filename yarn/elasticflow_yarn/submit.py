@@ -21,7 +21,7 @@ import msgspec
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.hadoop import HadoopConf
-from elasticflow.leading import begin, check_resume
+from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run_dir import UNKNOWN, Job, RunDir, last_line, publish, replace
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
@@ -32,8 +32,6 @@ from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
 from elasticflow_yarn.spec import application_name, as_yaml, specification
 
-LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
-"""Not sent with a program's folder; nor is any virtual environment."""
 LARGE_BYTES = 200 << 20
 """A program's folder that is larger than this holds more than a program."""
 ARCHIVE = f"{PROGRAM}.tar.gz"
@@ -77,7 +75,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
     with _driver() as driver:  # takes seconds, while the rest is looked at
         folder = _Folder(run)
         if chosen.run_dir:
-            _check_folder(run, chosen, resume)
+            check_folder(run, chosen, resume)
         preflight.check_cluster(ResourceManager.of(), chosen, yarn)
         _check_data(chosen.data)
         program = "" if _is_inside(chosen) else chosen.program
@@ -208,19 +206,6 @@ def _check_data(pattern: str) -> None:
 
 
 # --- the run's folder -----------------------------------------------------------------------------
-
-
-def _check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
-    try:
-        if resume:
-            check_resume(run, chosen)
-        elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise RunError(
-                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
-                "--run-dir."
-            )
-    except OSError as error:
-        raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
 
 
 def _made(folder: _Folder, chosen: Config) -> _Folder:

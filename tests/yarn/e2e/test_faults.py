@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.e2e.conftest import cli
+
 from .conftest import YarnRun, ready
 
 Submit = Callable[..., YarnRun]
@@ -69,14 +71,14 @@ def test_the_application_masters_java_is_killed(run: YarnRun, undisturbed: str) 
 
 def test_a_node_is_lost_under_a_worker(run: YarnRun, undisturbed: str) -> None:
     """Its containers live on: who is in them leaves, and is not waited for."""
+    assert cli("scale", run.application, 3).returncode == 0  # so they are on two nodes: each has two GPUs
+    status = run.wait_until(lambda s: len(ready(s)) == 3)
     masters = run.container_of(run.pid("master")).node
-    nodes = {name: run.container_of(run.pid(name)).node for name in ("worker-1", "worker-2", "server-0")}
-    name, node = next((each for each in nodes.items() if each[1] != masters), ("", ""))
-    if not node:
-        pytest.skip("all is on one node")
+    nodes = {run.container_of(worker["pid"]).node for worker in status["workers"]}
+    node = min(nodes - {masters})
     run.cluster.kill(node)
     run.wait_until(lambda s: any("lost" in fault["text"] for fault in s["faults"]))
-    run.wait_until(lambda s: len(ready(s)) == 2 and not s["regrouping"])
+    run.wait_until(lambda s: len(ready(s)) == 3 and not s["regrouping"])
     run.cluster.start_daemon(node)
     ends_well(run, undisturbed)
 
