@@ -156,17 +156,20 @@ def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:
 class Vector:
     """One whole state (or gradient) vector: one aligned flat array per group.
 
-    ``groups[i]`` has ``layout.groups[i].size`` elements; it starts as zeros.
+    ``groups[i]`` has ``layout.groups[i].size`` elements. memory: ``layout.num_bytes`` bytes, aligned, where
+    they lie one after the other, as they are; without it they are zeros.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None) -> None:
         self.layout = layout
+        if memory is None:
+            memory = aligned_empty(layout.num_bytes)
+            memory.fill(0)
         self.groups: list[Array] = []
         for group in layout.groups:
-            dtype = np.dtype(group.dtype)
-            flat = aligned_empty(group.size * dtype.itemsize).view(dtype)
-            flat.fill(0)
-            self.groups.append(flat)
+            num_bytes = group.size * np.dtype(group.dtype).itemsize
+            self.groups.append(memory[:num_bytes].view(group.dtype))
+            memory = memory[num_bytes:]
 
     def tensors(self, entries: Sequence[Entry]) -> list[Array]:
         """Views of several tensors, each in its own shape."""

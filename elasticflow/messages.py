@@ -19,15 +19,16 @@ costs time, not the model: what nobody does is overdue and gets done.
 
 Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
 
-    worker -> server   Hello, Pull, Push, Initial        server -> worker   Welcome, Version, Compute,
-                                                                            Gone, Uninitialised
+    worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute,
+                       Lend, Mapped                                         Gone, Uninitialised, Lend, Mapped
     server -> server   Hello, Fetch, Keep                and back           Welcome, Kept, State
     server -> leader   Hello, Norms, Safe                and back           Welcome, Clip, AllSafe
 
 A connection belongs to one generation of the servers, which its Hello names; it ends with it, so nothing
 that was sent in one can act in another. A push names (tick, parcel, node): a second one is the same bits
 and is dropped, a missing one is computed again by somebody else. Who asks for a version waits for it,
-or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to.
+or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to. Memory that is lent
+(Lend) and never mapped is not used: arrays then travel in frames.
 """
 
 from __future__ import annotations
@@ -406,7 +407,8 @@ class Push(_Compact, frozen=True):
     empty: the node's slices hold no records, no arrays follow. lr: the program's learning rate for
     this step, if it has one. cut, snapshot, finish: what the leading server ordered for this tick.
     slice_s: seconds a slice took. pull: this is the worker's last node (its other parcels follow), and
-    it wants the next version.
+    it wants the next version. lent: the number of the vector of the worker's in which the arrays lie, if
+    they do not follow.
     """
 
     tick: int
@@ -420,6 +422,7 @@ class Push(_Compact, frozen=True):
     finish: bool = False
     slice_s: float = 0.0
     pull: bool = False
+    lent: int = -1
 
 
 class Initial(_Compact, frozen=True):
@@ -433,6 +436,8 @@ class Version(_Compact, frozen=True):
 
     From the leading server also what governs the tick that starts from this version: the plan, and
     whether a checkpoint is cut, a snapshot taken, or the run finishes, after it.
+    lent: for each array the number of the server's block in which it lies and its first byte there, or
+    (-1, 0) if it follows; empty if all follow.
     """
 
     version: int
@@ -442,6 +447,27 @@ class Version(_Compact, frozen=True):
     cut: bool = False
     snapshot: bool = False
     finish: bool = False
+    lent: tuple[tuple[int, int], ...] = ()
+
+
+class Lend(_Compact, frozen=True):
+    """Memory of the sender's, for whoever is on its host: see ``elasticflow_ps.loans``.
+
+    fd: its descriptor in process ``pid``. num_bytes: all of it, of which ``secret`` comes first.
+    """
+
+    number: int
+    host: str
+    pid: int
+    fd: int
+    num_bytes: int
+    secret: bytes
+
+
+class Mapped(_Compact, frozen=True):
+    """The sender has mapped the memory that it was lent under this number: arrays may lie there."""
+
+    number: int
 
 
 class Gone(_Compact, frozen=True):
@@ -518,8 +544,10 @@ class AllSafe(_Compact, frozen=True):
     version: int
 
 
-ToServer: TypeAlias = Hello | Pull | Push | Initial | Norms | Fetch | Keep | Safe
-FromServer: TypeAlias = Welcome | Version | Compute | Gone | Uninitialised | Clip | State | Kept | AllSafe
+ToServer: TypeAlias = Hello | Pull | Push | Initial | Lend | Mapped | Norms | Fetch | Keep | Safe
+FromServer: TypeAlias = (
+    Welcome | Version | Compute | Gone | Uninitialised | Lend | Mapped | Clip | State | Kept | AllSafe
+)  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()
 encode = encoder.encode

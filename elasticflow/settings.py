@@ -30,6 +30,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     lost_s: float
     storage_patience_s: float = 300.0
     encrypt_data: bool
+    shared_memory: bool = True
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
@@ -72,6 +73,7 @@ _SAME = (
     "lost_s",
     "storage_patience_s",
     "encrypt_data",
+    "shared_memory",
     "timeline",
 )
 """Settings that a run and its members have in common."""

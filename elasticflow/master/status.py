@@ -237,11 +237,6 @@ class Story:
         here = {worker.name for worker in workers}
         for name in [name for name in memory.usage if name not in here][: len(memory.usage) - MOST_USAGES]:
             memory.gone = _sum([memory.gone, memory.usage.pop(name)])
-        num_ready = sum(worker.state.value == "ready" for worker in workers)
-        if num_ready != memory.num_ready:
-            memory.num_ready = num_ready
-            while len(self._steps) > 1:  # so many have another speed
-                self._steps.popleft()
         if memory.num_ready >= state.target:
             memory.faults.manned(self._time_s())
 
@@ -267,6 +262,10 @@ class Story:
         memory = self._memory
         memory.schedule = state.schedule or memory.schedule
         memory.quarantined = tuple(each.row for each in state.excluded)
+        if state.num_ready != memory.num_ready:
+            memory.num_ready = state.num_ready
+            while len(self._steps) > 1:  # so many have another speed
+                self._steps.popleft()
         faults, time_s = memory.faults, self._time_s()
         known = {fault.member: fault for fault in faults.open("storage")}
         for name in known.keys() - state.troubles.keys():

@@ -1,39 +1,67 @@
-"""Memory for arrays that stay, in huge pages: their first use costs a tenth of that of small ones."""
+"""Memory for arrays that stay: in blocks that can be lent, or else in huge pages."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from elasticflow.layout import ALIGN_BYTES, aligned_empty
+from elasticflow_ps.loans import Block, Bytes
 
 BLOCK_BYTES = 64 << 20
+MOST_BLOCK_BYTES = 1 << 30
 HUGE_PAGE_BYTES = 2 << 20
-SMALL_BYTES = 256 << 10
-"""Below this an array is allocated alone: a small model shall not take a huge page."""
+SMALL_BYTES = 64 << 10
+"""Below this an array is allocated alone: it is sent as it is wherever the receiver may be."""
+
+
+class Place(NamedTuple):
+    """Where an array lies in memory that can be lent: its first byte in a block."""
+
+    block: Block
+    start: int
 
 
 class Arena:
-    """Hands out arrays one after the other; a block is given back once nobody holds any of its arrays."""
+    """Hands out arrays one after the other; a block is given back once nobody holds any of its arrays.
 
-    def __init__(self) -> None:
-        self._rest: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+    lends: whether the blocks can be lent. Those of others are huge pages, where the system has them.
+    """
 
-    def empty(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """An uninitialised array of bytes whose address is a multiple of ``ALIGN_BYTES``."""
+    def __init__(self, *, lends: bool = False) -> None:
+        self._lends = lends
+        self._block: Block | None = None
+        self._rest: Bytes = np.empty(0, np.uint8)
+        self._size = 0
+        self._next_bytes = BLOCK_BYTES
+
+    def empty(self, num_bytes: int) -> tuple[Bytes, Place | None]:
+        """An array of arbitrary bytes whose address is a multiple of ``ALIGN_BYTES``, and its place."""
         if num_bytes < SMALL_BYTES:
-            return aligned_empty(num_bytes)
+            return aligned_empty(num_bytes), None
         if num_bytes > len(self._rest):
-            self._rest = _block(max(num_bytes, BLOCK_BYTES))
+            self._begin_block(max(num_bytes, self._next_bytes))
+        place = Place(self._block, self._size - len(self._rest)) if self._block else None
         array = self._rest[:num_bytes]
         self._rest = self._rest[num_bytes + -num_bytes % ALIGN_BYTES :]
-        return array
+        return array, place
+
+    def _begin_block(self, num_bytes: int) -> None:
+        """Each as large as all before, so that even a large model takes few descriptors."""
+        if self._lends:
+            self._block = Block(num_bytes)
+            self._rest = self._block.memory
+        else:
+            self._rest = _huge_pages(num_bytes)
+        self._size = len(self._rest)
+        self._next_bytes = min(MOST_BLOCK_BYTES, self._next_bytes * 2)
 
 
-def _block(num_bytes: int) -> npt.NDArray[np.uint8]:
+def _huge_pages(num_bytes: int) -> Bytes:
+    """Their first use costs a tenth of that of small ones."""
     memory = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import zmq
@@ -13,6 +16,8 @@ from elasticflow.messages import (
     Assignment,
     FromServer,
     Initial,
+    Lend,
+    Mapped,
     Pull,
     Push,
     ServerInfo,
@@ -24,33 +29,73 @@ from elasticflow.slices import Node
 from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
 from elasticflow.transport import Context, DataLink
 from elasticflow_ps import client_state as cs
+from elasticflow_ps.loans import Block, Bytes, borrow
+from elasticflow_ps.neighbours import FRAME
 from elasticflow_ps.parcels import Parcel, parcels_of
+from elasticflow_ps.store import Tracker
 
-Frames = list[memoryview]
+Arrays = list[Bytes]
 
 
 class _Server:
-    """One server, as this worker sees it."""
+    """One server, as this worker sees it.
+
+    mapped: the numbers of this worker's vectors that it reads where they lie.
+    """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
         self.name, self.link = info.name, link
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
+        self.mapped: set[int] = set()
         self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
+        self._blocks: dict[int, Bytes] = {}
 
-    def checked(self, message: FromServer, frames: Frames) -> Frames | None:
-        """The frames, if they are what this message needs."""
+    def borrow(self, lend: Lend) -> None:
+        """Maps a block of the server's, if it is of this host."""
+        with suppress(OSError):
+            self._blocks[lend.number] = borrow(lend, writable=False)
+            self.link.send(Mapped(number=lend.number))
+
+    def arrays(self, message: FromServer, frames: Sequence[memoryview]) -> Arrays | None:
+        """What came with a message, as bytes; None if that is not what it needs."""
         if not isinstance(message, Version) or message.same:
-            return None if frames else frames
-        known = 0 <= message.parcel < len(self.parcels)
-        return frames if known and [f.nbytes for f in frames] == self._sizes[message.parcel] else None
+            return None if frames else []
+        if not 0 <= message.parcel < len(self.parcels):
+            return None
+        sizes = self._sizes[message.parcel]
+        rest = iter(frames)
+        places = message.lent or [FRAME] * len(frames)
+        try:
+            arrays = [
+                np.frombuffer(next(rest), np.uint8) if place == FRAME else self._lent(*place, size)
+                for place, size in zip(places, sizes, strict=True)
+            ]
+        except (KeyError, StopIteration, ValueError):
+            return None
+        return arrays if [array.nbytes for array in arrays] == sizes and not any(True for _ in rest) else None
+
+    def _lent(self, block: int, start: int, num_bytes: int) -> Bytes:
+        return self._blocks[block][start : start + num_bytes]
+
+
+class _Adopted:
+    """A ``Tracker``: what was pushed for a tick is used up when the next version is there."""
+
+    def __init__(self, client: cs.ClientState, tick: int) -> None:
+        self._client, self._tick = client, tick
+
+    @property
+    def done(self) -> bool:
+        return self._client.held > self._tick
 
 
 class ParameterServers(Strategy):
     """Pushes sums of gradients to the servers that hold their chunks, and pulls versions.
 
     The last push to each server of a tick asks for the next version, which saves a message. Servers
-    without chunks only stand by, and are left alone.
+    without chunks only stand by, and are left alone. With those of its own host a worker exchanges arrays
+    through memory: see ``elasticflow_ps.neighbours``.
     """
 
     def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
@@ -59,7 +104,10 @@ class ParameterServers(Strategy):
         self._state = state
         self._wake_fd = wake_fd
         self._spares: list[Vector] = []
-        self._sending: deque[tuple[Vector, list[zmq.MessageTracker]]] = deque()
+        self._sending: deque[tuple[Vector, list[Tracker]]] = deque()
+        self._lends = settings.shared_memory
+        self._blocks: WeakKeyDictionary[Vector, Block] = WeakKeyDictionary()
+        """Where vectors lie that servers may read."""
         self._context: Context = zmq.Context()
         self._servers: list[_Server] = []
         self._poller = self._new_poller()
@@ -95,7 +143,7 @@ class ParameterServers(Strategy):
         servers, self._servers = self._servers, []
         for server in servers:
             server.link.close(linger_ms=0)
-        self._sending.clear()  # ZeroMQ may hold on to these for a while; nobody has to wait for it
+        self._sending.clear()  # who still sends or reads these may; they are not filled again
         self._poller = self._new_poller()
 
     def _new_poller(self) -> zmq.Poller:
@@ -127,11 +175,16 @@ class ParameterServers(Strategy):
         """Takes in what has come from a server, up to the first thing that matters to the worker."""
         while received := server.link.receive():
             message, frames = received
-            event = self._handle(cs.ReceivedEvent(number, message, server.checked(message, frames)))
-            if event:
+            if isinstance(message, Lend):
+                server.borrow(message)
+            elif isinstance(message, Mapped):
+                server.mapped.add(message.number)
+            elif event := self._handle(cs.ReceivedEvent(number, message, server.arrays(message, frames))):
                 return event
         if server.link.greeted and not server.greeted:
             server.greeted = True
+            for block in self._blocks.values():
+                server.link.send(block.lend())
             self._handle(cs.GreetedEvent(number))
         return None
 
@@ -162,10 +215,10 @@ class ParameterServers(Strategy):
         return None
 
     def _adopt(self, action: cs.AdoptAction) -> Position:
-        for server, frames in zip(self._servers, action.frames, strict=True):
+        for server, arrays in zip(self._servers, action.frames, strict=True):
             for parcel in server.parcels:
-                for span, frame in zip(parcel.state, frames[parcel.number], strict=False):  # none: the same
-                    np.copyto(span.view(self._state), np.frombuffer(frame, span.dtype))
+                for span, array in zip(parcel.state, arrays[parcel.number], strict=False):  # none: the same
+                    np.copyto(span.view(self._state), array.view(span.dtype))
         orders = action.orders
         return Position(
             version=action.version,
@@ -180,7 +233,18 @@ class ParameterServers(Strategy):
     def spare(self) -> Vector:
         while self._sending and all(tracker.done for tracker in self._sending[0][1]):
             self._spares.append(self._sending.popleft()[0])
-        return self._spares.pop() if self._spares else Vector(self._layout)
+        return self._spares.pop() if self._spares else self._new_vector()
+
+    def _new_vector(self) -> Vector:
+        if not self._lends:
+            return Vector(self._layout)
+        block = Block(self._layout.num_bytes)
+        vector = Vector(self._layout, block.memory)
+        self._blocks[vector] = block
+        for server in self._servers:
+            if server.greeted:
+                server.link.send(block.lend())
+        return vector
 
     def give_back(self, vector: Vector) -> None:
         self._spares.append(vector)
@@ -196,8 +260,10 @@ class ParameterServers(Strategy):
         last: bool,
     ) -> None:
         kind = self._schedule.at(position.version).kind
-        trackers: list[zmq.MessageTracker] = []
+        trackers: list[Tracker] = [_Adopted(self._client, position.version)]
+        block = self._blocks.get(total) if total else None
         for server in self._servers:
+            lent = block.number if block and block.number in server.mapped else -1
             for parcel in server.parcels:
                 push = Push(
                     tick=position.version,
@@ -211,8 +277,10 @@ class ParameterServers(Strategy):
                     finish=position.finish,
                     slice_s=slice_s,
                     pull=last and parcel is server.parcels[0],
+                    lent=lent,
                 )
-                tracker = server.link.send(push, [] if total is None else parcel.views(total, kind))
+                arrays = parcel.views(total, kind) if total and lent < 0 else []
+                tracker = server.link.send(push, arrays)
                 if tracker:
                     trackers.append(tracker)
         if total is not None:

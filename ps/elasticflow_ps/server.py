@@ -44,7 +44,9 @@ from elasticflow.messages import (
     Keep,
     Kept,
     Leaving,
+    Lend,
     Lost,
+    Mapped,
     Norms,
     Offer,
     Plan,
@@ -73,6 +75,7 @@ from elasticflow.transport import (
 )  # fmt: skip
 from elasticflow_ps import state as st
 from elasticflow_ps.keeping import Keeping
+from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.optimizers import Kernel, kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
@@ -97,10 +100,10 @@ class Master(Protocol):
 
 
 class _Generation:
-    """What follows from an Assignment for one of the servers in it."""
+    """What follows from an Assignment for one of the servers in it. lends: see ``Store``."""
 
-    def __init__(self, assignment: Assignment, name: str) -> None:
-        self.assignment = assignment
+    def __init__(self, assignment: Assignment, name: str, *, lends: bool) -> None:
+        self.assignment, self._lends = assignment, lends
         infos, spec = assignment.servers, assignment.spec
         self.place = [info.name for info in infos].index(name)
         self.info = infos[self.place]
@@ -124,7 +127,7 @@ class _Generation:
 
     def new_store(self) -> Store:
         """With slots as they are before the first update, and without values."""
-        return Store(self.parcels[self.place], self.kernel)
+        return Store(self.parcels[self.place], self.kernel, lends=self._lends)
 
 
 class ParameterServer:
@@ -150,6 +153,7 @@ class ParameterServer:
             endpoint=f"tcp://{settings.host}:{listener.port}",
         )
         self._ways = Ways(settings, keys, context, listener)
+        self._neighbours = Neighbours(self._ways)
         self._keeping = Keeping(self._ways)
         self._parts = Parts(self.name, storage, settings.storage_patience_s, master.send)
         self._evaluations: Evaluations = {}
@@ -319,11 +323,12 @@ class ParameterServer:
         if assignment.generation <= self._generation or assignment.generation < self._halted:
             return
         self._stop()
-        self._now = now = _Generation(assignment, self.name)
+        self._now = now = _Generation(assignment, self.name, lends=self._settings.shared_memory)
         self._generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
         self._lost.clear()
         self._parts.enter(self._generation)
         self._ways.enter(self._generation)
+        self._neighbours.enter(now.layout)
         self._keeping.enter(now.row, now.shapes, now.start, assignment.snapshot_s)
         self._ways.connect(now.linked)
         live, self._live = self._live, None
@@ -389,6 +394,7 @@ class ParameterServer:
             store,
             start,
             ways=self._ways,
+            neighbours=self._neighbours,
             snapshots=self._keeping.snapshots,
             evaluations=self._evaluations,
             norm_chunks=norm_chunks_of(now.assignment, now.layout),
@@ -436,12 +442,15 @@ class ParameterServer:
             self._serving.opened(name)
         elif self._serving:
             self._serving.closed(name)
+            self._neighbours.closed(name)
             if self._now.row.leads:
                 self._master.send(Lost(name=self.name, member=name))
 
     def _receive(self, name: str, message: ToServer, frames: list[memoryview]) -> None:
         if isinstance(message, (Keep, Safe, Fetch)):
             self._keeping.receive(name, message, frames)
+        elif isinstance(message, (Lend, Mapped)):
+            self._neighbours.receive(name, message)
         elif isinstance(message, Norms) and self._serving:
             self._serving.take_norms(name, message)
         elif isinstance(message, (Push, Pull, Initial)) and self._serving:

@@ -27,6 +27,7 @@ from elasticflow.messages import (
 )  # fmt: skip
 from elasticflow.schedule import Kind
 from elasticflow_ps import state as st
+from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
 from elasticflow_ps.stalls import Stalls
@@ -56,6 +57,7 @@ class Serving:
         start: int | None,
         *,
         ways: Ways,
+        neighbours: Neighbours,
         snapshots: Snapshots,
         evaluations: Evaluations,
         norm_chunks: dict[str, frozenset[int]],
@@ -65,7 +67,7 @@ class Serving:
         self.dropped = 0
         self._generation = assignment.generation
         self._schedule, self._optimizer = assignment.schedule, assignment.spec.optimizer
-        self._row, self._store, self._ways = row, store, ways
+        self._row, self._store, self._ways, self._neighbours = row, store, ways, neighbours
         self._parcels = store.parcels
         self._made, self._send = made, send
         self._norm_chunks = norm_chunks
@@ -120,8 +122,11 @@ class Serving:
     def receive(self, worker: str, message: Push | Pull | Initial, frames: list[memoryview]) -> None:
         """A worker's message. Raises ProtocolError if it makes no sense."""
         if isinstance(message, Push):
-            self._handle(st.PushEvent(worker, message, self._pushed(message, frames)))
+            value = self._pushed(worker, message, frames)
+            self._neighbours.adopted(worker, message.tick)
+            self._handle(st.PushEvent(worker, message, value))
         elif isinstance(message, Pull):
+            self._neighbours.adopted(worker, message.have)
             self._handle(st.PullEvent(worker, message))
         else:
             values = parse(self._parcel(message.parcel).state, frames)
@@ -132,12 +137,16 @@ class Serving:
             raise ProtocolError(f"there is no parcel {number}")
         return self._parcels[number]
 
-    def _pushed(self, push: Push, frames: list[memoryview]) -> Sum | None:
+    def _pushed(self, worker: str, push: Push, frames: list[memoryview]) -> Sum | None:
         parcel = self._parcel(push.parcel)
         if not 0 <= push.tick < self._schedule.total_ticks:
             raise ProtocolError(f"there is no tick {push.tick}")
-        spans = () if push.empty else parcel.pushed(self._schedule.at(push.tick).kind)
+        kind = self._schedule.at(push.tick).kind
+        spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
         value = parse(spans, frames)
+        if push.lent >= 0:
+            arrays = self._neighbours.pushed(worker, push.lent, parcel, kind)
+            value = Sum(arrays, [span.rule for span in parcel.pushed(kind)])
         return None if push.empty else value
 
     # --- time ------------------------------------------------------------------------------------
@@ -208,18 +217,24 @@ class Serving:
             self.dropped += 1
 
     def _serve(self, action: st.ServeAction) -> None:
+        worker, version = action.worker, action.version
         parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
+        arrays = [] if action.same else self._store.arrays(version, parcel)
+        lent = self._neighbours.lend(worker, self._store.places(version, parcel)) if arrays else ()
+        if lent:
+            arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]
+            self._store.track(version, parcel, self._neighbours.reading(worker, version))
         message = Version(
-            version=action.version,
+            version=version,
             parcel=action.parcel,
             same=action.same,
             shares=orders.shares,
             cut=orders.cut,
             snapshot=orders.snapshot,
             finish=orders.finish,
+            lent=lent,
         )
-        arrays = [] if action.same else self._store.arrays(action.version, parcel)
-        self._store.track(action.version, parcel, self._ways.answer(action.worker, message, arrays))
+        self._store.track(version, parcel, self._ways.answer(worker, message, arrays))
 
     def _apply(self, action: st.ApplyAction) -> None:
         parcel, root = self._parcels[action.parcel], action.root

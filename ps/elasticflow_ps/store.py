@@ -15,7 +15,7 @@ import numpy as np
 
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Chunk, Rule
-from elasticflow_ps.arena import Arena
+from elasticflow_ps.arena import Arena, Place
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
 
@@ -36,7 +36,7 @@ class Sum:
 
 
 class Tracker(Protocol):
-    """ZeroMQ's word on whether memory that was sent without a copy is free again."""
+    """Whether memory that was sent without a copy, or is read where it lies, is free again."""
 
     @property
     def done(self) -> bool: ...
@@ -47,10 +47,11 @@ class _Slab:
     """A value or a slot of one span.
 
     live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
-    once nothing sends it any more.
+    once nothing sends or reads it any more. place: where it can be read by others, if they can.
     """
 
     array: Array
+    place: Place | None = None
     trackers: list[Tracker] = field(default_factory=list)
     live: bool = True
     holds: int = 0
@@ -113,13 +114,14 @@ class Snapshot:
 class Store:
     """The spans of a server's parcels. ``kernel`` updates those of parameters.
 
-    It allocates what is needed at most at one time, ``num_bytes``, and keeps it.
+    It allocates what is needed at most at one time, ``num_bytes``, and keeps it. lends: in memory that
+    can be lent.
     """
 
-    def __init__(self, parcels: Sequence[Parcel], kernel: Kernel) -> None:
+    def __init__(self, parcels: Sequence[Parcel], kernel: Kernel, *, lends: bool = False) -> None:
         self.parcels = tuple(parcels)
         self.num_bytes = 0
-        self._arena = Arena()
+        self._arena = Arena(lends=lends)
         self._kernel = kernel
         self._versions: dict[int, dict[int, _Slab]] = {}
         self._slots: dict[int, Slabs] = {}
@@ -135,12 +137,13 @@ class Store:
 
     def _new_slab(self, span: Span) -> _Slab:
         loose = self._loose.get((span.num_bytes, span.dtype), [])
-        for place, slab in enumerate(loose):
+        for number, slab in enumerate(loose):
             if slab.sent:
-                del loose[place]
-                return _Slab(slab.array)
+                del loose[number]
+                return _Slab(slab.array, slab.place)
         self.num_bytes += span.num_bytes
-        return _Slab(self._arena.empty(span.num_bytes).view(span.dtype))
+        array, place = self._arena.empty(span.num_bytes)
+        return _Slab(array.view(span.dtype), place)
 
     def recycle(self, slab: _Slab) -> None:
         """Takes a slab back if nobody needs it any more."""
@@ -198,8 +201,13 @@ class Store:
         slabs = self._versions[version]
         return [slabs[span.number].array for span in parcel.state]
 
+    def places(self, version: int, parcel: Parcel) -> list[Place | None]:
+        """Where the arrays of a parcel of a version lie, of those that can be lent."""
+        slabs = self._versions[version]
+        return [slabs[span.number].place for span in parcel.state]
+
     def track(self, version: int, parcel: Parcel, tracker: Tracker | None) -> None:
-        """Notes that a parcel's arrays are being sent until ``tracker`` is done."""
+        """Notes that a parcel's arrays are being sent, or read, until ``tracker`` is done."""
         if tracker is not None:
             for span in parcel.state:
                 self._versions[version][span.number].trackers.append(tracker)

@@ -57,8 +57,7 @@ def test_the_master_is_killed(run: YarnRun, undisturbed: str) -> None:
     """The next one takes its place in the same container, and adopts the others."""
     before = run.cluster.containers(run.application)
     run.kill("master")
-    status = run.wait_until(lambda s: s["master"]["incarnation"] == 2)
-    assert len(ready(status)) == 2, status
+    run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
     assert run.cluster.containers(run.application) == before
     ends_well(run, undisturbed)
 

@@ -1,0 +1,319 @@
+/* The updates of optimizers.py in one pass over memory, and the threads that share a large one.
+
+Bits: elements are only added, subtracted, multiplied and divided, and their square roots and maxima taken, in
+the order in which optimizers.py does it with NumPy. Compiled without fused multiply-adds, each result is the one
+that IEEE 754 prescribes, whatever the width of the vectors, the alignment, or the number of threads.
+
+The second half of this file is compiled twice, for each kind of number: the first half includes it. */
+
+#ifndef REAL
+
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#error "results would not be those of IEEE 754: servers use NumPy instead"
+#endif
+
+/* Code for each width of vectors, of which the dynamic linker chooses when this is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define ANY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ANY_WIDTH
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+/* Arrays are at different addresses, or an update in place, so that nothing is read after it was written. */
+#define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
+
+enum {
+    LINE_BYTES = 64,
+    LARGE_BYTES = 1 << 20,   /* of parameters: they will not stay in cache, and are worth waking threads for */
+    PIECE_BYTES = 128 << 10, /* of parameters: what a thread takes at a time */
+    BLOCK_BYTES = 256,       /* what is worked out before it is written past the caches */
+    AHEAD_BYTES = 1024,      /* so far ahead of it memory is asked for */
+    SUMS = 2048,             /* sums of squares that a thread takes at a time: they fit a level-1 cache */
+};
+
+/* --- threads ------------------------------------------------------------------------------------ */
+
+/* Does the elements start..stop of a job. */
+typedef void Range(const void *job, size_t start, size_t stop);
+
+/* Of one job at a time; ``busy`` is held by who gave it. Where a fork left the threads behind, the caller
+does all the pieces itself. */
+static struct {
+    pthread_mutex_t busy, lock;
+    pthread_cond_t begun, ended;
+    _Atomic long threads;
+    long started;
+    Range *range;
+    const void *job;
+    size_t next, stop, piece, running;
+} pool = {
+    .busy = PTHREAD_MUTEX_INITIALIZER,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .begun = PTHREAD_COND_INITIALIZER,
+    .ended = PTHREAD_COND_INITIALIZER,
+    .threads = 1,
+    .started = 1,
+};
+
+/* Does pieces as long as there are any. With ``lock`` held, but for the work. */
+static void take_pieces(void)
+{
+    while (pool.next < pool.stop) {
+        Range *range = pool.range;
+        const void *job = pool.job;
+        const size_t start = pool.next, stop = pool.stop - start > pool.piece ? start + pool.piece : pool.stop;
+        pool.next = stop;
+        pool.running++;
+        pthread_mutex_unlock(&pool.lock);
+        range(job, start, stop);
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.running == 0 && pool.next == pool.stop)
+            pthread_cond_signal(&pool.ended);
+    }
+}
+
+static void *help(void *number)
+{
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        if ((intptr_t)number < pool.threads)
+            take_pieces();
+        pthread_cond_wait(&pool.begun, &pool.lock);
+    }
+    return NULL;
+}
+
+/* Updates from now on are shared by so many threads, the caller included; or by fewer, if no more could be
+started: returns how many. */
+long set_threads(long threads)
+{
+    pthread_mutex_lock(&pool.lock);
+    for (pthread_t id; pool.started < threads; pool.started++) {
+        if (pthread_create(&id, NULL, help, (void *)(intptr_t)pool.started) != 0)
+            break;
+        pthread_detach(id);
+    }
+    pool.threads = threads < pool.started ? threads : pool.started;
+    pthread_mutex_unlock(&pool.lock);
+    return pool.threads;
+}
+
+/* Does the elements 0..n of a job in pieces, alone if somebody else has the pool. */
+static void share(Range *range, const void *job, size_t n, size_t piece)
+{
+    if (n <= piece || pool.threads < 2 || pthread_mutex_trylock(&pool.busy) != 0) {
+        for (size_t start = 0; start < n; start += piece)
+            range(job, start, n - start > piece ? start + piece : n);
+        return;
+    }
+    pthread_mutex_lock(&pool.lock);
+    pool.range = range, pool.job = job, pool.next = 0, pool.stop = n, pool.piece = piece;
+    pthread_cond_broadcast(&pool.begun);
+    take_pieces();
+    while (pool.running > 0)
+        pthread_cond_wait(&pool.ended, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.busy);
+}
+
+/* --- writing past the caches -------------------------------------------------------------------- */
+
+/* Otherwise memory is first read into the cache, to be overwritten there: a fourth stream to SGD's three. */
+#ifdef __SSE2__
+#include <emmintrin.h>
+
+INLINE int may_stream(const void *to) { return (uintptr_t)to % LINE_BYTES == 0; }
+
+INLINE void stream_block(void *to, const void *from)
+{
+    for (size_t i = 0; i < BLOCK_BYTES / sizeof(__m128i); i++)
+        _mm_stream_si128((__m128i *)to + i, _mm_load_si128((const __m128i *)from + i));
+}
+
+INLINE void end_stream(void) { _mm_sfence(); }
+#else
+INLINE int may_stream(const void *to) { return (void)to, 0; }
+INLINE void stream_block(void *to, const void *from) { memcpy(to, from, BLOCK_BYTES); }
+INLINE void end_stream(void) {}
+#endif
+
+/* --- for each kind of number -------------------------------------------------------------------- */
+
+/* Arrays that arrived in a message may lie at any address. */
+typedef float float32 __attribute__((aligned(1), may_alias));
+typedef double float64 __attribute__((aligned(1), may_alias));
+
+#define JOIN(a, b) a##_##b
+#define JOINED(a, b) JOIN(a, b)
+#define NAME(name) JOINED(name, REAL)
+
+#define REAL float32
+#define SQRT sqrtf
+#include "native.c"
+#undef REAL
+#undef SQRT
+#define REAL float64
+#define SQRT sqrt
+#include "native.c"
+
+#else /* REAL: the second half */
+
+/* One span, and the numbers of its update: as native.py packs it. ``constants`` are those of the rule, see
+``Kernel.constants``. An array of ``after`` may be the one of ``before``. */
+typedef struct {
+    const REAL *params, *grad;
+    REAL *out;
+    const REAL *before[3];
+    REAL *after[3];
+    double factor, decay, shrink, constants[5];
+} NAME(Update);
+
+INLINE REAL NAME(gradient)(NAME(Update) u, size_t i)
+{
+    const REAL grad = u.grad[i] * (REAL)u.factor;
+    return u.decay != 0 ? grad + u.params[i] * (REAL)u.decay : grad;
+}
+
+INLINE REAL NAME(moved)(NAME(Update) u, size_t i, REAL step) { return u.params[i] * (REAL)u.shrink - step; }
+
+INLINE void NAME(sgd_block)(NAME(Update) u, size_t n)
+{
+    const REAL rate = u.constants[0];
+    EACH(i, n) u.out[i] = NAME(moved)(u, i, NAME(gradient)(u, i) * rate);
+}
+
+INLINE void NAME(momentum_block)(NAME(Update) u, size_t n)
+{
+    const REAL rate = u.constants[0], momentum = u.constants[1], intake = u.constants[2];
+    const int nesterov = u.constants[3] != 0, first = u.constants[4] != 0;
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i);
+        const REAL buffer = first ? grad : u.before[0][i] * momentum + grad * intake;
+        u.after[0][i] = buffer;
+        u.out[i] = NAME(moved)(u, i, (nesterov ? grad + buffer * momentum : buffer) * rate);
+    }
+}
+
+INLINE void NAME(any_adam)(NAME(Update) u, size_t n, int amsgrad)
+{
+    const REAL rate = u.constants[0], eps = u.constants[1];
+    const REAL intake1 = u.constants[2], intake2 = u.constants[3], keep2 = u.constants[4];
+    const REAL keep1 = 1 - (double)intake1; /* torch.lerp rounds 1 - beta1 first, */
+    const int slow = intake1 < 0.5;         /* and starts from the nearer end */
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), way = grad - u.before[0][i];
+        const REAL mean = slow ? u.before[0][i] + way * intake1 : grad - way * keep1;
+        const REAL square = u.before[1][i] * keep2 + grad * grad * intake2;
+        REAL largest = square;
+        u.after[0][i] = mean;
+        u.after[1][i] = square;
+        if (amsgrad) {
+            const REAL before = u.before[2][i];
+            largest = before >= square || before != before ? before : square; /* passes NaN on, as np.maximum */
+            u.after[2][i] = largest;
+        }
+        u.out[i] = NAME(moved)(u, i, mean / (SQRT(largest) + eps) * rate);
+    }
+}
+
+INLINE void NAME(adam_block)(NAME(Update) u, size_t n) { NAME(any_adam)(u, n, 0); }
+INLINE void NAME(amsgrad_block)(NAME(Update) u, size_t n) { NAME(any_adam)(u, n, 1); }
+
+INLINE void NAME(adagrad_block)(NAME(Update) u, size_t n)
+{
+    const REAL rate = u.constants[0], eps = u.constants[1];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), sum = u.before[0][i] + grad * grad;
+        u.after[0][i] = sum;
+        u.out[i] = NAME(moved)(u, i, grad / (SQRT(sum) + eps) * rate);
+    }
+}
+
+/* The same update from element ``start`` on. */
+INLINE NAME(Update) NAME(from)(NAME(Update) u, size_t start, int slots)
+{
+    u.params += start, u.grad += start, u.out += start;
+    for (int slot = 0; slot < slots; slot++)
+        u.before[slot] += start, u.after[slot] += start;
+    return u;
+}
+
+INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
+{
+    for (size_t at = AHEAD_BYTES; at < AHEAD_BYTES + BLOCK_BYTES; at += LINE_BYTES) {
+        __builtin_prefetch((const char *)u.params + at);
+        __builtin_prefetch((const char *)u.grad + at);
+        for (int slot = 0; slot < slots; slot++)
+            __builtin_prefetch((const char *)u.before[slot] + at);
+    }
+}
+
+/* The exported function of a rule: updates a span of ``n`` elements. */
+#define UPDATE(rule, slots)                                                                                \
+    ANY_WIDTH static void NAME(rule##_range)(const void *update, size_t start, size_t stop)                \
+    {                                                                                                      \
+        enum { BLOCK = BLOCK_BYTES / sizeof(REAL) };                                                       \
+        _Alignas(LINE_BYTES) char block[BLOCK_BYTES];                                                      \
+        NAME(Update) u = NAME(from)(*(const NAME(Update) *)update, start, slots);                          \
+        size_t n = stop - start;                                                                           \
+        for (; may_stream(u.out) && n >= BLOCK; n -= BLOCK, u = NAME(from)(u, BLOCK, slots)) {             \
+            NAME(Update) inner = u;                                                                        \
+            inner.out = (REAL *)block;                                                                     \
+            NAME(ask_ahead)(u, slots);                                                                     \
+            NAME(rule##_block)(inner, BLOCK);                                                              \
+            stream_block(u.out, block);                                                                    \
+        }                                                                                                  \
+        end_stream();                                                                                      \
+        NAME(rule##_block)(u, n);                                                                          \
+    }                                                                                                      \
+    ANY_WIDTH void NAME(rule)(const NAME(Update) *update, size_t n)                                        \
+    {                                                                                                      \
+        if (n * sizeof(REAL) >= LARGE_BYTES)                                                               \
+            share(NAME(rule##_range), update, n, PIECE_BYTES / sizeof(REAL));                              \
+        else                                                                                               \
+            NAME(rule##_block)(*update, n);                                                                \
+    }
+
+UPDATE(sgd, 0)
+UPDATE(momentum, 1)
+UPDATE(adam, 2)
+UPDATE(amsgrad, 3)
+UPDATE(adagrad, 1)
+
+typedef struct {
+    const REAL *grad;
+    size_t size;
+    double *sums;
+    size_t length;
+} NAME(Squares);
+
+ANY_WIDTH static void NAME(squares_range)(const void *job, size_t start, size_t stop)
+{
+    const NAME(Squares) s = *(const NAME(Squares) *)job;
+    for (size_t row = 0; row + start < s.size; row += s.length) {
+        const REAL *grad = s.grad + row + start;
+        double *sums = s.sums + start;
+        const size_t n = row + stop < s.size ? stop - start : s.size - row - start;
+        EACH(i, n) sums[i] += (double)grad[i] * (double)grad[i];
+    }
+}
+
+/* Adds the square of element i of a gradient to sum i % length. */
+void NAME(add_squares)(const REAL *grad, size_t size, double *sums, size_t length)
+{
+    const NAME(Squares) job = {grad, size, sums, length};
+    share(NAME(squares_range), &job, length, size * sizeof(REAL) >= LARGE_BYTES ? SUMS : length);
+}
+
+#endif

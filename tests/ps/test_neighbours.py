@@ -1,0 +1,190 @@
+"""Workers and servers on one host: the real ends of both, over real sockets, in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from server_job import KEYS, LAYOUT, SCHEDULE, FakeWorker, Job, settings_of
+
+from elasticflow.layout import Rule, Vector
+from elasticflow.messages import Assignment
+from elasticflow.slices import Node
+from elasticflow.storage import DirectoryStorage
+from elasticflow.strategies import Overdue, Position
+from elasticflow_ps.client import ParameterServers
+from elasticflow_ps.neighbours import Neighbour
+
+END = SCHEDULE.total_ticks
+
+
+class Worker:
+    """What ``FakeWorker`` computes, through the client that real workers have."""
+
+    def __init__(self, name: str, *, shared: bool) -> None:
+        self.state = Vector(LAYOUT)
+        for flat in self.state.groups:
+            flat[:] = np.random.default_rng(1).normal(size=flat.size)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        settings = msgspec.structs.replace(settings_of(name), role="worker", shared_memory=shared)
+        self.strategy = ParameterServers(settings, KEYS, self.state, self._wake_fd)
+        self.position = Position(version=-1, shares=())
+        self.pushed: list[Vector] = []
+
+    def connect(self, assignment: Assignment) -> None:
+        self.strategy.connect(assignment)
+        self.wait()
+
+    def wait(self) -> None:
+        while not isinstance(event := self.strategy.wait(), Position):
+            assert isinstance(event, Overdue), event  # the others do it
+        self.position = event
+
+    def push(self) -> None:
+        tick, total = self.position.version, self.strategy.spare()
+        noise = np.random.default_rng(tick)
+        for flat, into in zip(self.state.groups, total.groups, strict=True):
+            into[:] = noise.normal(size=flat.size) * 10
+            if flat.dtype.kind == "f":
+                into += flat * flat.dtype.type(0.1)
+        self.pushed.append(total)
+        self.strategy.push(self.position, Node(1, 0), total, lr=None, slice_s=0.001, last=True)
+
+    def train(self, until: int) -> None:
+        while self.position.version < until:
+            self.push()
+            self.wait()
+
+    def model(self) -> list[bytes]:
+        kept = zip(self.state.groups, LAYOUT.groups, strict=True)
+        return [flat.tobytes() for flat, group in kept if group.rule is not Rule.REPORT]
+
+    @property
+    def is_neighbour(self) -> bool:
+        """Whether arrays go through memory, both ways, to and from all servers."""
+        servers = self.strategy._servers
+        return all(server.mapped and server._blocks for server in servers)
+
+    def close(self) -> None:
+        self.strategy.close()
+        os.close(self._wake_fd)
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes what is closed after the test."""
+    made: list[Any] = []
+
+    def begin(kind: type, *arguments: Any, **more: Any) -> Any:
+        made.append(kind(*arguments, **more))
+        return made[-1]
+
+    yield begin
+    for each in reversed(made):
+        each.close()
+
+
+@pytest.fixture
+def job(make: Make, tmp_path: Path) -> Job:
+    return make(Job, DirectoryStorage(tmp_path), 2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[list[bytes]]:
+    """Of each version, where arrays travel in frames."""
+    job, worker = Job(DirectoryStorage(tmp_path_factory.mktemp("quiet")), 1), FakeWorker()
+    worker.connect(job.assign())
+    found = [worker.model()]
+    while worker.version < END:
+        worker.step()
+        found.append(worker.model())
+    worker.close()
+    job.close()
+    return found
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_bits_are_those_of_frames(make: Make, job: Job, models: list[list[bytes]], shared: bool) -> None:
+    worker = make(Worker, "worker-1", shared=shared)
+    worker.connect(job.assign())
+    for version in range(END):
+        assert worker.model() == models[version]
+        worker.train(version + 1)
+    assert worker.model() == models[END]
+    assert worker.is_neighbour is shared
+    assert all(process.server._dropped == 0 for process in job.row) and worker.strategy.dropped == 0
+    assert len(set(map(id, worker.pushed))) <= 3, "vectors are used again"
+
+
+def test_who_reads_late_reads_what_it_was_told_of(make: Make, job: Job, models: list[list[bytes]]) -> None:
+    """The servers do not write where a version lies that somebody may still be reading."""
+    assignment = job.assign()
+    quick, late = (make(Worker, name, shared=True) for name in ("quick", "late"))
+    late.strategy.give_back(late.strategy.spare())  # which is lent: so they are neighbours
+    quick.connect(assignment)
+    late.connect(assignment)
+    quick.train(5)
+    late.strategy.ask(late.position)
+    while late.position.version < 5:
+        late.wait()
+    for goal in (9, 14, 15):  # so many pushes, then a look at the version that it has been waiting for
+        version = late.position.version
+        late.strategy.ask(late.position)
+        quick.train(goal)
+        late.wait()
+        assert late.position.version > version
+        assert late.model() == models[late.position.version]
+    quick.train(END)
+    assert quick.model() == models[END]
+    assert quick.is_neighbour and late.is_neighbour
+
+
+def test_what_is_on_its_way_when_a_generation_ends_is_not_filled_again(
+    make: Make, job: Job, models: list[list[bytes]]
+) -> None:
+    worker = make(Worker, "worker-1", shared=True)
+    worker.connect(job.assign())
+    worker.train(6)
+    worker.push()  # the servers may be reading it, now or when they are halted
+    worker.connect(job.regroup())
+    worker.train(END)
+    assert worker.model() == models[END] and worker.is_neighbour
+    assert worker.pushed[6] not in worker.pushed[7:]
+
+
+def test_memory_does_not_grow_with_the_generations(make: Make, job: Job) -> None:
+    worker = make(Worker, "worker-1", shared=True)
+    worker.connect(job.assign())
+    worker.train(4)
+    held = [process.server._store.num_bytes for process in job.row]
+    for _ in range(6):
+        worker.connect(job.regroup())
+        worker.train(worker.position.version + 2)
+    assert all(
+        process.server._store.num_bytes <= 2 * before for process, before in zip(job.row, held, strict=True)
+    )
+    assert all(not process.server._neighbours._former for process in job.row)
+
+
+def test_a_neighbour_that_is_dead_reads_no_more() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.read(os.pipe()[0], 1)
+        os._exit(0)
+    neighbour = Neighbour(pid)
+    assert not neighbour.has_parted()
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert neighbour.has_parted()
+    os.waitpid(pid, 0)
+    assert neighbour.has_parted()
+    with pytest.raises(OSError):
+        Neighbour(pid)
