@@ -62,6 +62,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     encrypt_data: bool = False
     shared_memory: bool = True
+    overlap: bool = True
     heartbeat_s: PositiveSeconds = 0.5
     suspect_s: PositiveSeconds = 2.0
     lost_s: PositiveSeconds = 60.0

@@ -115,6 +115,11 @@ class Layout:
         """SHA-256 over names, shapes, dtypes and rules: two models fit each other if these are equal."""
         return hashlib.sha256(msgspec.json.encode(self.entries)).hexdigest()
 
+    def region(self, entry: Entry) -> tuple[int, int, int]:
+        """Group number, first element, and the first that is not its any more."""
+        group, start = self.places[entry.name]
+        return group, start, start + entry.size
+
     def chunk_bytes(self, chunk: Chunk) -> int:
         return (chunk.stop - chunk.start) * np.dtype(self.groups[chunk.group].dtype).itemsize
 

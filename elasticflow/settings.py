@@ -31,6 +31,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     storage_patience_s: float = 300.0
     encrypt_data: bool
     shared_memory: bool = True
+    overlap: bool = True
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
@@ -74,6 +75,7 @@ _SAME = (
     "storage_patience_s",
     "encrypt_data",
     "shared_memory",
+    "overlap",
     "timeline",
 )
 """Settings that a run and its members have in common."""

@@ -46,6 +46,10 @@ class Seen:
     row: Row = field(default_factory=lambda: Row(["server-0"]))
     workers: list[Member] = field(default_factory=list)
 
+    @property
+    def num_ready(self) -> int:
+        return len(self.workers)
+
     def of(self, role: str) -> list[Member]:
         return self.workers if role == "worker" else []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,14 +53,25 @@ class Replica(ABC):
         """``state`` holds another version from now on."""
 
     @abstractmethod
-    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+    def compute(
+        self,
+        batch: Batch,
+        seed: int,
+        weight: float,
+        out: Vector,
+        *,
+        onto: bool = False,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
         """Forward and backward on a slice.
 
         out: gets weight * gradient for parameters, weight * change for MEAN buffers, the value after
         for FIRST ones, and weight * cost in the first place of the report (the rest 0).
         onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
+        ready: called with a parameter's number, in the layout's order, once its gradient in ``out`` is final;
+        not for each, and last layers first where the framework tells. It may run in another thread.
         Raises CostError, and whatever ``forward`` raises; ``state`` is as before either way, and after
-        an error so is ``out``.
+        an error so is ``out``, but for what was ``ready``.
         """
 
     @abstractmethod

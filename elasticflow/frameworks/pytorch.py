@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -149,6 +150,8 @@ class TorchReplica(Replica):
         ]
         self._modes = [(each, each.training) for module in modules for each in module.modules()]
         self._training = True
+        self._telling = False
+        self._tell: Callable[[int, torch.Tensor], None] | None = None
         self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
         self.refresh()
 
@@ -203,25 +206,64 @@ class TorchReplica(Replica):
             )
         return cost
 
-    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+    def compute(
+        self,
+        batch: Batch,
+        seed: int,
+        weight: float,
+        out: Vector,
+        *,
+        onto: bool = False,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
         _seed(seed)
         self._set_training(True)
         gradients, means, firsts, report = self._views(out)
+        taken: set[int] = set()
         try:
             cost = self._cost(batch)
             if not cost.requires_grad:
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
             value = check_cost(cost.item())
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
+            if ready:
+                self._tell = self._teller(gradients, onto, taken, ready)
             found = torch.autograd.grad(cost * weight, self._leaves, allow_unused=True)
             self._rebind_buffers()
             self._take_buffers(weight, means, firsts, onto)
         finally:
+            self._tell = None
             self._restore_buffers()
-        (torch._foreach_add_ if onto else torch._foreach_copy_)(gradients, self._all(found, gradients))
+        rest = [number for number in range(len(gradients)) if number not in taken]
+        if rest:
+            values = self._all(found, gradients)
+            into = torch._foreach_add_ if onto else torch._foreach_copy_
+            into([gradients[number] for number in rest], [values[number] for number in rest])
         if not onto:
             report.fill(0)
         report[0] += value * weight
+
+    def _teller(
+        self, gradients: Sequence[torch.Tensor], onto: bool, taken: set[int], ready: Callable[[int], None]
+    ) -> Callable[[int, torch.Tensor], None]:
+        """What is to be done with each gradient as soon as it is final; has all leaves tell, from now on."""
+        if not self._telling:
+            self._telling = True
+            for number, leaf in enumerate(self._leaves):
+                leaf.register_hook(partial(self._hear, number))  # type: ignore[no-untyped-call]
+
+        def tell(number: int, gradient: torch.Tensor) -> None:
+            taken.add(number)
+            target = gradients[number]
+            target.add_(gradient) if onto else target.copy_(gradient)
+            ready(number)
+
+        return tell
+
+    def _hear(self, number: int, gradient: torch.Tensor) -> None:
+        """Called by PyTorch in the backward pass."""
+        if self._tell:
+            self._tell(number, gradient)
 
     def _all(
         self, found: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor]

@@ -348,15 +348,26 @@ class TensorFlowReplica(Replica):
             group, start = self.layout.places[entry.name]
             variable.assign(tf.reshape(groups[group][start : start + entry.size], entry.shape))
 
-    def compute(self, batch: Batch, seed: int, weight: float, out: Vector, *, onto: bool = False) -> None:
+    def compute(
+        self,
+        batch: Batch,
+        seed: int,
+        weight: float,
+        out: Vector,
+        *,
+        onto: bool = False,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
         views = self._views(out)
         cost, gradients, changes, counters = self._guarded(self._train, batch, seed, weight)
         value = check_cost(float(cost))
         self.unused = tuple(e.name for e, g in zip(self._trained, gradients, strict=True) if g is None)
         summed = zip((*gradients, *changes), (*views.gradients, *views.means), strict=True)
-        for tensor, target in summed:
+        for number, (tensor, target) in enumerate(summed):
             array = 0 if tensor is None else _array(tensor)
             np.add(target, array, out=target) if onto else np.copyto(target, array)
+            if ready and number < len(gradients):
+                ready(number)
         if not onto:
             for counter, target in zip(counters, views.firsts, strict=True):
                 np.copyto(target, _array(counter))

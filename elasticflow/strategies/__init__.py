@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -44,6 +45,23 @@ class Severed(msgspec.Struct, frozen=True):
 Event: TypeAlias = Position | Overdue | Severed | None
 
 
+class Outgoing(ABC):
+    """A push of a sum the last slice of which is still being computed.
+
+    begun: whether any of it has been sent; what has been stays so.
+    """
+
+    begun: bool
+
+    @abstractmethod
+    def ready(self, number: int) -> None:
+        """The gradient of parameter ``number`` is final: sends all of which nothing is missing any more."""
+
+    @abstractmethod
+    def finish(self, slice_s: float) -> None:
+        """All the slice's values are final: sends the rest. slice_s: seconds that the slice took."""
+
+
 class Strategy(ABC):
     """A worker's way to the others. It is told whom to connect to, and says when the way is lost."""
 
@@ -55,6 +73,11 @@ class Strategy(ABC):
     @abstractmethod
     def dropped(self) -> int:
         """Messages that were malformed, so far."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> bool:
+        """Whether to ``begin`` pushes before all is computed: there is something to be gained by it."""
 
     @abstractmethod
     def connect(self, assignment: Assignment) -> None:
@@ -86,6 +109,24 @@ class Strategy(ABC):
 
         ``total`` is the strategy's from now on. slice_s: seconds that a slice took. last: this worker
         has no more to push in this tick, and waits for the next version.
+        """
+
+    @abstractmethod
+    def begin(
+        self,
+        position: Position,
+        node: Node,
+        parts: Sequence[Vector],
+        *,
+        lr: float | None,
+        slice_s: float,
+        last: bool,
+    ) -> Outgoing:
+        """As ``push``, of a node's sum while the last of its slices is computed into ``parts[-1]``.
+
+        parts: the sums over the slices, from left to right, that make up the node's along the tree. They are
+        the strategy's from the moment on when it has ``begun`` to send. slice_s: seconds that a slice took
+        of late.
         """
 
     @abstractmethod

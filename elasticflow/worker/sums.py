@@ -22,31 +22,40 @@ def add(left: Vector, right: Vector, kind: Kind) -> None:
             np.add(mine, other, out=mine)
 
 
-def total_of(
-    node: Node,
-    kind: Kind,
-    leaf: Callable[[int, Vector | None], Total | None],
-    release: Callable[[Vector], None],
-) -> list[Total]:
-    """The node's sum; or those of the parts that could be computed, where ``leaf`` gives None.
+class Sums:
+    """The sum over a node's slices, which are computed one after the other, from left to right.
 
-    leaf(number, onto): computes one slice; with ``onto``, its left sibling's, adds it to that.
+    totals: what there is by now, in as few nodes as those slices make up that could be computed.
     release: takes back a vector that is no longer needed.
     """
-    if node.level == 0:
-        total = leaf(node.index, None)
-        return [total] if total else []
-    left_node = Node(node.level - 1, node.index * 2)
-    left = total_of(left_node, kind, leaf, release)
-    if node.level == 1 and left and left[0][1] is not None:  # a copy less, and a pass less
-        added = leaf(left_node.sibling.index, left[0][1])
-        return [(node, left[0][1])] if added else left
-    right = total_of(left_node.sibling, kind, leaf, release)
-    if [n for n, _ in left] != [left_node] or [n for n, _ in right] != [left_node.sibling]:
-        return left + right
-    (_, first), (_, second) = left[0], right[0]
-    if first is None or second is None:
-        return [(node, first or second)]
-    add(first, second, kind)
-    release(second)
-    return [(node, first)]
+
+    def __init__(self, node: Node, kind: Kind, release: Callable[[Vector], None]) -> None:
+        self.totals: list[Total] = []
+        self._node, self._kind, self._release = node, kind, release
+
+    def onto(self, number: int) -> Vector | None:
+        """What slice ``number`` is to be added to while it is computed: its left sibling's sum, if any."""
+        if number % 2 and number > self._node.first and self.totals:
+            node, vector = self.totals[-1]
+            return vector if node == Node(0, number - 1) else None
+        return None
+
+    def take(self, number: int, vector: Vector | None) -> None:
+        """Slice ``number`` is computed, into ``vector``, maybe its left sibling's; None: no records."""
+        self.totals.append((Node(0, number), vector))
+        while len(self.totals) > 1 and self._may_join(*self.totals[-2:]):
+            (left, first), (_, second) = self.totals[-2:]
+            if first is not None and second is not None and first is not second:
+                add(first, second, self._kind)
+                self._release(second)
+            self.totals[-2:] = [(left.parent, second if first is None else first)]
+
+    def _may_join(self, left: Total, right: Total) -> bool:
+        return left[0].sibling == right[0] and self._node.covers(left[0].parent) and left[0] < right[0]
+
+    def all_but_last(self) -> list[Vector] | None:
+        """The sums over all slices but the last; None if one is missing, or there is one without records."""
+        vectors = [vector for _, vector in self.totals if vector is not None]
+        slices = sum(node.stop - node.first for node, _ in self.totals)
+        whole = len(vectors) == len(self.totals) and slices == self._node.stop - self._node.first - 1
+        return vectors if whole else None

@@ -50,11 +50,11 @@ from elasticflow.program import Program, bind, blaming, load, naming
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
-from elasticflow.strategies import Overdue, Position, Severed, Strategy, load_strategy
+from elasticflow.strategies import Outgoing, Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
-from elasticflow.worker.sums import Total, total_of
+from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 
 
@@ -365,7 +365,8 @@ class Worker:
         asked = False
         for node in nodes:
             since_s = time.monotonic()
-            totals = total_of(node, work.kind, partial(self._leaf, work), self._strategy.give_back)
+            last = node is nodes[-1]
+            totals, outgoing = self._add_up(position, work, node, lr, last)
             num_slices = node.stop - node.first
             now_s = self._timeline.add("computing", work.tick, since_s, again=work.tick < self._redo_until)
             slice_s = (now_s - since_s) / num_slices
@@ -373,41 +374,84 @@ class Worker:
             self._slice_s = slice_s
             for number, (part, total) in enumerate(totals):
                 self._done.update(range(part.first, part.stop))
-                asked = node is nodes[-1] and number == len(totals) - 1
+                asked = last and number == len(totals) - 1
                 self._strategy.push(position, part, total, lr=lr, slice_s=slice_s, last=asked)
+            if outgoing:
+                self._done.update(range(node.first, node.stop))
+                asked = last
+                outgoing.finish(slice_s)
         if not asked:
             self._strategy.ask(position)
 
-    def _leaf(self, work: Work, number: int, onto: Vector | None) -> Total | None:
-        """One slice, added to ``onto`` if that is given.
+    def _add_up(
+        self, position: Position, work: Work, node: Node, lr: float | None, last: bool
+    ) -> tuple[list[Total], Outgoing | None]:
+        """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
+        sums = Sums(node, work.kind, self._strategy.give_back)
+        number = node.stop - 1
+        for earlier in range(node.first, number):
+            self._take(sums, work, earlier)
+        parts = sums.all_but_last()
+        if parts is None or work.kind is Kind.EVALUATE or not self._strategy.streams:
+            self._take(sums, work, number)
+            return sums.totals, None
+        alone = not parts
+        if alone:
+            parts = [self._strategy.spare()]
+        outgoing = self._strategy.begin(position, node, parts, lr=lr, slice_s=self._slice_s, last=last)
+        filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+        if filled:
+            return [], outgoing
+        if alone:
+            self._strategy.give_back(parts[0])
+        if filled is not None:
+            sums.take(number, None)
+        return sums.totals, None
 
-        None if the program raises on it, twice, which the master is told.
-        """
+    def _take(self, sums: Sums, work: Work, number: int) -> None:
+        """Computes one slice, and adds it to the others, unless the program raises on it."""
+        onto = sums.onto(number)
         vector = onto or self._strategy.spare()
-        calculate = self._evaluate if work.kind is Kind.EVALUATE else self._gradient
+        filled = self._slice(work, number, vector, onto=onto is not None)
+        if onto is None and not filled:
+            self._strategy.give_back(vector)
+        if filled is not None:
+            sums.take(number, vector if filled else None)
+
+    def _slice(
+        self, work: Work, number: int, out: Vector, *, onto: bool, outgoing: Outgoing | None = None
+    ) -> bool | None:
+        """Computes one slice into ``out``, or adds it to what is there. Whether it holds any records.
+
+        None if the program raises on it, twice, which the master is told. Raises ProgramError if it does so
+        when part of the slice has been sent: what is known of it can no more be left out.
+        """
         for attempt in (1, 2):
             try:
-                filled = calculate(work, number, vector, onto is not None)
+                if work.kind is Kind.EVALUATE:
+                    return self._evaluate(work, number, out, onto)
+                return self._gradient(work, number, out, onto, outgoing)
             except UnreadableError:
                 raise  # no record is to blame
             except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+                if outgoing and outgoing.begun:
+                    raise ProgramError(
+                        f"{self._loaded.program.path}: the backward pass of slice {number} raised "
+                        f"{type(error).__name__}: {error}. Part of its gradients had been sent by then, so "
+                        "its records cannot be left out; with the setting overlap: false they could be."
+                    ) from error
                 if attempt == 2:
                     self._report_fault(work, number, error)
-            else:
-                if not filled and onto is None:
-                    self._strategy.give_back(vector)
-                return Node(0, number), vector if filled else None
-        if onto is None:
-            self._strategy.give_back(vector)
         return None
 
-    def _gradient(self, work: Work, number: int, out: Vector, onto: bool) -> bool:
+    def _gradient(self, work: Work, number: int, out: Vector, onto: bool, outgoing: Outgoing | None) -> bool:
         batch, num_records = self._batches.train(work, number)
         if batch is None:
             return False
         weight = num_records / work.num_records
         seed = slice_seed(self._seed, work.tick, number)
-        self._replica.compute(batch, seed, weight, out, onto=onto)
+        ready = outgoing.ready if outgoing else None
+        self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready)
         return True
 
     def _evaluate(self, work: Work, number: int, out: Vector, onto: bool) -> bool:

@@ -125,6 +125,27 @@ def added_in_place(program: Program) -> tuple[str, str]:
     return digest(onto), digest(left)
 
 
+def told_early(program: Program, onto: bool) -> list[int]:
+    """The numbers of the parameters told of while a slice is computed: their gradients were final by then.
+
+    The slice has the same bits whether that is told or not, and so has the next one.
+    """
+    replica = opened(program)
+    trained, batch = replica.layout.of_rule(Rule.UPDATE), columns(12, seed=1)
+    plain, out, after = (computed(replica, columns(7, seed=2)) for _ in range(3))
+    told: dict[int, bytes] = {}
+
+    def ready(number: int) -> None:
+        assert number not in told
+        told[number] = out.tensors(trained)[number].tobytes()
+
+    for vector, tell in ((plain, None), (out, ready), (after, None)):
+        replica.compute(replica.prepare(batch), 1, 0.25, vector, onto=onto, ready=tell)
+    assert digest(plain) == digest(out) == digest(after)
+    assert all(out.tensors(trained)[number].tobytes() == value for number, value in told.items())
+    return list(told)
+
+
 def started_anew(program: Program) -> tuple[str, str]:
     """Hashes of the first values and a slice: at first, and after training and a second ``model()``."""
 

@@ -17,6 +17,7 @@ from replicas import (  # noqa: E402
     program,
     set_state,
     started_anew,
+    told_early,
     values,
 )
 from torch import nn  # noqa: E402
@@ -43,6 +44,15 @@ def test_bits_depend_on_state_batch_and_seed_alone(name, fresh):
 def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
     onto, afterwards = added_in_place(models.PROGRAMS[name])
     assert onto == afterwards
+
+
+@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("name", models.PROGRAMS)
+def test_gradients_are_told_of_when_they_are_final(name, onto):
+    numbers = told_early(models.PROGRAMS[name], onto)
+    assert numbers, "at least one of them"
+    if name == "mlp":
+        assert numbers == sorted(numbers, reverse=True), "last layers first"
 
 
 @pytest.mark.parametrize("name", models.PROGRAMS)

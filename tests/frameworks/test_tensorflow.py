@@ -21,6 +21,7 @@ from replicas import (  # noqa: E402
     program,
     set_state,
     started_anew,
+    told_early,
     values,
 )
 
@@ -46,6 +47,12 @@ def fresh() -> Iterator[FreshProcess]:
 def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
     onto, afterwards = added_in_place(models.PROGRAMS[name])
     assert onto == afterwards
+
+
+@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("name", ["norm", "bare"])
+def test_gradients_are_told_of_when_they_are_final(name, onto):
+    assert told_early(models.PROGRAMS[name], onto)
 
 
 @pytest.mark.parametrize("name", ["norm", "bare", "dropout"])

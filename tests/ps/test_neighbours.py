@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from server_job import KEYS, LAYOUT, SCHEDULE, FakeWorker, Job, settings_of
+from server_job import KEYS, LAYOUT, PARCEL_BYTES, SCHEDULE, FakeWorker, Job, settings_of
 
 from elasticflow.layout import Rule, Vector
 from elasticflow.messages import Assignment
@@ -45,7 +45,8 @@ class Worker:
             assert isinstance(event, Overdue), event  # the others do it
         self.position = event
 
-    def push(self) -> None:
+    def push(self, *, early: bool = False) -> None:
+        """early: as the gradients become final, last ones first, and the sum of two parts."""
         tick, total = self.position.version, self.strategy.spare()
         noise = np.random.default_rng(tick)
         for flat, into in zip(self.state.groups, total.groups, strict=True):
@@ -53,11 +54,26 @@ class Worker:
             if flat.dtype.kind == "f":
                 into += flat * flat.dtype.type(0.1)
         self.pushed.append(total)
-        self.strategy.push(self.position, Node(1, 0), total, lr=None, slice_s=0.001, last=True)
+        if not early:
+            return self.strategy.push(self.position, Node(1, 0), total, lr=None, slice_s=0.001, last=True)
+        rest = self.strategy.spare()
+        parameters = LAYOUT.of_rule(Rule.UPDATE)
+        for group in rest.groups:
+            group[:] = -1  # of a slice that has not been computed yet
+        push = self.strategy.begin(
+            self.position, Node(1, 0), [total, rest], lr=None, slice_s=0.001, last=True
+        )
+        for number in reversed(range(len(parameters))):
+            rest.tensors(parameters)[number][...] = 0
+            push.ready(number)
+        for group in rest.groups:
+            group[:] = 0
+        assert push.begun is self.strategy.streams
+        push.finish(0.001)
 
-    def train(self, until: int) -> None:
+    def train(self, until: int, *, early: bool = False) -> None:
         while self.position.version < until:
-            self.push()
+            self.push(early=early)
             self.wait()
 
     def model(self) -> list[bytes]:
@@ -67,8 +83,7 @@ class Worker:
     @property
     def is_neighbour(self) -> bool:
         """Whether arrays go through memory, both ways, to and from all servers."""
-        servers = self.strategy._servers
-        return all(server.mapped and server._blocks for server in servers)
+        return all(remote.mapped and remote.blocks for remote in self.strategy._remotes)
 
     def close(self) -> None:
         self.strategy.close()
@@ -122,6 +137,21 @@ def test_the_bits_are_those_of_frames(make: Make, job: Job, models: list[list[by
     assert worker.is_neighbour is shared
     assert all(process.server._dropped == 0 for process in job.row) and worker.strategy.dropped == 0
     assert len(set(map(id, worker.pushed))) <= 3, "vectors are used again"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_bits_are_the_same_where_gradients_leave_as_they_become_final(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models: list[list[bytes]], shared: bool
+) -> None:
+    monkeypatch.setattr("elasticflow_ps.parcels.CHUNK_BYTES", PARCEL_BYTES)
+    job = make(Job, DirectoryStorage(tmp_path), 2)
+    worker = make(Worker, "worker-1", shared=shared)
+    worker.connect(job.assign())
+    assert worker.strategy.streams
+    worker.train(END, early=True)
+    assert worker.model() == models[END]
+    assert len(set(map(id, worker.pushed))) <= 4
+    assert all(process.server._dropped == 0 for process in job.row) and worker.strategy.dropped == 0
 
 
 def test_who_reads_late_reads_what_it_was_told_of(make: Make, job: Job, models: list[list[bytes]]) -> None:

@@ -29,7 +29,7 @@ from elasticflow.messages import (
 )
 from elasticflow.schedule import Schedule
 from elasticflow.slices import Node
-from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
+from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.worker import Loaded, Worker
 
@@ -59,11 +59,30 @@ def at(version: int, shares: tuple[Share, ...] = ALL, **orders: bool) -> Positio
     return Position(version=version, shares=shares, **orders)
 
 
+class Begun(Outgoing):
+    """A push that was begun: who says what of it is ready."""
+
+    def __init__(self, said: list[Any], what: Any) -> None:
+        self.begun, self._said, self._what = False, said, what
+
+    def ready(self, number: int) -> None:
+        self.begun = True
+        self._said.append(("ready", number))
+
+    def finish(self, slice_s: float) -> None:
+        self._said.append(self._what)
+
+
 class Script(Strategy):
     """Events, and in between messages from the master, in the order given."""
 
-    def __init__(self, *lines: Any) -> None:
+    streams = False
+
+    def __init__(self, *lines: Any, streams: bool = False) -> None:
         self.lines = deque(lines)
+        self.streams = streams  # type: ignore[misc]
+        self.spares = 0
+        """Vectors that are out."""
         self.connected: list[int] = []
         self.said: list[Any] = []
         """What was pushed, as (tick, node), asked for, as a tick, and sent to the master."""
@@ -96,14 +115,18 @@ class Script(Strategy):
     def push(self, position: Position, node: Node, total: Vector | None, **more: Any) -> None:
         self.said.append((position.version, node))
 
+    def begin(self, position: Position, node: Node, parts: Any, **more: Any) -> Outgoing:
+        return Begun(self.said, (position.version, node, len(parts)))
+
     def ask(self, position: Position) -> None:
         self.said.append(position.version)
 
     def spare(self) -> Vector:
+        self.spares += 1
         return Vector(Layout(ENTRIES))
 
     def give_back(self, vector: Vector) -> None:
-        pass
+        self.spares -= 1
 
     def close(self) -> None:
         pass
@@ -132,16 +155,22 @@ class Batches:
 
 
 class Program:
-    """Stands for a loaded program; slices in ``bad`` raise until something is excluded."""
+    """Stands for a loaded program; slices in ``bad`` raise until something is excluded.
 
-    def __init__(self, bad: tuple[int, ...] = ()) -> None:
+    late: they do so when one of their gradients is ready.
+    """
+
+    def __init__(self, bad: tuple[int, ...] = (), *, late: bool = False) -> None:
+        self.late = late
         self.settings = SimpleNamespace(name="worker-1", started_s=0.0)
         self.program = SimpleNamespace(path="program.py")
         self.made: Batches = Batches({*bad})
         self.replica: Any = SimpleNamespace(refresh=lambda: None, compute=self._compute)
         self.first_values = 0
 
-    def _compute(self, batch: int, *rest: Any, **more: Any) -> None:
+    def _compute(self, batch: int, *rest: Any, ready: Any = None, **more: Any) -> None:
+        if ready and (self.late or batch not in self.made.bad):
+            ready(0)
         if batch in self.made.bad:
             raise ValueError("a bad slice")
 
@@ -155,9 +184,11 @@ class Program:
         self.first_values += 1
 
 
-def played(*lines: Any, bad: tuple[int, ...] = (), program: Any = None) -> tuple[Worker, Any]:
+def played(
+    *lines: Any, bad: tuple[int, ...] = (), program: Any = None, streams: bool = False
+) -> tuple[Worker, Any]:
     """The worker after these lines, at the end of which it must have left, and all it said."""
-    script = Script(*lines)
+    script = Script(*lines, streams=streams)
     worker = Worker(program or Program(bad), JOIN, assignment(), script, script.link, Timeline(None, 0.0))
     worker.run()
     assert not script.lines
@@ -240,6 +271,41 @@ def test_what_stands_is_said_again_to_another_master() -> None:
 def test_a_bad_slice_stands_until_it_is_left_out() -> None:
     _, script = played(at(2), Overdue(2, (2, 3)), Quarantine((Excluded(3, 2),)), Quit(reason=""), bad=(3,))
     assert script.said[-2:] == [(2, Node(0, 2)), (2, Node(0, 3))]
+
+
+# --- pushes that begin early ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "stop", "nodes"),
+    [
+        (0, 4, [(TOP, 2)]),
+        (0, 2, [(Node(1, 0), 1)]),
+        (3, 4, [(Node(0, 3), 1)]),
+        (0, 3, [(Node(1, 0), 1), (Node(0, 2), 1)]),
+        (1, 4, [(Node(0, 1), 1), (Node(1, 1), 1)]),
+    ],
+)
+def test_the_last_slice_of_a_node_is_sent_while_it_is_computed(
+    first: int, stop: int, nodes: list[tuple[Node, int]]
+) -> None:
+    """Onto its left sibling; the sums further left are added to before what is ready leaves."""
+    shares = (Share("worker-1", first, stop),)
+    _, script = played(at(2, shares), Quit(reason=""), streams=True)
+    assert script.said == [READY, *(each for n, parts in nodes for each in (("ready", 0), (2, n, parts)))]
+
+
+def test_who_raises_before_anything_is_sent_is_left_out() -> None:
+    _, script = played(at(2), Quarantine((Excluded(3, 2),)), Quit(reason=""), bad=(3,), streams=True)
+    pushes = [message for message in script.said if not isinstance(message, (Ready, Faulty))]
+    assert pushes == [(2, Node(1, 0)), (2, Node(0, 2)), ("ready", 0), (2, Node(0, 3), 1)]
+    _, script = played(at(2), Quit(reason=""), bad=(0,), streams=True)
+    assert [each for each in script.said if isinstance(each, tuple)] == [(2, Node(0, 1)), (2, Node(1, 1))]
+
+
+def test_who_raises_after_something_is_sent_ends_the_worker() -> None:
+    with pytest.raises(ProgramError, match="slice 3 raised ValueError: a bad slice. Part of its gradients"):
+        played(at(2), program=Program((3,), late=True), streams=True)
 
 
 # --- first values --------------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""A worker's pushes: each parcel leaves as soon as all that it carries is final."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from elasticflow.layout import Array, Layout, Rule, Vector
+from elasticflow.messages import Push
+from elasticflow.schedule import Kind
+from elasticflow.strategies import Outgoing
+from elasticflow_ps.parcels import Parcel, Span
+from elasticflow_ps.remote import Remote
+from elasticflow_ps.store import Tracker
+
+
+class Route(NamedTuple):
+    """Where a parcel goes. needs: so many parameters' gradients make it final; None: something else does."""
+
+    remote: Remote
+    parcel: Parcel
+    needs: int | None
+
+
+class Routes:
+    """Those of all parcels, and which of them each parameter lies in, by its number in the layout."""
+
+    def __init__(self, layout: Layout, remotes: Sequence[Remote]) -> None:
+        regions = [layout.region(entry) for entry in layout.of_rule(Rule.UPDATE)]
+        self.all: list[Route] = []
+        self.of_parameter: list[list[int]] = [[] for _ in regions]
+        for remote in remotes:
+            for parcel in remote.parcels:
+                inside = [
+                    number
+                    for number, (group, start, stop) in enumerate(regions)
+                    if any(s.group == group and s.start < stop and start < s.stop for s in parcel.spans)
+                ]
+                for number in inside:
+                    self.of_parameter[number].append(len(self.all))
+                only = all(span.rule is Rule.UPDATE for span in parcel.spans)
+                self.all.append(Route(remote, parcel, len(inside) if only else None))
+
+
+class Pushing(Outgoing):
+    """The push of one node's sum, which ``parts`` make up: see ``Strategy.begin``.
+
+    template: what all its messages say. block: the number of that in which ``parts[0]`` lies, -1: none that
+    can be lent. asks: each server for the next version, with the first message to it. sent: told, at the end,
+    what of ``parts[0]`` may still be on its way, and whether any of it is read where it lies.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        kind: Kind,
+        template: Push,
+        parts: Sequence[Vector],
+        *,
+        block: int,
+        asks: bool,
+        sent: Callable[[list[Tracker], bool], None],
+    ) -> None:
+        self.begun = False
+        self._routes, self._kind, self._template, self._parts = routes, kind, template, parts
+        self._block, self._asks, self._sent = block, asks, sent
+        self._missing = [route.needs for route in routes.all]
+        self._asked: set[str] = set()
+        self._trackers: list[Tracker] = []
+        self._lent = False
+
+    def ready(self, number: int) -> None:
+        for place in self._routes.of_parameter[number]:
+            missing = self._missing[place]
+            if missing is not None:
+                self._missing[place] = missing - 1
+                if missing == 1:
+                    self._send(self._routes.all[place])
+
+    def finish(self, slice_s: float) -> None:
+        self._template = replace(self._template, slice_s=slice_s)
+        for route, missing in zip(self._routes.all, self._missing, strict=True):
+            if missing != 0:
+                self._send(route)
+        self._sent(self._trackers, self._lent)
+
+    def _send(self, route: Route) -> None:
+        self.begun = True
+        remote, arrays = route.remote, self._sum(route.parcel.pushed(self._kind))
+        lends = bool(arrays) and self._block in remote.mapped
+        self._lent |= lends
+        push = replace(
+            self._template,
+            parcel=route.parcel.number,
+            pull=self._asks and remote.name not in self._asked,
+            lent=self._block if lends else -1,
+        )
+        self._asked.add(remote.name)
+        if tracker := remote.link.send(push, [] if lends else arrays):
+            self._trackers.append(tracker)
+
+    def _sum(self, spans: Sequence[Span]) -> list[Array]:
+        """Of these, the sum of all parts, made in the first."""
+        if not self._parts:
+            return []
+        *lefts, last = self._parts
+        arrays = [span.view(last) for span in spans]
+        for left in reversed(lefts):
+            sums = [span.view(left) for span in spans]
+            for span, mine, other in zip(spans, sums, arrays, strict=True):
+                if span.rule is not Rule.FIRST:
+                    np.add(mine, other, out=mine)
+            arrays = sums
+        return arrays

@@ -1,0 +1,60 @@
+"""One parameter server, as a worker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from elasticflow.layout import Layout
+from elasticflow.messages import FromServer, Lend, Mapped, ServerInfo, Version
+from elasticflow.transport import DataLink
+from elasticflow_ps.loans import Bytes, borrow
+from elasticflow_ps.neighbours import FRAME
+from elasticflow_ps.parcels import Parcel, parcels_of
+
+Arrays = list[Bytes]
+
+
+class Remote:
+    """The connection, what the server holds, and what each has lent the other.
+
+    mapped: the numbers of this worker's blocks that the server reads where they lie.
+    """
+
+    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
+        self.name, self.link = info.name, link
+        self.greeted = False
+        self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
+        self.mapped: set[int] = set()
+        self.blocks: dict[int, Bytes] = {}
+        """The server's, by number, as far as they can be read here."""
+        self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
+
+    def borrow(self, lend: Lend) -> None:
+        """Maps a block of the server's, if it is of this host."""
+        with suppress(OSError):
+            self.blocks[lend.number] = borrow(lend, writable=False)
+            self.link.send(Mapped(number=lend.number))
+
+    def arrays(self, message: FromServer, frames: Sequence[memoryview]) -> Arrays | None:
+        """What came with a message, as bytes; None if that is not what it needs."""
+        if not isinstance(message, Version) or message.same:
+            return None if frames else []
+        if not 0 <= message.parcel < len(self.parcels):
+            return None
+        sizes, sent = self._sizes[message.parcel], iter(frames)
+        places = message.lent or [FRAME] * len(frames)
+        try:
+            arrays = [
+                np.frombuffer(next(sent), np.uint8) if place == FRAME else self._lent(*place, size)
+                for place, size in zip(places, sizes, strict=True)
+            ]
+        except (KeyError, StopIteration, ValueError):
+            return None
+        whole = [array.nbytes for array in arrays] == sizes
+        return arrays if whole and next(sent, None) is None else None
+
+    def _lent(self, block: int, start: int, num_bytes: int) -> Bytes:
+        return self.blocks[block][start : start + num_bytes]
