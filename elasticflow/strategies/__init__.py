@@ -92,6 +92,15 @@ class Strategy(ABC):
         """Waits for a version, or for more to do. None: something else (``wake_fd``) is there.
 
         A version is put into ``state``. It may be much later than the last one, for a worker that was late.
+        Until it is whole ``state`` may be a mixture, but not when there is more to do.
+        """
+
+    @abstractmethod
+    def recall(self, position: Position, slices: Sequence[int]) -> bool:
+        """Whether ``state`` still is the version of ``position``, so that slices can be computed from it.
+
+        If parts of the next one are there, the version is got again, and an Overdue for the slices follows;
+        unless there is no more need of them.
         """
 
     @abstractmethod

@@ -339,10 +339,10 @@ class Worker:
             again = sorted(self._faulty)
             self._faulty.clear()
             if position:
-                self._compute(position, self._schedule.at(position.version), again)
+                self._compute_more(position, again)
         elif isinstance(message, Attempt):
             if position and message.tick == position.version and message.slice not in self._faulty:
-                self._compute(position, self._schedule.at(position.version), [message.slice])
+                self._compute_more(position, [message.slice])
         elif isinstance(message, Beat):
             self._repeat()
 
@@ -382,6 +382,13 @@ class Worker:
                 outgoing.finish(slice_s)
         if not asked:
             self._strategy.ask(position)
+
+    def _compute_more(self, position: Position, numbers: Sequence[int]) -> None:
+        """By the master's order: now, or as soon as this tick's version is here again."""
+        if not numbers:
+            self._strategy.ask(position)
+        elif self._strategy.recall(position, numbers):
+            self._compute(position, self._schedule.at(position.version), numbers)
 
     def _add_up(
         self, position: Position, work: Work, node: Node, lr: float | None, last: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,7 +27,8 @@ from elasticflow.transport import Context, DataLink
 from elasticflow_ps import client_state as cs
 from elasticflow_ps.loans import Block
 from elasticflow_ps.outgoing import Pushing, Routes
-from elasticflow_ps.remote import Remote
+from elasticflow_ps.parcels import Parcel
+from elasticflow_ps.remote import Arrays, Remote
 from elasticflow_ps.store import Tracker
 
 
@@ -153,9 +154,15 @@ class ParameterServers(Strategy):
     def _act(self, action: cs.Action) -> Event:
         if isinstance(action, cs.AdoptAction):
             return self._adopt(action)
+        if isinstance(action, cs.RestoreAction):
+            self._fill(action.frames)
+            return None
         if isinstance(action, cs.ComputeAction):
             return Overdue(action.tick, action.slices)
         remote = self._remotes[action.server]
+        if isinstance(action, cs.PlaceAction):
+            self._place(remote.parcels[action.parcel], action.frames)
+            return None
         if isinstance(action, cs.PullAction):
             remote.link.send(Pull(version=action.version, have=action.have))
         elif isinstance(action, cs.InitialAction):
@@ -170,10 +177,7 @@ class ParameterServers(Strategy):
         return None
 
     def _adopt(self, action: cs.AdoptAction) -> Position:
-        for remote, arrays in zip(self._remotes, action.frames, strict=True):
-            for parcel in remote.parcels:
-                for span, array in zip(parcel.state, arrays[parcel.number], strict=False):  # none: the same
-                    np.copyto(span.view(self._state), array.view(span.dtype))
+        self._fill(action.frames)
         orders = action.orders
         return Position(
             version=action.version,
@@ -182,6 +186,20 @@ class ParameterServers(Strategy):
             snapshot=orders.snapshot,
             finish=orders.finish,
         )
+
+    def _fill(self, frames: Sequence[Mapping[int, Arrays]]) -> None:
+        """Puts a version into the state: of each server, by parcel."""
+        for remote, arrays in zip(self._remotes, frames, strict=True):
+            for parcel in remote.parcels:
+                self._place(parcel, arrays[parcel.number])
+
+    def _place(self, parcel: Parcel, arrays: Arrays) -> None:
+        """Puts a parcel into the state; no arrays: it is there."""
+        for span, array in zip(parcel.state, arrays, strict=False):
+            np.copyto(span.view(self._state), array.view(span.dtype))
+
+    def recall(self, position: Position, slices: Sequence[int]) -> bool:
+        return self._handle(cs.OrderEvent(position.version, tuple(slices))) is not None
 
     # --- pushes ----------------------------------------------------------------------------------
 

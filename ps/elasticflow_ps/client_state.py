@@ -9,6 +9,10 @@ has, and the servers meet at the oldest of these: those that are ahead still hav
 versions, or say that it is gone, and how far they are by now, which tells what is not worth asking
 for any more. Who follows has pushed, or asked, and gets the next version parcel by parcel. A version
 is adopted once all parcels of all servers are there, and never before.
+
+Who follows puts each parcel into the state as it comes, while others are still on their way. That nobody
+needs the version before any more is likely, not certain: if there is something left to be computed from it,
+it is asked for again, since all servers still have it.
 """
 
 from __future__ import annotations
@@ -45,7 +49,14 @@ class ClosedEvent(NamedTuple):
     server: int
 
 
-Event: TypeAlias = GreetedEvent | ReceivedEvent | ClosedEvent
+class OrderEvent(NamedTuple):
+    """Slices of the present tick are to be computed, by the master's order."""
+
+    tick: int
+    slices: tuple[int, ...]
+
+
+Event: TypeAlias = GreetedEvent | ReceivedEvent | ClosedEvent | OrderEvent
 
 # --- actions -------------------------------------------------------------------------------------
 
@@ -64,8 +75,16 @@ class InitialAction(NamedTuple):
     server: int
 
 
+class PlaceAction(NamedTuple):
+    """Put a parcel of the next version into the state, which is a mixture from now on."""
+
+    server: int
+    parcel: int
+    frames: Any
+
+
 class AdoptAction(NamedTuple):
-    """A version is there: put it into the state.
+    """A version is there: put into the state what has not been yet.
 
     frames: of each server, by parcel. orders: what the leading server said of the tick from there on.
     """
@@ -73,6 +92,12 @@ class AdoptAction(NamedTuple):
     version: int
     frames: list[dict[int, Any]]
     orders: Version
+
+
+class RestoreAction(NamedTuple):
+    """The version that is held is there again: put it into the state. frames: of each server, by parcel."""
+
+    frames: list[dict[int, Any]]
 
 
 class ComputeAction(NamedTuple):
@@ -95,9 +120,14 @@ class DropAction(NamedTuple):
     reason: str
 
 
-Action: TypeAlias = PullAction | InitialAction | AdoptAction | ComputeAction | SeveredAction | DropAction
+Action: TypeAlias = (
+    PullAction | InitialAction | PlaceAction | AdoptAction | RestoreAction | ComputeAction | SeveredAction
+    | DropAction
+)  # fmt: skip
 
 NOTHING: Sequence[Action] = ()
+PLACED = ()
+"""Stands for the frames of a parcel that is in the state already."""
 
 
 class _Server:
@@ -134,9 +164,14 @@ class ClientState:
 
     def __init__(self, num_parcels: Sequence[int], schedule: Schedule, *, has_first: bool) -> None:
         self._servers = [_Server(number) for number in num_parcels]
+        self._schedule = schedule
         self._total_ticks, self._num_slices = schedule.total_ticks, schedule.num_slices
         self._has_first = has_first
         self.held = -1
+        self._mixed = False
+        """Parcels of the version after ``held`` are in the state."""
+        self._ordered: set[int] = set()
+        """Slices to be computed once ``held`` is in the state again."""
         self._catching_up = True
         self._floor = 0
         """No server has an older version than this any more, or will not when it is asked."""
@@ -161,6 +196,8 @@ class ClientState:
         if isinstance(event, GreetedEvent):
             self._servers[event.server].greeted = True
             return [self._ask(event.server, LATEST)]
+        if isinstance(event, OrderEvent):
+            return self._order(event.tick, event.slices)
         self._severed = True
         return [SeveredAction(event.server)]
 
@@ -173,6 +210,8 @@ class ClientState:
         if not fits or (message.same and self.held < 0) or not self._are_shares(message.shares):
             return [DropAction(number, f"version {version}, parcel {parcel}: not what it should be")]
         # Late answers to earlier questions are passed over: there is one to the last question, too.
+        if message.same and self._mixed:
+            return NOTHING
         if self._catching_up:
             wanted = version >= self._floor and server.asked in (LATEST, version)
         else:
@@ -182,12 +221,15 @@ class ClientState:
         if version != server.version:
             server.forget()
             server.version = version
-        server.frames[parcel] = frames
+        places = not self._catching_up and not message.same
+        server.frames[parcel] = PLACED if places else frames
         if parcel == 0:
             server.orders = message
+        actions: Sequence[Action] = [PlaceAction(number, parcel, frames)] if places else NOTHING
+        self._mixed |= places and not self._schedule.evaluates(self.held)  # who evaluates changes nothing
         if len(server.frames) < num_parcels or not all([each.whole for each in self._servers]):
-            return NOTHING
-        return self._meet() if self._catching_up else [self._adopt()]
+            return actions
+        return self._meet() if self._catching_up else [*actions, *self._adopt()]
 
     def _are_shares(self, shares: tuple[Share, ...]) -> bool:
         return all([0 <= share.first <= share.stop <= self._num_slices for share in shares])
@@ -196,28 +238,34 @@ class ClientState:
         """Every server has given a version; those that are ahead are asked for the oldest of these."""
         oldest = min(server.version for server in self._servers)
         ahead = [number for number, server in enumerate(self._servers) if server.version > oldest]
-        return [self._ask(number, oldest) for number in ahead] or [self._adopt()]
+        return [self._ask(number, oldest) for number in ahead] or self._adopt()
 
     def _ask(self, number: int, version: int) -> PullAction:
         server = self._servers[number]
         server.forget()
         server.asked = version
-        return PullAction(number, version, self.held)
+        return PullAction(number, version, -1 if self._mixed else self.held)
 
-    def _adopt(self) -> AdoptAction:
+    def _adopt(self) -> Sequence[Action]:
         lead = self._servers[0]
         assert lead.orders is not None and len({server.version for server in self._servers}) == 1
-        action = AdoptAction(lead.version, [server.frames for server in self._servers], lead.orders)
-        self._catching_up, self.held = False, lead.version
+        version, orders, frames = lead.version, lead.orders, [server.frames for server in self._servers]
+        slices, again = tuple(sorted(self._ordered)), version == self.held
+        self._catching_up, self._mixed, self.held = False, False, version
+        self._ordered.clear()
         for server in self._servers:
             server.forget()
-        return action
+        if not (slices and again):
+            return [AdoptAction(version, frames, orders)]
+        asks = [PullAction(number, version + 1, version) for number in range(len(self._servers))]
+        return [RestoreAction(frames), *asks, ComputeAction(version, slices)]
 
     def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
         if not 0 <= message.latest <= self._total_ticks:
             return [DropAction(number, f"there is no version {message.latest}")]
         if self._catching_up and self._servers[number].asked == LATEST:
             return NOTHING  # of an earlier question: the latest version is never gone
+        self._ordered.clear()
         # Whoever has a version has had the one before from all others.
         self._catching_up, self._floor = True, max(self._floor, message.latest - 1)
         behind = [
@@ -233,9 +281,19 @@ class ClientState:
         return [InitialAction(number)]
 
     def _on_compute(self, number: int, message: Compute, frames: Any) -> Sequence[Action]:
-        if self._catching_up or message.tick != self.held:
-            return NOTHING  # somebody else was quicker
         slices = message.slices
         if not slices or list(slices) != sorted({*slices}) or slices[0] < 0 or slices[-1] >= self._num_slices:
             return [DropAction(number, f"there are no slices {slices}")]
-        return [ComputeAction(message.tick, message.slices)]
+        return self._order(message.tick, slices)
+
+    def _order(self, tick: int, slices: tuple[int, ...]) -> Sequence[Action]:
+        if tick != self.held or (self._catching_up and not self._ordered):
+            return NOTHING  # somebody else was quicker
+        if not self._mixed:
+            return [ComputeAction(tick, slices)]
+        begun = bool(self._ordered)
+        self._ordered.update(slices)
+        if begun:
+            return NOTHING
+        self._catching_up = True
+        return [self._ask(number, self.held) for number in range(len(self._servers))]

@@ -210,16 +210,11 @@ Action: TypeAlias = (
 
 @dataclass
 class _Wait:
-    """A worker that waits for ``version`` and has the parameters of ``have``.
-
-    served: the parcels it was sent. asked: the overdue slices it was asked for; one by one they come
-    from it, or from somebody else, or it cannot do them: it is not asked again.
-    """
+    """A worker that waits for ``version`` and has the parameters of ``have``. served: what it was sent."""
 
     version: int
     have: int
     served: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -242,6 +237,9 @@ class _Tick:
     backups: dict[int, _Backup] = field(default_factory=dict)
     pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
     """By slice: who pushed its first parcel, and when. The other parcels are on their way."""
+    asked: dict[str, set[int]] = field(default_factory=dict)
+    """By worker: the overdue slices it was asked for. One by one they come from it, or from somebody else, or
+    it cannot do them: it is not asked again."""
     lr: float | None = None
     cut: bool = False
     snapshot: bool = False
@@ -527,6 +525,7 @@ class ServerState:
         tick = self._tick
         tick.backups = {n: backup for n, backup in tick.backups.items() if backup.worker != worker}
         tick.pushed = {n: pushed for n, pushed in tick.pushed.items() if pushed[0] != worker}
+        tick.asked.pop(worker, None)
         for lateness in self._lateness.values():
             lateness.forget(worker)
 
@@ -541,7 +540,7 @@ class ServerState:
         if self._uninitialised or self.finished:
             return []
         waiting = (w for w, wait in self._waits.items() if wait.version == self.version + 1)
-        return sorted(worker for worker in waiting if not self._waits[worker].asked & missing)
+        return sorted(worker for worker in waiting if not self._tick.asked.get(worker, set()) & missing)
 
     def _missing(self) -> set[int]:
         """Slices that some parcel still lacks."""
@@ -595,7 +594,7 @@ class ServerState:
             mine = overdue[first : (place + 1) * len(overdue) // len(idle)]
             if mine:
                 actions.append(ComputeAction(worker, self.version, tuple(mine)))
-                self._waits[worker].asked.update(mine)
+                self._tick.asked.setdefault(worker, set()).update(mine)
                 for number in mine:
                     self._tick.backups[number] = _Backup(worker, now_s, len(mine))
         return actions

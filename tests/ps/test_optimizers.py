@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import platform
 import subprocess
 import sys
 
@@ -117,6 +118,27 @@ def assert_like_torch(optimizer, dtype, seed=0):
 def test_grid_of_arguments_follows_torch(dtype):
     for optimizer in GRID:
         assert_like_torch(optimizer, dtype)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere torch always fuses multiply-adds")
+def test_sgd_has_the_bits_that_torch_has_where_it_fuses_nothing():
+    pytest.importorskip("torch")
+    code = """
+import numpy as np
+from tests.ps.test_optimizers import DTYPES, GRID, api, kernel_steps, torch_steps
+rng = np.random.default_rng(4)
+for dtype in DTYPES:
+    params, grads = rng.standard_normal(1001).astype(dtype), rng.standard_normal((5, 1001)).astype(dtype)
+    for optimizer in GRID:
+        if isinstance(optimizer, api.SGD):
+            ours, slots = kernel_steps(optimizer, params, grads)
+            theirs, state = torch_steps(optimizer, params, grads)
+            assert ours.tobytes() == theirs.tobytes(), optimizer
+            assert all(slots[name].tobytes() == state[name].tobytes() for name in slots), optimizer
+"""
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "ATEN_CPU_CAPABILITY": "default"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def floats(low: float, high: float) -> st.SearchStrategy[float]:

@@ -20,8 +20,11 @@ from elasticflow_ps.client_state import (
     DropAction,
     GreetedEvent,
     InitialAction,
+    OrderEvent,
+    PlaceAction,
     PullAction,
     ReceivedEvent,
+    RestoreAction,
     SeveredAction,
 )
 
@@ -81,7 +84,6 @@ def test_if_the_oldest_is_gone_only_those_behind_are_asked_again() -> None:
 def test_whoever_was_late_catches_up() -> None:
     state = client(1, 1)
     heard(state, 0, version(3)), heard(state, 1, version(3))
-    assert heard(state, 1, version(4)) == []
     assert heard(state, 0, Gone(latest=9)) == [PullAction(0, LATEST, 3), PullAction(1, LATEST, 3)]
     assert heard(state, 1, Gone(latest=8)) == [], "of the question before"
     assert heard(state, 1, version(4)) == [], "as well"
@@ -95,8 +97,10 @@ def test_only_the_next_version_is_adopted_while_following() -> None:
     heard(state, 0, version(3)), heard(state, 1, version(3))
     assert heard(state, 0, version(5)) == heard(state, 1, version(5)) == []
     assert heard(state, 0, version(3)) == heard(state, 1, version(3)) == []
-    assert heard(state, 0, version(4)) == heard(state, 0, version(4)) == []
-    (adopted,) = heard(state, 1, version(4))
+    assert heard(state, 0, version(4)) == [PlaceAction(0, 0, "frames")]
+    assert heard(state, 0, version(4)) == []
+    placed, adopted = heard(state, 1, version(4))
+    assert placed == PlaceAction(1, 0, "frames")
     assert isinstance(adopted, AdoptAction) and adopted.version == 4
 
 
@@ -106,6 +110,48 @@ def test_slices_of_the_present_tick_are_computed() -> None:
     heard(state, 0, version(3))
     assert heard(state, 0, Compute(tick=3, slices=(1, 2))) == [ComputeAction(3, (1, 2))]
     assert heard(state, 0, Compute(tick=2, slices=(1,))) == []
+
+
+@pytest.mark.parametrize("by_master", [False, True])
+def test_a_version_that_is_partly_overwritten_is_got_again_before_slices_are_computed(
+    by_master: bool,
+) -> None:
+    state = client(1, 2)
+    heard(state, 0, version(3)), heard(state, 1, version(3, 0)), heard(state, 1, version(3, 1))
+    assert heard(state, 1, version(4, 1)) == [PlaceAction(1, 1, "frames")]
+    again = [PullAction(0, 3, -1), PullAction(1, 3, -1)]
+    if by_master:
+        assert state.handle(OrderEvent(3, (2,))) == again
+    else:
+        assert heard(state, 0, Compute(tick=3, slices=(2,))) == again
+    assert heard(state, 1, Compute(tick=3, slices=(1, 2))) == [], "it is on its way"
+    assert heard(state, 1, version(4, 0)) == [], "of the question before"
+    assert heard(state, 0, version(3)) == heard(state, 1, version(3, 1)) == []
+    restored, *asks, compute = heard(state, 1, version(3, 0))
+    assert restored == RestoreAction([{0: "frames"}, {0: "frames", 1: "frames"}])
+    assert asks == [PullAction(0, 4, 3), PullAction(1, 4, 3)]
+    assert compute == ComputeAction(3, (1, 2))
+    assert state.handle(OrderEvent(3, (0,))) == [ComputeAction(3, (0,))], "it is whole"
+    assert heard(state, 0, version(4)) == [PlaceAction(0, 0, "frames")]
+
+
+def test_who_finds_a_version_gone_that_was_partly_overwritten_goes_on_with_the_latest() -> None:
+    state = client(1, 1)
+    heard(state, 0, version(3)), heard(state, 1, version(3))
+    heard(state, 1, version(4))
+    heard(state, 0, Compute(tick=3, slices=(2,)))
+    assert heard(state, 0, Gone(latest=5)) == [PullAction(0, LATEST, -1), PullAction(1, LATEST, -1)]
+    assert not state.handle(OrderEvent(3, (2,)))
+    assert heard(state, 1, version(5)) == []
+    (adopted,) = heard(state, 0, version(5))
+    assert isinstance(adopted, AdoptAction) and adopted.version == 5
+
+
+def test_what_is_the_same_says_nothing_to_who_has_a_mixture() -> None:
+    state = client(2)
+    heard(state, 0, version(3, 0)), heard(state, 0, version(3, 1))
+    heard(state, 0, version(4, 0))
+    assert heard(state, 0, version(4, 1, same=True)) == [], "it is late"
 
 
 def test_first_values_are_sent_by_those_who_have_them() -> None:
@@ -220,18 +266,22 @@ class World:
         self.values: list[dict[int, int]] = [{} for _ in num_parcels]
         self.ungreeted = set(range(len(num_parcels)))
         self.asks = False
+        self.placed = self.recalled = 0
 
     def step(self, pace: int) -> bool:
         """Something happens; False: nothing can. pace: 0 if the servers stand still."""
         can: list[tuple[object, int]] = []
+        overdue = pace > 0 and self.rng.random() < 0.05
         for number, server in enumerate(self.servers):
             can += [(self._greet, number)] * (number in self.ungreeted)
             can += [(self._answer, number)] * bool(server.inbox)
             can += [(self._hear, number)] * bool(server.outbox)
+            can += [(self._order, number)] * (overdue and self.state.held >= 0)
             oldest = min(each.version for each in self.servers)
             if server.version <= oldest and server.version < SCHEDULE.total_ticks:
                 can += [(self._make, number)] * pace
         can += [(self._ask, 0)] * self.asks
+        can += [(self._order_by_master, 0)] * overdue
         if not can:
             return False
         act, number = self.rng.choice(can)
@@ -254,6 +304,14 @@ class World:
         same = isinstance(message, Version) and message.same
         self._do(self.state.handle(ReceivedEvent(number, message, () if same else (frames,))))
 
+    def _order(self, number: int) -> None:
+        """A slice of the tick that is being gathered is overdue, and the worker may not have left it yet."""
+        server = self.servers[number]
+        server.outbox.append((Compute(tick=server.version, slices=(0,)), None))
+
+    def _order_by_master(self, _: int) -> None:
+        self._do(self.state.handle(OrderEvent(self.state.held, (1,))))
+
     def _ask(self, _: int) -> None:
         """What a worker says when it has pushed: maybe twice, if it was asked for more slices."""
         self.asks = self.rng.random() < 0.2
@@ -265,17 +323,32 @@ class World:
             assert not isinstance(action, DropAction), action
             if isinstance(action, PullAction):
                 self.asks = False
+                self.recalled += 0 <= action.version == self.state.held
                 self.servers[action.server].inbox.append(Pull(version=action.version, have=action.have))
+            elif isinstance(action, PlaceAction):
+                (self.values[action.server][action.parcel],) = action.frames
+                self.placed += 1
             elif isinstance(action, AdoptAction):
                 self._adopt(action)
+            elif isinstance(action, RestoreAction):
+                self._fill(action.frames)
+            elif isinstance(action, ComputeAction):
+                assert self._contents() == {content(action.tick)}, "computes from a mixture of versions"
+                assert action.tick == self.state.held
 
-    def _adopt(self, action: AdoptAction) -> None:
-        for number, frames in enumerate(action.frames):
+    def _contents(self) -> set[int]:
+        return {value for values in self.values for value in values.values()}
+
+    def _fill(self, row: list[dict[int, object]]) -> None:
+        for number, frames in enumerate(row):
             assert sorted(frames) == list(range(self.servers[number].num_parcels))
             for parcel, frame in frames.items():
                 if frame:
                     self.values[number][parcel] = frame[0]
-            assert {*self.values[number].values()} == {content(action.version)}, "a mixture of versions"
+
+    def _adopt(self, action: AdoptAction) -> None:
+        self._fill(action.frames)
+        assert self._contents() == {content(action.version)}, "a mixture of versions"
         assert all(server.version >= action.version for server in self.servers)
         assert action.version == action.orders.version == self.state.held
         self.asks = action.version < SCHEDULE.total_ticks
@@ -301,12 +374,13 @@ def test_versions_are_never_mixed_and_always_come(
 
 
 def test_workers_are_late_and_servers_apart_in_these_histories() -> None:
-    apart = late = 0
-    for seed in range(100):
+    apart = late = placed = recalled = 0
+    for seed in range(400):
         world = World([2, 1, 1], seed)
         for number in range(400):
             before = world.state.held
             world.step(20 if number % 50 < 20 else 1)
             late += 0 <= before < world.state.held - 1
             apart += len({server.version for server in world.servers}) > 1
-    assert apart > 1000 and late > 100
+        placed, recalled = placed + world.placed, recalled + world.recalled
+    assert apart > 1000 and late > 100 and placed > 100 and recalled > 15

@@ -118,6 +118,9 @@ class Script(Strategy):
     def begin(self, position: Position, node: Node, parts: Any, **more: Any) -> Outgoing:
         return Begun(self.said, (position.version, node, len(parts)))
 
+    def recall(self, position: Position, slices: Any) -> bool:
+        return True
+
     def ask(self, position: Position) -> None:
         self.said.append(position.version)
 

@@ -118,9 +118,14 @@ class Client:
     def _act(self, action: cs.Action) -> Event:
         if isinstance(action, cs.AdoptAction):
             return self._adopt(action)
+        if isinstance(action, cs.RestoreAction):
+            return self._fill(action.frames)
         if isinstance(action, cs.ComputeAction):
             return Overdue(action.tick, action.slices)
         name, place, connection = self._row[action.server]
+        if isinstance(action, cs.PlaceAction):
+            self.state[self._truth.of_place(place)[action.parcel]] = action.frames
+            return None
         if isinstance(action, cs.PullAction):
             self._send(connection, Pull(version=action.version, have=action.have))
         elif isinstance(action, cs.InitialAction):
@@ -133,11 +138,14 @@ class Client:
             raise AssertionError(f"{self._worker.name} drops a message of {name}: {action.reason}")
         return None
 
-    def _adopt(self, action: cs.AdoptAction) -> Position:
-        for (_, place, _), frames in zip(self._row, action.frames, strict=True):
+    def _fill(self, row: list[dict[int, Any]]) -> None:
+        for (_, place, _), frames in zip(self._row, row, strict=True):
             for parcel, number in enumerate(self._truth.of_place(place)):
-                if frames[parcel] is not NO_ARRAYS:
+                if frames[parcel] != NO_ARRAYS:
                     self.state[number] = frames[parcel]
+
+    def _adopt(self, action: cs.AdoptAction) -> Position:
+        self._fill(action.frames)
         orders, version = action.orders, action.version
         assert tuple(self.state) == self._truth.model(version), f"{self._worker.name} has a mixture"
         return Position(
@@ -148,8 +156,12 @@ class Client:
             finish=orders.finish,
         )
 
+    def recall(self, at: Position, slices: list[int]) -> bool:
+        return self._handle(cs.OrderEvent(at.version, tuple(slices))) is not None
+
     def push(self, at: Position, node: Node, *, lr: float | None, slice_s: float, last: bool) -> None:
         world = self._world
+        assert tuple(self.state) == self._truth.model(at.version), f"{self._worker.name} used a mixture"
         for _, place, connection in self._row:
             for parcel, number in enumerate(self._truth.of_place(place)):
                 total = self._truth.total(at.version, node, number)
@@ -340,7 +352,7 @@ class SimWorker(Member):
                     self._leaving = True
 
     def _obey(self, message: Any) -> Body:
-        position, schedule = self._position, self.world.shape.schedule
+        position = self._position
         if isinstance(message, Quit):
             self._leaving = True
         elif isinstance(message, Drain):
@@ -354,10 +366,10 @@ class SimWorker(Member):
             again = sorted(self._faulty)
             self._faulty.clear()
             if position:
-                yield from self._compute(position, schedule.at(position.version), again)
+                yield from self._compute_more(position, again)
         elif isinstance(message, Attempt):
             if position and message.tick == position.version and message.slice not in self._faulty:
-                yield from self._compute(position, schedule.at(position.version), [message.slice])
+                yield from self._compute_more(position, [message.slice])
         elif isinstance(message, Beat):
             self._repeat()
 
@@ -372,6 +384,12 @@ class SimWorker(Member):
             self._say_ready()
         for faulty in list(self._faulty.values()):
             self.send(faulty)
+
+    def _compute_more(self, position: Position, numbers: list[int]) -> Body:
+        if not numbers:
+            self._client.ask(position)
+        elif self._client.recall(position, numbers):
+            yield from self._compute(position, self.world.shape.schedule.at(position.version), numbers)
 
     def _compute(self, position: Position, work: Work, numbers: Iterable[int]) -> Body:
         lr = learning_rate(self.world.shape.schedule, work.tick)
