@@ -23,13 +23,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(VENV)/bin/python setup.py
+$(VENV)/.demo: $(VENV)/bin/python setup.py ps/elasticflow_ps/native.c
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,examples]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python setup.py
+$(VENV)/.test: $(VENV)/bin/python setup.py ps/elasticflow_ps/native.c
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,test]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) runs build *.egg-info ps/elasticflow_ps/_native*.so

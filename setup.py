@@ -2,7 +2,23 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
+
+NATIVE = Extension(
+    "elasticflow_ps._native",
+    ["ps/elasticflow_ps/native.c"],
+    extra_compile_args=[
+        "-O3",
+        "-g0",
+        "-ffp-contract=off",  # fused multiply-adds would change bits
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fopenmp-simd",
+    ],
+    extra_link_args=["-pthread"],
+    optional=True,  # without a C compiler the servers use NumPy
+)
+"""Loaded by ``elasticflow_ps.native`` with ctypes: C without Python's headers."""
 
 setup(
     name="elasticflow-trainer",
@@ -22,6 +38,7 @@ setup(
         "elasticflow_slurm": "slurm/elasticflow_slurm",
         "elasticflow_yarn": "yarn/elasticflow_yarn",
     },
+    ext_modules=[NATIVE],
     package_data={"elasticflow_yarn": ["*.java"]},
     install_requires=[
         "h5py>=3.9",
@@ -46,6 +63,7 @@ setup(
             "venv-pack>=0.2",
         ],
         "examples": ["scikit-learn>=1.3"],
+        "bench": ["matplotlib>=3.5"],
         "test": [
             "hypothesis>=6.90",
             "mypy>=1.8",

@@ -9,18 +9,33 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from benchmarks.cases import Case
 from elasticflow.cli.connection import Connection
 from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
 from elasticflow.run_dir import RunDir
 
 PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
+TCP = {"shared_memory": False}
+"""Settings with which workers and servers on one host exchange arrays as those on two do."""
+APART = {"overlap": False}
+"""Settings with which a worker pushes once it has computed, so that a timeline shows both."""
+
+
+class Workload(Protocol):
+    """What a job trains, see ``benchmarks.cases``."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def slices(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    def environment(self) -> dict[str, str]: ...
 
 
 class Interval(NamedTuple):
@@ -55,12 +70,19 @@ def wait_until(run: RunDir, what: Callable[[dict[str, Any]], object]) -> dict[st
 class Job:
     """A run with timelines in a folder of its own."""
 
-    def __init__(self, folder: Path, case: Case, *options: object, steps: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        case: Workload,
+        *options: object,
+        steps: int | None = None,
+        program: Path = PROGRAM,
+    ) -> None:
         self.run = RunDir(folder)
         self.case = case
         epochs = max(1, (steps or case.steps) // 8)
         command: list[object] = [
-            sys.executable, "-m", "elasticflow.cli", "train", PROGRAM, "--run-dir", folder, "--timeline",
+            sys.executable, "-m", "elasticflow.cli", "train", program, "--run-dir", folder, "--timeline",
             "--batch-size", case.batch_size, "--slices", case.slices, "--epochs", epochs, *options,
         ]  # fmt: skip
         self.started_s = time.monotonic()
@@ -102,10 +124,19 @@ class Job:
 
 
 @contextmanager
-def job(case: Case, *options: object, steps: int | None = None) -> Iterator[Job]:
-    """A job, which is ended if it has not ended by then."""
+def job(
+    case: Workload,
+    *options: object,
+    steps: int | None = None,
+    program: Path = PROGRAM,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[Job]:
+    """A job, which is ended if it has not ended by then. settings: those that are no options of ``train``."""
     with tempfile.TemporaryDirectory() as folder:
-        one = Job(Path(folder) / "run", case, *options, steps=steps)
+        file = Path(folder) / "settings.yaml"
+        file.write_text(json.dumps(settings or {}), encoding="utf-8")
+        run = Path(folder) / "run"
+        one = Job(run, case, "--config", file, *options, steps=steps, program=program)
         try:
             yield one
         finally:
@@ -130,3 +161,19 @@ def waiting_by_tick(timeline: list[Interval]) -> dict[int, float]:
         if interval.what == "waiting":
             sums[interval.tick] += interval.seconds
     return sums
+
+
+def exchange_seconds(timelines: Mapping[str, list[Interval]]) -> dict[int, float]:
+    """Seconds by tick from where the first worker had computed until the last had the next version.
+
+    That is push, update and pull, and with several workers also what the last computes longer than the first.
+    """
+    computed: dict[int, float] = {}
+    had: dict[int, float] = {}
+    for timeline in timelines.values():
+        for each in timeline:
+            if each.what == "computing":
+                computed[each.tick] = min(each.until_s, computed.get(each.tick, each.until_s))
+            elif each.what == "waiting":
+                had[each.tick] = max(each.until_s, had.get(each.tick, each.until_s))
+    return {tick: had[tick] - computed[tick] for tick in sorted(computed.keys() & had.keys())}

@@ -37,6 +37,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workers: str = "2"
     servers: Positive = 1
     threads: Positive = 1
+    server_threads: Positive = 1
 
     epochs: Positive = 10
     batch_size: Positive = 64

@@ -24,6 +24,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "parameter_server"
     seed: int
     threads: int
+    server_threads: int = 1
     batch_size: int
     num_slices: int
     heartbeat_s: float
@@ -69,6 +70,7 @@ _SAME = (
     "strategy",
     "seed",
     "threads",
+    "server_threads",
     "batch_size",
     "heartbeat_s",
     "lost_s",

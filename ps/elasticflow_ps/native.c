@@ -1,8 +1,8 @@
 /* The updates of optimizers.py in one pass over memory, and the threads that share a large one.
 
 Bits: elements are only added, subtracted, multiplied and divided, and their square roots and maxima taken, in
-the order in which optimizers.py does it with NumPy. Compiled without fused multiply-adds, each result is the one
-that IEEE 754 prescribes, whatever the width of the vectors, the alignment, or the number of threads.
+the order in which optimizers.py does it with NumPy. Compiled without fused multiply-adds, each result is the
+one that IEEE 754 prescribes, whatever the width of the vectors, the alignment, or the number of threads.
 
 The second half of this file is compiled twice, for each kind of number: the first half includes it. */
 
@@ -27,16 +27,16 @@ The second half of this file is compiled twice, for each kind of number: the fir
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-/* Arrays are at different addresses, or an update in place, so that nothing is read after it was written. */
+/* In any order, since no step reads what another has written: at most a slot is written in place. */
 #define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
 
 enum {
     LINE_BYTES = 64,
-    LARGE_BYTES = 1 << 20,   /* of parameters: they will not stay in cache, and are worth waking threads for */
+    LARGE_BYTES = 1 << 20,   /* of parameters: will not stay in cache, and are worth waking threads for */
     PIECE_BYTES = 128 << 10, /* of parameters: what a thread takes at a time */
     BLOCK_BYTES = 256,       /* what is worked out before it is written past the caches */
-    AHEAD_BYTES = 1024,      /* so far ahead of it memory is asked for */
-    SUMS = 2048,             /* sums of squares that a thread takes at a time: they fit a level-1 cache */
+    AHEAD_BYTES = 768,       /* so far ahead of it memory is asked for */
+    PIECE_SUMS = 4096,       /* of the sums of squares: likewise */
 };
 
 /* --- threads ------------------------------------------------------------------------------------ */
@@ -44,8 +44,8 @@ enum {
 /* Does the elements start..stop of a job. */
 typedef void Range(const void *job, size_t start, size_t stop);
 
-/* Of one job at a time; ``busy`` is held by who gave it. Where a fork left the threads behind, the caller
-does all the pieces itself. */
+/* Of one job at a time; ``busy`` is held by who gave it. A child has no threads after a fork: there the
+caller does all the pieces itself. */
 static struct {
     pthread_mutex_t busy, lock;
     pthread_cond_t begun, ended;
@@ -69,7 +69,8 @@ static void take_pieces(void)
     while (pool.next < pool.stop) {
         Range *range = pool.range;
         const void *job = pool.job;
-        const size_t start = pool.next, stop = pool.stop - start > pool.piece ? start + pool.piece : pool.stop;
+        const size_t start = pool.next, left = pool.stop - start;
+        const size_t stop = start + (left > pool.piece ? pool.piece : left);
         pool.next = stop;
         pool.running++;
         pthread_mutex_unlock(&pool.lock);
@@ -91,11 +92,25 @@ static void *help(void *number)
     return NULL;
 }
 
+static void before_fork(void)
+{
+    pthread_mutex_lock(&pool.busy);
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.busy);
+}
+
 /* Updates from now on are shared by so many threads, the caller included; or by fewer, if no more could be
 started: returns how many. */
 long set_threads(long threads)
 {
     pthread_mutex_lock(&pool.lock);
+    if (pool.started == 1 && threads > 1)
+        pthread_atfork(before_fork, after_fork, after_fork);
     for (pthread_t id; pool.started < threads; pool.started++) {
         if (pthread_create(&id, NULL, help, (void *)(intptr_t)pool.started) != 0)
             break;
@@ -106,12 +121,11 @@ long set_threads(long threads)
     return pool.threads;
 }
 
-/* Does the elements 0..n of a job in pieces, alone if somebody else has the pool. */
+/* Does the elements 0..n of a job in pieces; alone and in one, if somebody else has the pool. */
 static void share(Range *range, const void *job, size_t n, size_t piece)
 {
     if (n <= piece || pool.threads < 2 || pthread_mutex_trylock(&pool.busy) != 0) {
-        for (size_t start = 0; start < n; start += piece)
-            range(job, start, n - start > piece ? start + piece : n);
+        range(job, 0, n);
         return;
     }
     pthread_mutex_lock(&pool.lock);
@@ -219,7 +233,7 @@ INLINE void NAME(any_adam)(NAME(Update) u, size_t n, int amsgrad)
         u.after[1][i] = square;
         if (amsgrad) {
             const REAL before = u.before[2][i];
-            largest = before >= square || before != before ? before : square; /* passes NaN on, as np.maximum */
+            largest = before >= square || before != before ? before : square; /* passes NaN on */
             u.after[2][i] = largest;
         }
         u.out[i] = NAME(moved)(u, i, mean / (SQRT(largest) + eps) * rate);
@@ -260,29 +274,29 @@ INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
 }
 
 /* The exported function of a rule: updates a span of ``n`` elements. */
-#define UPDATE(rule, slots)                                                                                \
-    ANY_WIDTH static void NAME(rule##_range)(const void *update, size_t start, size_t stop)                \
-    {                                                                                                      \
-        enum { BLOCK = BLOCK_BYTES / sizeof(REAL) };                                                       \
-        _Alignas(LINE_BYTES) char block[BLOCK_BYTES];                                                      \
-        NAME(Update) u = NAME(from)(*(const NAME(Update) *)update, start, slots);                          \
-        size_t n = stop - start;                                                                           \
-        for (; may_stream(u.out) && n >= BLOCK; n -= BLOCK, u = NAME(from)(u, BLOCK, slots)) {             \
-            NAME(Update) inner = u;                                                                        \
-            inner.out = (REAL *)block;                                                                     \
-            NAME(ask_ahead)(u, slots);                                                                     \
-            NAME(rule##_block)(inner, BLOCK);                                                              \
-            stream_block(u.out, block);                                                                    \
-        }                                                                                                  \
-        end_stream();                                                                                      \
-        NAME(rule##_block)(u, n);                                                                          \
-    }                                                                                                      \
-    ANY_WIDTH void NAME(rule)(const NAME(Update) *update, size_t n)                                        \
-    {                                                                                                      \
-        if (n * sizeof(REAL) >= LARGE_BYTES)                                                               \
-            share(NAME(rule##_range), update, n, PIECE_BYTES / sizeof(REAL));                              \
-        else                                                                                               \
-            NAME(rule##_block)(*update, n);                                                                \
+#define UPDATE(rule, slots)                                                                                  \
+    ANY_WIDTH static void NAME(rule##_range)(const void *update, size_t start, size_t stop)                  \
+    {                                                                                                        \
+        enum { BLOCK = BLOCK_BYTES / sizeof(REAL) };                                                         \
+        _Alignas(LINE_BYTES) char block[BLOCK_BYTES];                                                        \
+        NAME(Update) u = NAME(from)(*(const NAME(Update) *)update, start, slots);                            \
+        size_t n = stop - start;                                                                             \
+        for (; may_stream(u.out) && n >= BLOCK; n -= BLOCK, u = NAME(from)(u, BLOCK, slots)) {               \
+            NAME(Update) inner = u;                                                                          \
+            inner.out = (REAL *)block;                                                                       \
+            NAME(ask_ahead)(u, slots);                                                                       \
+            NAME(rule##_block)(inner, BLOCK);                                                                \
+            stream_block(u.out, block);                                                                      \
+        }                                                                                                    \
+        end_stream();                                                                                        \
+        NAME(rule##_block)(u, n);                                                                            \
+    }                                                                                                        \
+    ANY_WIDTH void NAME(rule)(const NAME(Update) *update, size_t n)                                          \
+    {                                                                                                        \
+        if (n * sizeof(REAL) >= LARGE_BYTES)                                                                 \
+            share(NAME(rule##_range), update, n, PIECE_BYTES / sizeof(REAL));                                \
+        else                                                                                                 \
+            NAME(rule##_block)(*update, n);                                                                  \
     }
 
 UPDATE(sgd, 0)
@@ -313,7 +327,7 @@ ANY_WIDTH static void NAME(squares_range)(const void *job, size_t start, size_t 
 void NAME(add_squares)(const REAL *grad, size_t size, double *sums, size_t length)
 {
     const NAME(Squares) job = {grad, size, sums, length};
-    share(NAME(squares_range), &job, length, size * sizeof(REAL) >= LARGE_BYTES ? SUMS : length);
+    share(NAME(squares_range), &job, length, size * sizeof(REAL) >= LARGE_BYTES ? PIECE_SUMS : length);
 }
 
 #endif

@@ -1,12 +1,18 @@
-"""The update of one chunk on a parameter server: ``torch.optim`` in NumPy.
+"""The update of one chunk on a parameter server: ``torch.optim`` in C, or in NumPy.
 
-A kernel works through a chunk block by block, so that what one pass over a block leaves behind is
-still in cache for the next, and writes no temporaries but one block of its own. Only ``+ - * /``,
-``sqrt`` and ``maximum`` touch the elements. IEEE 754 fixes their results to the last bit (NaN's payload
-apart), so an element's next value depends on that element alone: not on where a chunk begins or ends, on
-alignment, or on the machine. Fused multiply-adds would break this (vector body against scalar tail).
+Only ``+ - * /``, ``sqrt`` and ``maximum`` touch the elements. IEEE 754 fixes their results to the last bit
+(NaN's payload apart), so an element's next value depends on that element alone: not on where a chunk begins
+or ends, on alignment, on threads, or on the machine; and C (``native.c``) and NumPy give the same bits. Fused
+multiply-adds would break this (vector body against scalar tail).
 
-Formulas and their order follow ``torch.optim``'s single-tensor functions; last bits may differ.
+Formulas and their order follow ``torch.optim``'s single-tensor functions. Where torch fuses multiply-adds, as
+it does on processors that can, its last bits are others. Where it does not (``ATEN_CPU_CAPABILITY=default``),
+SGD's bits are the same in all its forms; those of Adam and Adagrad are not, because torch multiplies by
+``1 - beta2`` and by the learning rate before it squares and divides, and has Adam's bias correction in each
+element instead of in the learning rate.
+
+NumPy works through a chunk block by block, so that what one pass over a block leaves behind is still in cache
+for the next, and writes no temporaries but one block of its own. C takes a single pass.
 """
 
 from __future__ import annotations
@@ -14,20 +20,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from elasticflow import api
 from elasticflow.layout import Array, aligned_empty
+from elasticflow_ps import native
 
 BLOCK_BYTES = 128 << 10
 """Adam's six blocks (parameters, gradient, two moments, output, spare) fit a level-2 cache of 1 MB."""
 
 Slots: TypeAlias = Mapping[str, Array]
-Number: TypeAlias = Callable[[float], Array]
-"""Makes a 0-d array of the parameters' dtype: cast once per chunk, not in each pass over each block."""
 Step: TypeAlias = Callable[[Array, Sequence[Array], Sequence[Array], Array], None]
 """``step(grad, slots, after, out)`` writes what follows the slots of one block to ``after``, which may be
 the same arrays, and what to subtract from its parameters, learning rate included, to ``out``, which is
@@ -38,12 +43,14 @@ scratch until then. ``grad`` is only read.
 class Kernel(ABC):
     """The update rule of one optimizer. Holds no arrays: any number of threads may share a kernel.
 
+    rule: its name in ``native.RULES``.
     slots: names of the arrays kept per parameter, as in the state of torch's optimizer. initial: the
     value of all their elements before the first update.
     coupled_decay: weight decay that is added to the gradient (L2 regularisation).
     decoupled_decay: weight decay that shrinks the parameters directly.
     """
 
+    rule: str
     slots: tuple[str, ...] = ()
     initial: float = 0.0
     coupled_decay: float
@@ -79,14 +86,33 @@ class Kernel(ABC):
         """
         assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
         before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
+        factor = -grad_scale if self.maximize else grad_scale
+        shrink = 1 - lr * self.decoupled_decay
+        numbers = (factor, self.coupled_decay, shrink, *self.constants(lr, update))
+        if native.takes(params, grad, out, *before, *after):
+            native.update(self.rule, params, grad, out, before, after, numbers)
+        else:
+            self.apply_with_numpy(params, grad, out, before, after, numbers)
+
+    def apply_with_numpy(
+        self,
+        params: Array,
+        grad: Array,
+        out: Array,
+        before: Sequence[Array],
+        after: Sequence[Array],
+        numbers: Sequence[float],
+    ) -> None:
+        """``apply`` where C cannot, and what its bits have to be.
+
+        numbers: factor on the gradient, coupled decay, factor on the parameters, and the ``constants``.
+        """
         length = BLOCK_BYTES // params.itemsize
         spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
-        number = partial(np.array, dtype=params.dtype)
         with np.errstate(all="ignore"):
-            step = self.step(lr, update, number)
-            factor = number(-grad_scale if self.maximize else grad_scale)
-            decay = number(self.coupled_decay)
-            shrink = number(1 - lr * self.decoupled_decay)
+            # 0-d arrays: cast once per chunk, not in each pass over each block
+            factor, decay, shrink, *constants = (np.array(number, params.dtype) for number in numbers)
+            step = self.step(*constants)
             for start in range(0, params.size, length):
                 block = slice(start, start + length)
                 p, g, o = params[block], grad[block], out[block]
@@ -102,8 +128,12 @@ class Kernel(ABC):
                 np.subtract(p, o, out=o)
 
     @abstractmethod
-    def step(self, lr: float, update: int, number: Number) -> Step:
-        """The step for this update. ``number`` makes its constants."""
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        """The numbers of the rule for this update, as its function in C, and ``step``, take them."""
+
+    @abstractmethod
+    def step(self, *constants: Array) -> Step:
+        """The step in NumPy with these constants, 0-d arrays of the parameters' dtype."""
 
 
 class SGDKernel(Kernel):
@@ -114,21 +144,24 @@ class SGDKernel(Kernel):
     def __init__(self, optimizer: api.SGD) -> None:
         super().__init__(optimizer)
         self.optimizer = optimizer
+        self.rule = "momentum" if optimizer.momentum else "sgd"
         if optimizer.momentum:
             self.slots = ("momentum_buffer",)
 
-    def step(self, lr: float, update: int, number: Number) -> Step:
-        rate = number(lr)
-        momentum = number(self.optimizer.momentum)
-        intake = number(1 - self.optimizer.dampening)
-        nesterov = self.optimizer.nesterov
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        if not self.slots:
+            return (lr,)
+        momentum, intake = self.optimizer.momentum, 1 - self.optimizer.dampening
+        return lr, momentum, intake, self.optimizer.nesterov, update == 1  # dampening does not apply yet
 
+    def step(self, *constants: Array) -> Step:
         def plain(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
-            np.multiply(grad, rate, out=out)
+            np.multiply(grad, constants[0], out=out)
 
         def with_momentum(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+            rate, momentum, intake, nesterov, first = constants
             (old,), (buffer,) = slots, after
-            if update == 1:  # dampening does not apply yet
+            if first:
                 np.copyto(buffer, grad)
             else:
                 np.multiply(old, momentum, out=buffer)
@@ -153,17 +186,20 @@ class AdamKernel(Kernel):
     def __init__(self, optimizer: api.Adam) -> None:
         super().__init__(optimizer)
         self.optimizer = optimizer
+        self.rule = "amsgrad" if optimizer.amsgrad else "adam"
         self.slots = ("exp_avg", "exp_avg_sq") + ("max_exp_avg_sq",) * optimizer.amsgrad
         if isinstance(optimizer, api.AdamW):
             self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
 
-    def step(self, lr: float, update: int, number: Number) -> Step:
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
         beta1, beta2 = self.optimizer.betas
         root_correction2 = math.sqrt(1 - beta2**update)
-        rate = number(lr / (1 - beta1**update) * root_correction2)
-        eps = number(self.optimizer.eps * root_correction2)
-        intake1, intake2 = number(1 - beta1), number(1 - beta2)
-        keep1, keep2 = number(1 - float(intake1)), number(beta2)  # torch.lerp rounds 1 - beta1 first
+        rate = lr / (1 - beta1**update) * root_correction2
+        return rate, self.optimizer.eps * root_correction2, 1 - beta1, 1 - beta2, beta2
+
+    def step(self, *constants: Array) -> Step:
+        rate, eps, intake1, intake2, keep2 = constants
+        keep1 = np.array(1 - float(intake1), intake1.dtype)  # torch.lerp rounds 1 - beta1 first
         slow = float(intake1) < 0.5
 
         def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
@@ -194,6 +230,7 @@ class AdamKernel(Kernel):
 class AdagradKernel(Kernel):
     """Duchi et al. 2011, "Adaptive Subgradient Methods", diagonal; ``lr_decay`` as in torch."""
 
+    rule = "adagrad"
     slots = ("sum",)
 
     def __init__(self, optimizer: api.Adagrad) -> None:
@@ -201,9 +238,11 @@ class AdagradKernel(Kernel):
         self.optimizer = optimizer
         self.initial = optimizer.initial_accumulator_value
 
-    def step(self, lr: float, update: int, number: Number) -> Step:
-        rate = number(lr / (1 + (update - 1) * self.optimizer.lr_decay))
-        eps = number(self.optimizer.eps)
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        return lr / (1 + (update - 1) * self.optimizer.lr_decay), self.optimizer.eps
+
+    def step(self, *constants: Array) -> Step:
+        rate, eps = constants
 
         def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
             (old,), (total,) = slots, after
@@ -229,21 +268,27 @@ def kernel_for(optimizer: api.Optimizer) -> Kernel:
 def squared_norm(grad: Array) -> float:
     """Sum of the squares of a chunk, (n,), in float64.
 
-    Equal bytes give equal bits wherever they lie: each block is squared in place in an aligned float64
-    array and added, element by element, to another, which is summed at the end. (BLAS's ``dot`` and
-    reductions over the chunk itself may group terms by alignment, threads or processor.)
+    Equal bytes give equal bits wherever they lie: squares are added, block by block and element by element,
+    to an aligned block, which is summed at the end. (BLAS's ``dot`` and reductions over the chunk itself may
+    group terms by alignment, threads or processor.)
     """
-    length = max(1, min(grad.size, BLOCK_BYTES // 8))
-    squares, sums = aligned_empty(2 * 8 * length).view(np.float64).reshape(2, length)
+    sums = aligned_empty(8 * max(1, min(grad.size, BLOCK_BYTES // 8))).view(np.float64)
     sums.fill(0)
+    (native.add_squares if native.takes(grad) else add_squares_with_numpy)(grad, sums)
     with np.errstate(all="ignore"):
-        for start in range(0, grad.size, length):
-            block = grad[start : start + length]
+        return float(np.add.reduce(sums))
+
+
+def add_squares_with_numpy(grad: Array, sums: npt.NDArray[np.float64]) -> None:
+    """``native.add_squares`` where C cannot, and what its bits have to be."""
+    squares = aligned_empty(sums.nbytes).view(np.float64)
+    with np.errstate(all="ignore"):
+        for start in range(0, grad.size, sums.size):
+            block = grad[start : start + sums.size]
             s, total = squares[: block.size], sums[: block.size]
             np.copyto(s, block)
             np.multiply(s, s, out=s)
             np.add(total, s, out=total)
-        return float(np.add.reduce(sums))
 
 
 def clip_scale(total_norm: float, clip_norm: float) -> float:

@@ -73,6 +73,7 @@ from elasticflow.transport import (
     admit_only_members,
     poll_ms,
 )  # fmt: skip
+from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.keeping import Keeping
 from elasticflow_ps.neighbours import Neighbours
@@ -488,6 +489,7 @@ def _host_of(endpoint: str) -> str:
 
 def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
+    native.set_threads(settings.server_threads)
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
     settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))

@@ -113,7 +113,7 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
         **_set({"mem": slurm.server_mem}),
         "nodes": str(nodes),
         "ntasks-per-node": str(-(-num_servers // nodes)),
-        "cpus-per-task": str(slurm.server_cpus),
+        "cpus-per-task": str(max(config.server_threads, slurm.server_cpus)),
         "requeue": "",
     }
     command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]

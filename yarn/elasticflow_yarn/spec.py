@@ -61,7 +61,7 @@ def resources(config: Config, yarn: YarnConfig) -> dict[str, Resources]:
     return {
         MASTER: asked("master_memory", yarn.master_memory, yarn.master_vcores),
         WORKER: asked("memory", yarn.memory, max(yarn.vcores, config.threads), yarn.gpus),
-        SERVER: asked("server_memory", yarn.server_memory, yarn.server_vcores),
+        SERVER: asked("server_memory", yarn.server_memory, max(yarn.server_vcores, config.server_threads)),
     }
 
 

@@ -1,0 +1,81 @@
+"""How a step grows with the bytes of the model, and the CPU of server and master with the workers; two plots.
+
+The plots are docs/growth-bytes.png and docs/growth-workers.png; they need matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import crowd, wire
+from benchmarks.dense import PROGRAM, WARM_UP, Flat
+from benchmarks.figures import Figure, figure, median
+from benchmarks.jobs import TCP, job, step_seconds
+
+FOLDER = Path(__file__).parent.parent / "docs"
+MEGABYTES = (1, 4, 16, 64, 256, 1000)
+MOST_STEPS, FEWEST_STEPS = 400, 16
+WORKERS = (1, 2, 4, 8, 16, 32)
+COMMAND = "python -m benchmarks growth"
+
+
+def run(folder: Path = FOLDER) -> Iterator[Figure]:
+    """The bytes first, over TCP. folder: where the plots go."""
+    pyplot = _pyplot()
+    sizes: dict[str, list[float]] = {"ElasticFlow, a step": [], "plain sockets": []}
+    for megabytes in MEGABYTES:
+        steps = max(FEWEST_STEPS, min(MOST_STEPS, 8 * (500 // megabytes)))
+        flat = Flat(f"{megabytes} MB", 1, megabytes * 250_000, steps)
+        plain_ms = 1000 * median(wire.round_seconds(flat.num_bytes, steps)[WARM_UP:])
+        step_ms = 1000 * _step_s(flat)
+        for values, value in zip(sizes.values(), (step_ms, plain_ms), strict=True):
+            values.append(value)
+        yield figure(f"step of {flat.name} / plain sockets", step_ms, "ms", plain_ms, COMMAND)
+    _plot(pyplot, folder / "growth-bytes.png", "MB of parameters", MEGABYTES, sizes)
+    costs = crowd.costs(WORKERS)
+    first = costs[0].cpu_ms
+    for workers, cost in zip(WORKERS, costs, strict=True):
+        for name, cpu_ms in cost.cpu_ms.items():
+            core = 100 * cpu_ms / cost.step_ms
+            note = f"{core:.0f} % of a core; a step takes {cost.step_ms:.2f} ms"
+            what = f"CPU of the {name} a step, {workers} / 1 workers"
+            yield figure(what, cpu_ms, "ms", first[name], COMMAND, note)
+    lines = {f"CPU of the {name}": [cost.cpu_ms[name] for cost in costs] for name in first}
+    lines["a step"] = [cost.step_ms for cost in costs]
+    _plot(pyplot, folder / "growth-workers.png", "workers", WORKERS, lines)
+
+
+def _step_s(flat: Flat) -> float:
+    members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
+    with job(flat, *members, program=PROGRAM, settings=TCP) as one:
+        one.wait()
+        (timeline,) = one.timelines().values()
+    return median(step_seconds(timeline)[WARM_UP:])
+
+
+def _pyplot() -> ModuleType:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SystemExit("growth plots with matplotlib: pip install 'elasticflow-trainer[bench]'.") from error
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _plot(
+    pyplot: ModuleType, path: Path, across: str, places: Sequence[int], lines: dict[str, list[float]]
+) -> None:
+    """Milliseconds, both axes logarithmic: what grows in proportion is a straight line at 45 degrees."""
+    shown, axes = pyplot.subplots(figsize=(6, 4))
+    for label, values in lines.items():
+        axes.loglog(places, values, marker="o", label=label)
+    axes.set_xticks(places, [str(place) for place in places])
+    axes.minorticks_off()
+    axes.set(xlabel=across, ylabel="ms")
+    axes.legend()
+    shown.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(shown)

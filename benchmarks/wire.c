@@ -1,0 +1,106 @@
+/* What TCP alone can do: wire BYTES ROUNDS prints, for each round, the seconds that it took one process to
+ * push BYTES to another on this host and to have BYTES back, and does nothing else with them.
+ *
+ * Both ways run at once, in parts of 4 MB: the other side sends a part back as soon as it has all of it.
+ * Both sides receive into buffers that they use again. Congestion control and buffers are the system's.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PART (4L << 20)
+#define RING (4 * PART)
+
+static long least(long a, long b) { return a < b ? a : b; }
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static void *filled(long bytes) {
+    void *memory = malloc(bytes);
+    if (!memory) die("malloc");
+    return memset(memory, 1, bytes);
+}
+
+static void await(int fd, int in, int out) {
+    struct pollfd wanted = {fd, (in ? POLLIN : 0) | (out ? POLLOUT : 0), 0};
+    if (poll(&wanted, 1, -1) < 0) die("poll");
+}
+
+/* Bytes received, or sent, without waiting. */
+static long take(int fd, char *into, long bytes) {
+    long got = bytes ? recv(fd, into, bytes, MSG_DONTWAIT) : 0;
+    if (got < 0 ? errno != EAGAIN : bytes && !got) die("recv"); /* nothing: the other side is gone */
+    return got < 0 ? 0 : got;
+}
+
+static long give(int fd, const char *from, long bytes) {
+    long gone = bytes ? send(fd, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+    if (gone < 0 && errno != EAGAIN) die("send");
+    return gone < 0 ? 0 : gone;
+}
+
+static void serve(int fd, long bytes, long rounds) {
+    char *ring = filled(RING);
+    long received = 0, sent = 0, total = bytes * rounds;
+    while (sent < total) {
+        long begun = received % bytes, whole = received - begun + begun / PART * PART;
+        long room = least(least(sent + RING, total) - received, RING - received % RING);
+        long ready = least(whole - sent, RING - sent % RING);
+        long got = take(fd, ring + received % RING, room);
+        long gone = give(fd, ring + sent % RING, ready);
+        if (!got && !gone) await(fd, room > 0, ready > 0);
+        received += got, sent += gone;
+    }
+}
+
+static void exchange(int fd, const char *gradients, char *part, long bytes) {
+    long received = 0, sent = 0;
+    while (received < bytes) {
+        long gone = give(fd, gradients + sent, bytes - sent);
+        long got = take(fd, part + received % PART, least(bytes - received, PART - received % PART));
+        if (!got && !gone) await(fd, 1, sent < bytes);
+        received += got, sent += gone;
+    }
+}
+
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv) {
+    long bytes = argc == 3 ? atol(argv[1]) : 0, rounds = argc == 3 ? atol(argv[2]) : 0;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1, fd;
+    if (bytes < 1 || rounds < 1) return fprintf(stderr, "usage: wire BYTES ROUNDS\n"), 2;
+    if (bind(listener, (void *)&address, size) || listen(listener, 1)) die("listen");
+    if (getsockname(listener, (void *)&address, &size)) die("getsockname");
+    if (!fork()) {
+        if (connect(fd = socket(AF_INET, SOCK_STREAM, 0), (void *)&address, size)) die("connect");
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        serve(fd, bytes, rounds);
+        return 0;
+    }
+    char *gradients = filled(bytes), *part = filled(PART);
+    if ((fd = accept(listener, NULL, NULL)) < 0) die("accept");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    for (long round = 0; round < rounds; round++) {
+        double since = now();
+        exchange(fd, gradients, part, bytes);
+        printf("%.9f\n", now() - since);
+    }
+    return wait(NULL) < 0;
+}
