@@ -17,7 +17,7 @@ check: $(VENV)/.test
 	$(RUN)/mypy
 
 bench: $(VENV)/.test
-	$(RUN)/python -m benchmarks overhead scaling start kill join seal
+	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
