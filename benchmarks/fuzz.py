@@ -42,7 +42,9 @@ from elasticflow.messages import (
     Join,
     Keep,
     Leaving,
+    Lend,
     Lost,
+    Mapped,
     Norms,
     Offer,
     Progress,
@@ -79,6 +81,7 @@ from elasticflow.transport import (
     admit_only_members,
     control_link,
 )
+from elasticflow_ps.loans import this_host
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.server import ParameterServer
 
@@ -118,6 +121,8 @@ TO_SERVER: tuple[ToServer, ...] = (
     Pull(version=3, have=2),
     Push(tick=3, parcel=0, level=0, index=0, lr=0.5, slice_s=0.01, pull=True),
     Initial(parcel=0),
+    Lend(number=1, host=this_host(), pid=1, fd=3, num_bytes=4096, secret=bytes(16)),
+    Mapped(number=1),
     Norms(tick=3, norms=((0, 1.5),)),
     Fetch(place=0, version=3),
     Keep(place=0, version=3, parcel=0),

@@ -103,6 +103,7 @@ class Join(_Message, frozen=True):
     """First word of a worker or server: who and where it is. Answered by Assignment.
 
     excluded: the records that it leaves out already, of which a new master may not know.
+    available_bytes: the memory that it may have, see ``available_memory``.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Join(_Message, frozen=True):
     endpoint: str = ""
     spec: Spec | None = None
     excluded: tuple[Excluded, ...] = ()
+    available_bytes: dict[str, int] = {}
 
 
 class Ready(_Message, frozen=True):
@@ -156,6 +158,8 @@ class Heartbeat(_Message, frozen=True):
     """Messages that were malformed, or made no sense, so far."""
     refused: int = 0
     """Connections that ended before they had proved that they belong here, so far."""
+    memory_bytes: int = 0
+    """Of a server's arrays: its store, and the copies that it keeps for another."""
 
 
 class Leaving(_Message, frozen=True):
@@ -406,9 +410,9 @@ class Push(_Compact, frozen=True):
 
     empty: the node's slices hold no records, no arrays follow. lr: the program's learning rate for
     this step, if it has one. cut, snapshot, finish: what the leading server ordered for this tick.
-    slice_s: seconds a slice took. pull: this is the worker's last node (its other parcels follow), and
-    it wants the next version. lent: the number of the vector of the worker's in which the arrays lie, if
-    they do not follow.
+    slice_s: seconds a slice took. pull: this is the worker's last node, and it wants the next version.
+    lent: the number of the vector of the worker's in which the arrays lie, if they do not follow.
+    more: other parcels of this node follow: the worker is not idle yet.
     """
 
     tick: int
@@ -423,6 +427,7 @@ class Push(_Compact, frozen=True):
     slice_s: float = 0.0
     pull: bool = False
     lent: int = -1
+    more: bool = False
 
 
 class Initial(_Compact, frozen=True):

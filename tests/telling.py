@@ -15,6 +15,7 @@ from elasticflow.master.row import Row
 from elasticflow.master.status import Story, StoryMemory
 from elasticflow.messages import Excluded, Progress, Spec, Usage
 from elasticflow.schedule import Schedule
+from elasticflow_ps.memory import Need
 
 SCHEDULE = Schedule(num_records=100, num_test=10, batch_size=10, num_slices=4, epochs=3)
 """10 steps an epoch, 11 ticks."""
@@ -44,6 +45,7 @@ class Seen:
     committed_tick: int | None = None
     troubles: dict[str, str] = field(default_factory=dict)
     row: Row = field(default_factory=lambda: Row(["server-0"]))
+    needs: dict[str, Need] = field(default_factory=dict)
     workers: list[Member] = field(default_factory=list)
 
     @property

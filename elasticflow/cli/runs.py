@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
@@ -123,10 +124,16 @@ def as_text(status: Mapping[str, Any]) -> str:
     for member in (status["master"], *status["servers"], *status["workers"]):
         lines.append(
             f"  {member['name']:<12} {member['state']:<9} step {member['step']:<8} {member['host']} "
-            f"pid {member['pid']}{_notable(member)}"
+            f"pid {member['pid']}{_memory(member)}{_notable(member)}"
         )
     lines += [f"  [{duration(event['time_s'])}] {event['text']}" for event in status["events"][-8:]]
     return "\n".join(lines)
+
+
+def _memory(member: Mapping[str, Any]) -> str:
+    """Of a server, once it is known what it needs."""
+    most = member.get("memory_at_most_bytes")
+    return f", {decimal(member['memory_bytes'])} of at most {decimal(most)}" if most else ""
 
 
 def _notable(member: Mapping[str, Any]) -> str:

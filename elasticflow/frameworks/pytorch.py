@@ -150,8 +150,14 @@ class TorchReplica(Replica):
         ]
         self._modes = [(each, each.training) for module in modules for each in module.modules()]
         self._training = True
-        self._telling = False
+        self._heard: list[list[torch.Tensor]] = [[] for _ in self._leaves]
+        """By parameter: the gradients that its hook was told of in this backward pass."""
         self._tell: Callable[[int, torch.Tensor], None] | None = None
+        self._tells: bool | None = None
+        """Whether hooks are told of final gradients, each once. Not where the program's own hooks change
+        them, or a backward pass of its own goes on in this one; found out in the first slice."""
+        for number, leaf in enumerate(self._leaves):
+            leaf.register_hook(partial(self._hear, number))  # type: ignore[no-untyped-call]
         self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
         self.refresh()
 
@@ -226,13 +232,16 @@ class TorchReplica(Replica):
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
             value = check_cost(cost.item())
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
-            if ready:
+            if ready and self._tells:
                 self._tell = self._teller(gradients, onto, taken, ready)
             found = torch.autograd.grad(cost * weight, self._leaves, allow_unused=True)
+            self._check_heard(found, taken)
             self._rebind_buffers()
             self._take_buffers(weight, means, firsts, onto)
         finally:
             self._tell = None
+            for heard in self._heard:
+                heard.clear()
             self._restore_buffers()
         rest = [number for number in range(len(gradients)) if number not in taken]
         if rest:
@@ -246,11 +255,7 @@ class TorchReplica(Replica):
     def _teller(
         self, gradients: Sequence[torch.Tensor], onto: bool, taken: set[int], ready: Callable[[int], None]
     ) -> Callable[[int, torch.Tensor], None]:
-        """What is to be done with each gradient as soon as it is final; has all leaves tell, from now on."""
-        if not self._telling:
-            self._telling = True
-            for number, leaf in enumerate(self._leaves):
-                leaf.register_hook(partial(self._hear, number))  # type: ignore[no-untyped-call]
+        """What is to be done with each gradient as soon as it is final."""
 
         def tell(number: int, gradient: torch.Tensor) -> None:
             taken.add(number)
@@ -260,10 +265,24 @@ class TorchReplica(Replica):
 
         return tell
 
-    def _hear(self, number: int, gradient: torch.Tensor) -> None:
+    def _hear(self, number: int, gradient: torch.Tensor | None) -> None:
         """Called by PyTorch in the backward pass."""
-        if self._tell:
-            self._tell(number, gradient)
+        if gradient is not None and (self._tell or self._tells is None):
+            self._heard[number].append(gradient)
+            if self._tell and len(self._heard[number]) == 1:
+                self._tell(number, gradient)
+
+    def _check_heard(self, found: Sequence[torch.Tensor | None], taken: set[int]) -> None:
+        """Finds out whether hooks can be relied on; later raises RuntimeError if one could not be."""
+        if self._tells is None:
+            pairs = zip(self._heard, found, strict=True)
+            self._tells = all(_is_only(heard, final) for heard, final in pairs if heard or final is not None)
+        wrong = [n for n in sorted(taken) if not _is_only(self._heard[n], found[n])]
+        if wrong:
+            raise RuntimeError(
+                f"the gradient of {self._trained[wrong[0]].name} was changed after it was final: by a hook, or "
+                "a backward pass inside the backward pass, which the first slice had not"
+            )
 
     def _all(
         self, found: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor]
@@ -306,6 +325,11 @@ class TorchReplica(Replica):
         assert self._program.metrics is not None
         arguments = {name: batch[name] for name in self._metric_arguments}
         return metric_values(self._program.metrics(**arguments, params=self._params), self.metrics)
+
+
+def _is_only(heard: Sequence[torch.Tensor], final: torch.Tensor | None) -> bool:
+    """Whether the one gradient that was told of is the one that came out."""
+    return len(heard) == 1 and final is not None and heard[0].data_ptr() == final.data_ptr()
 
 
 def _seed(seed: int) -> None:

@@ -51,6 +51,7 @@ class Member(msgspec.Struct):
 
     replace_s, leave_s: when its place ends, as ExpiryEvent tells; None: nobody knows of an end.
     expiring: that is soon, and another was asked for in its stead.
+    available_bytes: what it may have, as its Join tells; memory_bytes: what its arrays take.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
     was heard since; doubted_by: workers that cannot reach this server.
     """
@@ -75,6 +76,8 @@ class Member(msgspec.Struct):
     replace_s: float | None = None
     leave_s: float | None = None
     expiring: bool = False
+    available_bytes: dict[str, int] = msgspec.field(default_factory=dict)
+    memory_bytes: int = 0
 
 
 def number_of(name: str) -> int:

@@ -50,6 +50,7 @@ from elasticflow.master.events import (
     StopEvent,
     TimeEvent,
 )
+from elasticflow.master.fit import misfit
 from elasticflow.master.members import Member, MemberState, RunState, number_of
 from elasticflow.master.plan import Speed, make_plan
 from elasticflow.master.quarantine import Quarantine
@@ -74,6 +75,7 @@ from elasticflow.messages import (
     Written,
 )
 from elasticflow.schedule import Schedule
+from elasticflow_ps.memory import Need, needs
 
 USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
@@ -137,6 +139,7 @@ class MasterState:
         self.quarantine = Quarantine(restored[2] if restored else ())
         self.spec: Spec | None = None
         self.schedule: Schedule | None = None
+        self._needs: list[Need] = []
         self.plan: tuple[Share, ...] = ()
         self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
@@ -197,6 +200,11 @@ class MasterState:
     @property
     def generation(self) -> int:
         return self.row.generation
+
+    @property
+    def needs(self) -> dict[str, Need]:
+        """By server, the memory that it needs at most; empty as long as the program is not known."""
+        return dict(zip(self.row.names, self._needs, strict=False))
 
     @property
     def regrouping(self) -> bool:
@@ -357,6 +365,7 @@ class MasterState:
         if member is None or member.role != event.role:
             return [QuitAction(event.name, "not a member of this run (any more)")]
         member.host, member.pid, member.endpoint = event.host, event.pid, event.endpoint
+        member.available_bytes = event.available_bytes
         member.heard_s = now_s
         self.quarantine.learn(event.excluded)
         if member.state is MemberState.STARTING:
@@ -408,9 +417,18 @@ class MasterState:
             num_slices=self.config.num_slices,
             epochs=self.config.epochs,
         )
-        shares = spread(Layout(spec.entries), self.config.servers)
+        layout = Layout(spec.entries)
+        shares = spread(layout, self.config.servers)
         standbys = len(self.row.names) - self.config.servers
         self.row.chunks = (*(tuple(share) for share in shares), *((),) * standbys)
+        self._needs = needs(
+            layout,
+            spec.optimizer,
+            self.row.chunks,
+            snapshots=self.config.snapshot_s > 0,
+            num_workers=self.config.worker_range[1],
+            num_slices=self.config.num_slices,
+        )
         return self.schedule
 
     def _on_ready(self, event: Ready, now_s: float) -> list[Action]:
@@ -452,6 +470,7 @@ class MasterState:
             return [QuitAction(event.name, "not a member of this run (any more)")]
         member.heard_s, member.tick = now_s, event.tick
         member.dropped, member.refused = event.dropped, event.refused
+        member.memory_bytes = event.memory_bytes
         member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
         member.usage = event.usage or member.usage
         actions = self._settle_doubts(member, now_s)
@@ -482,6 +501,8 @@ class MasterState:
             return []
         if any(s.state is MemberState.HALTED and s.name not in self.row.offers for s in servers):
             return []
+        if self.row.generation == 0 and (why := misfit(self.needs, self.members)):
+            return self._end(RunState.FAILED, why)
         start = self.row.start = self.row.begin(self.committed_tick)
         actions = self._go_back_to(start, now_s) if self.row.generation else []
         self.row.generation += 1

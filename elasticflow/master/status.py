@@ -489,8 +489,14 @@ def _fault(fault: Fault) -> dict[str, Any]:
 
 
 def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
-    standby = bool(state.row.chunks) and server.name not in state.row.holders
-    return {**_member(server, state, places), "standby": standby, "refused_connections": server.refused}
+    need = state.needs.get(server.name)
+    return {
+        **_member(server, state, places),
+        "standby": bool(state.row.chunks) and server.name not in state.row.holders,
+        "refused_connections": server.refused,
+        "memory_bytes": server.memory_bytes,
+        "memory_at_most_bytes": need.total if need else None,
+    }
 
 
 def _member(member: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:

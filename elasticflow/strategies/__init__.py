@@ -48,7 +48,7 @@ Event: TypeAlias = Position | Overdue | Severed | None
 class Outgoing(ABC):
     """A push of a sum the last slice of which is still being computed.
 
-    begun: whether any of it has been sent; what has been stays so.
+    begun: whether anything was ``ready``. It may have been sent, and the sums on its left are used up.
     """
 
     begun: bool
@@ -59,7 +59,10 @@ class Outgoing(ABC):
 
     @abstractmethod
     def finish(self, slice_s: float) -> None:
-        """All the slice's values are final: sends the rest. slice_s: seconds that the slice took."""
+        """All the slice's values are final: sends the rest. slice_s: seconds that the slice took.
+
+        Raises what went wrong in ``ready``.
+        """
 
 
 class Strategy(ABC):

@@ -431,7 +431,7 @@ class Worker:
         """Computes one slice into ``out``, or adds it to what is there. Whether it holds any records.
 
         None if the program raises on it, twice, which the master is told. Raises ProgramError if it does so
-        when part of the slice has been sent: what is known of it can no more be left out.
+        when part of the slice may have been sent: it can no more be left out.
         """
         for attempt in (1, 2):
             try:
@@ -444,8 +444,8 @@ class Worker:
                 if outgoing and outgoing.begun:
                     raise ProgramError(
                         f"{self._loaded.program.path}: the backward pass of slice {number} raised "
-                        f"{type(error).__name__}: {error}. Part of its gradients had been sent by then, so "
-                        "its records cannot be left out; with the setting overlap: false they could be."
+                        f"{type(error).__name__}: {error}. Some of its gradients were on their way by then, "
+                        "so its records cannot be left out; with the setting overlap: false they could be."
                     ) from error
                 if attempt == 2:
                     self._report_fault(work, number, error)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elasticflow.layout import ALIGN_BYTES, aligned_empty
-from elasticflow_ps.loans import Block, Bytes
+from elasticflow_ps.loans import Block, Bytes, try_block
 
 BLOCK_BYTES = 64 << 20
 MOST_BLOCK_BYTES = 1 << 30
@@ -50,12 +50,9 @@ class Arena:
         return array, place
 
     def _begin_block(self, num_bytes: int) -> None:
-        """Each as large as all before, so that even a large model takes few descriptors."""
-        if self._lends:
-            self._block = Block(num_bytes)
-            self._rest = self._block.memory
-        else:
-            self._rest = _huge_pages(num_bytes)
+        """Each twice as large as the one before, so that even a large model takes few descriptors."""
+        self._block = try_block(num_bytes) if self._lends else None
+        self._rest = self._block.memory if self._block else _huge_pages(num_bytes)
         self._size = len(self._rest)
         self._next_bytes = min(MOST_BLOCK_BYTES, self._next_bytes * 2)
 

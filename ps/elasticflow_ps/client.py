@@ -25,7 +25,7 @@ from elasticflow.slices import Node
 from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
 from elasticflow.transport import Context, DataLink
 from elasticflow_ps import client_state as cs
-from elasticflow_ps.loans import Block
+from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.remote import Arrays, Remote
@@ -209,9 +209,9 @@ class ParameterServers(Strategy):
         return self._spares.pop() if self._spares else self._new_vector()
 
     def _new_vector(self) -> Vector:
-        if not self._lends:
+        block = try_block(self._layout.num_bytes) if self._lends else None
+        if block is None:
             return Vector(self._layout)
-        block = Block(self._layout.num_bytes)
         vector = Vector(self._layout, block.memory)
         self._blocks[vector] = block
         for remote in self._remotes:

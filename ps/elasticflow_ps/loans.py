@@ -27,7 +27,7 @@ from elasticflow.messages import Lend
 Bytes = npt.NDArray[np.uint8]
 
 SECRET_BYTES = 16
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_F_ADD_SEALS, _F_GET_SEALS, _SEALS = 1033, 1034, 1 | 2 | 4  # not to be sealed again, shrunk, or grown: Linux
 _numbers = count()
 
 
@@ -42,13 +42,9 @@ class Block:
         self._size = ALIGN_BYTES + num_bytes
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._fd = os.memfd_create("elasticflow", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self._fd, self._size)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
-            whole = np.frombuffer(mmap.mmap(self._fd, self._size), np.uint8)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        os.ftruncate(self._fd, self._size)
+        fcntl.fcntl(self._fd, _F_ADD_SEALS, _SEALS)
+        whole = np.frombuffer(mmap.mmap(self._fd, self._size), np.uint8)
         whole[:SECRET_BYTES] = np.frombuffer(self._secret, np.uint8)
         self.memory: Bytes = whole[ALIGN_BYTES:]
 
@@ -68,6 +64,20 @@ class Block:
             os.close(self._fd)
 
 
+def try_block(num_bytes: int) -> Block | None:
+    """A block; None where the system, or this Python, has no such memory, which the log is told once."""
+    try:
+        return Block(num_bytes)
+    except (OSError, AttributeError) as error:
+        _tell_once(f"no memory that can be lent ({error}): arrays travel in messages, on one host as well")
+        return None
+
+
+@cache
+def _tell_once(text: str) -> None:
+    print(text, flush=True)
+
+
 def borrow(lend: Lend, *, writable: bool) -> Bytes:
     """The memory of another process's block. Raises OSError if it cannot be had here."""
     path = f"/proc/{lend.pid}/fd/{lend.fd}"
@@ -75,7 +85,7 @@ def borrow(lend: Lend, *, writable: bool) -> Bytes:
         raise OSError(errno.ENOENT, "not of this host", path)
     fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        sealed = fcntl.fcntl(fd, _F_GET_SEALS) & _SEALS == _SEALS
         if not sealed or not ALIGN_BYTES <= os.fstat(fd).st_size == lend.num_bytes:
             raise OSError(errno.EINVAL, "not a block that was lent", path)
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)

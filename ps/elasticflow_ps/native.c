@@ -15,7 +15,8 @@ The second half of this file is compiled twice, for each kind of number: the fir
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    FLT_EVAL_METHOD != 0
 #error "results would not be those of IEEE 754: servers use NumPy instead"
 #endif
 
@@ -108,9 +109,10 @@ static void after_fork(void)
 started: returns how many. */
 long set_threads(long threads)
 {
+    static int told_of_forks;
     pthread_mutex_lock(&pool.lock);
-    if (pool.started == 1 && threads > 1)
-        pthread_atfork(before_fork, after_fork, after_fork);
+    if (!told_of_forks && threads > 1)
+        told_of_forks = pthread_atfork(before_fork, after_fork, after_fork) == 0;
     for (pthread_t id; pool.started < threads; pool.started++) {
         if (pthread_create(&id, NULL, help, (void *)(intptr_t)pool.started) != 0)
             break;
@@ -189,6 +191,9 @@ typedef struct {
     REAL *after[3];
     double factor, decay, shrink, constants[5];
 } NAME(Update);
+
+/* For native.py, to know whether this was compiled from the same source. */
+size_t NAME(update_bytes)(void) { return sizeof(NAME(Update)); }
 
 INLINE REAL NAME(gradient)(NAME(Update) u, size_t i)
 {

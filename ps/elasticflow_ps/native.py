@@ -56,9 +56,11 @@ def _library() -> ctypes.CDLL | None:
     if spec is None or spec.origin is None:
         return None
     try:
-        return ctypes.CDLL(spec.origin)
-    except OSError:  # built on another system
+        library = ctypes.CDLL(spec.origin)
+        fits: bool = library.update_bytes_float32() == _UPDATE.size
+    except (OSError, AttributeError):  # built on another system, or of another source
         return None
+    return library if fits else None
 
 
 _lib = _library()

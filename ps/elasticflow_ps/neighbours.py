@@ -28,7 +28,7 @@ FRAME = (-1, 0)
 
 
 class Neighbour:
-    """One process. adopted: the newest version that it has; no earlier one is looked at any more.
+    """One process. adopted: the version that it has: it reads what it was told of later ones alone.
 
     Raises OSError if there is no such process.
     """
@@ -108,11 +108,11 @@ class Neighbours:
     def _take(self, worker: str, lend: Lend) -> None:
         neighbour = self._here.get(worker)
         if neighbour and (neighbour.pid != lend.pid or len(neighbour.vectors) >= MOST_VECTORS):
-            raise ProtocolError(f"{worker} lends too much")
+            raise ProtocolError(f"{worker} lends from another process, or too much")
         try:
             known = neighbour or Neighbour(lend.pid)
             memory = borrow(lend, writable=True)  # sums are made in place
-        except OSError:
+        except (OSError, OverflowError):
             return  # of another host, or out of reach
         if memory.nbytes != self.layout.num_bytes:
             raise ProtocolError(f"{worker} lends {memory.nbytes} bytes, not {self.layout.num_bytes}")
@@ -125,10 +125,10 @@ class Neighbours:
             self._former = [each for each in self._former if not each.has_parted()]
         self._ways.answer(worker, Mapped(number=lend.number))
 
-    def adopted(self, worker: str, version: int) -> None:
-        """A worker has this version, or a later one."""
+    def has(self, worker: str, version: int) -> None:
+        """A worker has this version, and will read none but later ones, or one that it asks for again."""
         if neighbour := self._here.get(worker):
-            neighbour.adopted = max(neighbour.adopted, version)
+            neighbour.adopted = version
 
     def pushed(self, worker: str, number: int, parcel: Parcel, kind: Kind) -> list[Array]:
         """What a push carries that lies in a vector of the worker's. Raises ProtocolError if none does."""

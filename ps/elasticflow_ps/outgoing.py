@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,20 +31,28 @@ class Routes:
     """Those of all parcels, and which of them each parameter lies in, by its number in the layout."""
 
     def __init__(self, layout: Layout, remotes: Sequence[Remote]) -> None:
-        regions = [layout.region(entry) for entry in layout.of_rule(Rule.UPDATE)]
         self.all: list[Route] = []
-        self.of_parameter: list[list[int]] = [[] for _ in regions]
+        self.of_parameter: list[list[int]] = [[] for _ in layout.of_rule(Rule.UPDATE)]
+        regions: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for number, entry in enumerate(layout.of_rule(Rule.UPDATE)):
+            group, start, stop = layout.region(entry)
+            regions[group].append((stop, start, number))
         for remote in remotes:
             for parcel in remote.parcels:
-                inside = [
-                    number
-                    for number, (group, start, stop) in enumerate(regions)
-                    if any(s.group == group and s.start < stop and start < s.stop for s in parcel.spans)
-                ]
+                inside = {number for span in parcel.spans for number in _inside(regions[span.group], span)}
                 for number in inside:
                     self.of_parameter[number].append(len(self.all))
                 only = all(span.rule is Rule.UPDATE for span in parcel.spans)
-                self.all.append(Route(remote, parcel, len(inside) if only else None))
+                self.all.append(Route(remote, parcel, len(inside) or None if only else None))
+
+
+def _inside(regions: Sequence[tuple[int, int, int]], span: Span) -> Iterator[int]:
+    """Of a group's regions, (stop, start, number) in order, the numbers of those that the span has a part of."""
+    for stop, start, number in regions[bisect_right(regions, (span.start, span.stop, 0)) :]:
+        if start >= span.stop:
+            return
+        if stop > span.start:
+            yield number
 
 
 class Pushing(Outgoing):
@@ -68,19 +78,27 @@ class Pushing(Outgoing):
         self._routes, self._kind, self._template, self._parts = routes, kind, template, parts
         self._block, self._asks, self._sent = block, asks, sent
         self._missing = [route.needs for route in routes.all]
+        self._unsent = Counter(route.remote.name for route in routes.all)
         self._asked: set[str] = set()
         self._trackers: list[Tracker] = []
         self._lent = False
+        self._error: Exception | None = None
 
     def ready(self, number: int) -> None:
-        for place in self._routes.of_parameter[number]:
-            missing = self._missing[place]
-            if missing is not None:
-                self._missing[place] = missing - 1
-                if missing == 1:
-                    self._send(self._routes.all[place])
+        self.begun = True
+        try:
+            for place in self._routes.of_parameter[number]:
+                missing = self._missing[place]
+                if missing is not None:
+                    self._missing[place] = missing - 1
+                    if missing == 1:
+                        self._send(self._routes.all[place])
+        except Exception as error:  # noqa: BLE001  (not one of the program whose backward pass this is in)
+            self._error = error
 
     def finish(self, slice_s: float) -> None:
+        if self._error:
+            raise self._error
         self._template = replace(self._template, slice_s=slice_s)
         for route, missing in zip(self._routes.all, self._missing, strict=True):
             if missing != 0:
@@ -88,7 +106,6 @@ class Pushing(Outgoing):
         self._sent(self._trackers, self._lent)
 
     def _send(self, route: Route) -> None:
-        self.begun = True
         remote, arrays = route.remote, self._sum(route.parcel.pushed(self._kind))
         lends = bool(arrays) and self._block in remote.mapped
         self._lent |= lends
@@ -96,9 +113,11 @@ class Pushing(Outgoing):
             self._template,
             parcel=route.parcel.number,
             pull=self._asks and remote.name not in self._asked,
+            more=self._unsent[remote.name] > 1,
             lent=self._block if lends else -1,
         )
         self._asked.add(remote.name)
+        self._unsent[remote.name] -= 1
         if tracker := remote.link.send(push, [] if lends else arrays):
             self._trackers.append(tracker)
 

@@ -11,6 +11,7 @@ store, as it stands, and snapshots. Whatever it has told the master and still ho
 from __future__ import annotations
 
 import os
+import resource
 import socket as sockets
 import time
 import traceback
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
+from elasticflow.available import available_memory
 from elasticflow.checkpoint import folder_of
 from elasticflow.errors import CheckpointError, ProtocolError
 from elasticflow.keys import MemberKeys
@@ -112,6 +114,8 @@ class _Generation:
         self.kernel: Kernel = kernel_for(spec.optimizer)
         self.parcels = [parcels_of(self.layout, info.chunks) if info.chunks else [] for info in infos]
         self.shapes = [[parcel.copied(self.kernel.slots) for parcel in parcels] for parcels in self.parcels]
+        self.copy_bytes = [sum(span.num_bytes for shape in each for span in shape) for each in self.shapes]
+        """Of a copy of all of a place's chunks."""
         self.start = assignment.start_tick if assignment.in_memory else None
         """The version to go on from in memory."""
         self.row = Row(
@@ -152,6 +156,7 @@ class ParameterServer:
             host=sockets.gethostname(),
             pid=os.getpid(),
             endpoint=f"tcp://{settings.host}:{listener.port}",
+            available_bytes=available_memory(),
         )
         self._ways = Ways(settings, keys, context, listener)
         self._neighbours = Neighbours(self._ways)
@@ -186,7 +191,14 @@ class ParameterServer:
             generation=self._generation,
             dropped=dropped + (serving.dropped if serving else 0),
             refused=self._listener.refused,
+            memory_bytes=self._memory_bytes(),
         )
+
+    def _memory_bytes(self) -> int:
+        """Of the store, and of the copies that are kept for another server. For any thread."""
+        now, store = self._now, self._store
+        kept = [place for place, _ in self._keeping.snapshots.held if now and place != now.place]
+        return (store.num_bytes if store else 0) + sum(now.copy_bytes[place] for place in kept if now)
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -432,6 +444,8 @@ class ParameterServer:
         """From somebody who has connected to this server."""
         name = news.peer.name
         changed = isinstance(news, Received) or self._ways.note(news)
+        if changed and not isinstance(news, Received):
+            self._neighbours.closed(name)  # who has come again may have let go of another connection before
         if self._halted or not changed or not self._now:
             return
         if isinstance(news, Received):
@@ -443,7 +457,6 @@ class ParameterServer:
             self._serving.opened(name)
         elif self._serving:
             self._serving.closed(name)
-            self._neighbours.closed(name)
             if self._now.row.leads:
                 self._master.send(Lost(name=self.name, member=name))
 
@@ -490,6 +503,10 @@ def _host_of(endpoint: str) -> str:
 def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
     native.set_threads(settings.server_threads)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, most)
+    )  # connections, and memory that is lent, take many
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
     settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))

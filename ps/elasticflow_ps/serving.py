@@ -123,10 +123,10 @@ class Serving:
         """A worker's message. Raises ProtocolError if it makes no sense."""
         if isinstance(message, Push):
             value = self._pushed(worker, message, frames)
-            self._neighbours.adopted(worker, message.tick)
+            self._neighbours.has(worker, message.tick)
             self._handle(st.PushEvent(worker, message, value))
         elif isinstance(message, Pull):
-            self._neighbours.adopted(worker, message.have)
+            self._neighbours.has(worker, message.version - 1 if message.version >= 0 else message.have)
             self._handle(st.PullEvent(worker, message))
         else:
             values = parse(self._parcel(message.parcel).state, frames)

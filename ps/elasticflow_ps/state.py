@@ -237,6 +237,8 @@ class _Tick:
     backups: dict[int, _Backup] = field(default_factory=dict)
     pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
     """By slice: who pushed its first parcel, and when. The other parcels are on their way."""
+    pushing: set[str] = field(default_factory=set)
+    """Workers in the middle of a node: they may wait for the next version, but are not idle."""
     asked: dict[str, set[int]] = field(default_factory=dict)
     """By worker: the overdue slices it was asked for. One by one they come from it, or from somebody else, or
     it cannot do them: it is not asked again."""
@@ -346,6 +348,7 @@ class ServerState:
 
     def _gather(self, event: PushEvent, node: Node, now_s: float) -> list[Action]:
         push, tick = event.push, self._tick
+        (tick.pushing.add if push.more else tick.pushing.discard)(event.worker)
         if push.slice_s > 0:
             self._absent.discard(event.worker)
             self._now_lateness.record(event.worker, push.slice_s)
@@ -526,6 +529,7 @@ class ServerState:
         tick.backups = {n: backup for n, backup in tick.backups.items() if backup.worker != worker}
         tick.pushed = {n: pushed for n, pushed in tick.pushed.items() if pushed[0] != worker}
         tick.asked.pop(worker, None)
+        tick.pushing.discard(worker)
         for lateness in self._lateness.values():
             lateness.forget(worker)
 
@@ -539,7 +543,8 @@ class ServerState:
         """Workers that wait for the next version, and were not asked for any of the missing slices."""
         if self._uninitialised or self.finished:
             return []
-        waiting = (w for w, wait in self._waits.items() if wait.version == self.version + 1)
+        waiting = {w for w, wait in self._waits.items() if wait.version == self.version + 1}
+        waiting -= self._tick.pushing
         return sorted(worker for worker in waiting if not self._tick.asked.get(worker, set()) & missing)
 
     def _missing(self) -> set[int]:
@@ -575,7 +580,7 @@ class ServerState:
     def _works(self, worker: str) -> bool:
         """Whether to wait for a worker's slices: who waits for the next version will push no more."""
         wait = self._waits.get(worker)
-        done = wait is not None and wait.version == self.version + 1
+        done = wait is not None and wait.version == self.version + 1 and worker not in self._tick.pushing
         return worker in self._connected and worker not in self._absent and not done
 
     def _hand_out_overdue(self, now_s: float) -> list[Action]:

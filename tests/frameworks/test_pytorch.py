@@ -55,6 +55,58 @@ def test_gradients_are_told_of_when_they_are_final(name, onto):
         assert numbers == sorted(numbers, reverse=True), "last layers first"
 
 
+class Inner(torch.autograd.Function):
+    """Its backward pass has one of its own, as that of an ODE's adjoint has."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = ctx.saved_tensors
+        with torch.enable_grad():
+            return gradient * w, torch.autograd.grad((x.detach() * w * gradient).sum(), w)[0]
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x + w.sum() * 0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+HOOKED = set()
+
+
+def hooked(x, y, params):
+    """Registers a hook on a parameter, once: behind those that were there before."""
+    if params["w"] not in HOOKED:
+        HOOKED.add(params["w"])
+        params["w"].register_hook(lambda gradient: gradient * 2)
+    return (x * params["w"] * params["v"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (lambda x, y, params: Inner.apply(x, params["w"]).mean(), []),
+        (hooked, []),
+        (lambda x, y, params: NoGradient.apply(x * params["v"], params["w"]).mean(), [1]),
+    ],
+    ids=["a backward pass inside", "a hook of its own", "no gradient"],
+)
+def test_only_final_gradients_are_told_of(forward, told):
+    def model():
+        return {"w": torch.full((8,), 2.0), "v": torch.full((8,), 3.0)}
+
+    assert told_early(program(model, forward), False) == told
+
+
 @pytest.mark.parametrize("name", models.PROGRAMS)
 def test_first_values_can_be_made_again(name):
     first, again = started_anew(models.PROGRAMS[name])

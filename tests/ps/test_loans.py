@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 from elasticflow.layout import ALIGN_BYTES
 from elasticflow.messages import Lend
-from elasticflow_ps.loans import Block, borrow
+from elasticflow_ps.arena import Arena
+from elasticflow_ps.loans import Block, _tell_once, borrow, try_block
 
 LENDER = """
 import sys, msgspec
@@ -114,6 +116,27 @@ def test_nobody_can_cut_off_what_is_lent(lender: subprocess.Popen[bytes]) -> Non
     lend = lent_by(lender)
     with open(f"/proc/{lend.pid}/fd/{lend.fd}", "r+b") as file, pytest.raises(PermissionError):
         file.truncate(10)
+
+
+@pytest.mark.parametrize("missing", ["memfd_create", "room"])
+def test_where_there_is_no_such_memory_there_is_none(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files may not be so large; or Python was built where the system did not have it."""
+    _tell_once.cache_clear()
+    before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    if missing == "memfd_create":
+        monkeypatch.delattr(os, "memfd_create")
+    else:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        assert try_block(4096) is None and try_block(4096) is None
+        array, place = Arena(lends=True).empty(1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert array.nbytes == 1 << 20 and place is None
+    assert capsys.readouterr().out.count("no memory that can be lent") == 1
+    assert descriptors() == before
 
 
 def test_a_block_that_is_dropped_is_gone() -> None:

@@ -13,12 +13,13 @@ import pytest
 from server_job import KEYS, LAYOUT, PARCEL_BYTES, SCHEDULE, FakeWorker, Job, settings_of
 
 from elasticflow.layout import Rule, Vector
-from elasticflow.messages import Assignment
+from elasticflow.messages import Assignment, Mapped
 from elasticflow.slices import Node
 from elasticflow.storage import DirectoryStorage
 from elasticflow.strategies import Overdue, Position
 from elasticflow_ps.client import ParameterServers
-from elasticflow_ps.neighbours import Neighbour
+from elasticflow_ps.loans import Block
+from elasticflow_ps.neighbours import Neighbour, Neighbours
 
 END = SCHEDULE.total_ticks
 
@@ -202,6 +203,48 @@ def test_memory_does_not_grow_with_the_generations(make: Make, job: Job) -> None
         process.server._store.num_bytes <= 2 * before for process, before in zip(job.row, held, strict=True)
     )
     assert all(not process.server._neighbours._former for process in job.row)
+
+
+def test_who_comes_again_in_the_same_generation_is_lent_everything_anew(
+    make: Make, job: Job, models: list[list[bytes]]
+) -> None:
+    """It has let go of a connection of which the server may not have heard that it is closed."""
+    worker = make(Worker, "worker-1", shared=True)
+    assignment = job.assign()
+    for version in (4, 9, END):
+        worker.connect(assignment)
+        worker.train(version)
+        assert worker.model() == models[version] and worker.is_neighbour
+
+
+def test_what_is_asked_for_again_is_not_written_to_meanwhile() -> None:
+    neighbours = Neighbours.__new__(Neighbours)
+    neighbours._here = {"worker-1": Neighbour(os.getpid())}
+    neighbours.has("worker-1", 5)
+    readings = {version: neighbours.reading("worker-1", version) for version in (4, 5, 6)}
+    assert [reading.done for reading in readings.values()] == [True, True, False]
+    neighbours.has("worker-1", 4)  # it has asked for 5 again
+    assert [reading.done for reading in readings.values()] == [True, False, False]
+
+
+def test_nonsense_lends_nothing(make: Make, job: Job) -> None:
+    worker = make(Worker, "worker-1", shared=True)
+    worker.connect(job.assign())
+    worker.train(2)
+    right, small = Block(LAYOUT.num_bytes), Block(64)
+    lend = right.lend()
+    replace = msgspec.structs.replace
+    for message in (
+        replace(lend, pid=2**40),
+        replace(lend, pid=os.getppid()),
+        replace(lend, secret=b""),
+        small.lend(),
+        Mapped(number=10**6),
+    ):
+        for remote in worker.strategy._remotes:
+            remote.link.send(message)
+    worker.train(END)
+    assert [process.server._dropped for process in job.row] == [4, 4]
 
 
 def test_a_neighbour_that_is_dead_reads_no_more() -> None:

@@ -152,6 +152,15 @@ def test_a_late_push_still_asks_for_what_is_next() -> None:
     assert (served.worker, served.version) == ("anna", 1)
 
 
+def test_who_is_in_the_middle_of_a_push_is_asked_for_nothing_else() -> None:
+    """It waits for the next version, whose first parcels it can have, but it still computes."""
+    server = two_at_work(parcels=2)
+    served = server.push("anna", 1, 0, parcel=1, pull=True, more=True)
+    assert only(ComputeAction, server.tell(ClosedEvent("berta"))) == [] == served
+    (asked,) = only(ComputeAction, server.push("anna", 1, 0, parcel=0))
+    assert asked == ComputeAction("anna", 1, (2, 3))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

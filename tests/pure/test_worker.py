@@ -307,7 +307,7 @@ def test_who_raises_before_anything_is_sent_is_left_out() -> None:
 
 
 def test_who_raises_after_something_is_sent_ends_the_worker() -> None:
-    with pytest.raises(ProgramError, match="slice 3 raised ValueError: a bad slice. Part of its gradients"):
+    with pytest.raises(ProgramError, match="slice 3 raised ValueError: a bad slice. Some of its gradients"):
         played(at(2), program=Program((3,), late=True), streams=True)
 
 

@@ -1,0 +1,71 @@
+"""What the arrays of a parameter server take at most: a sum, made before there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from elasticflow.api import Optimizer
+from elasticflow.layout import Layout, Rule
+from elasticflow_ps.optimizers import kernel_for
+
+VERSIONS = 3
+"""The newest, the one before, since servers may differ by one, and the one that is being made."""
+COPIES = 2
+"""Of a place's snapshots: the one that is safe, and the one that is becoming so."""
+
+
+class Need(NamedTuple):
+    """Bytes by what they are for."""
+
+    parameters: int
+    slots: int
+    gradients: int
+    snapshots: int
+    """Its own, and those that it keeps for another server."""
+    checkpoint: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def needs(
+    layout: Layout,
+    optimizer: Optimizer,
+    row: Sequence[Sequence[int]],
+    *,
+    snapshots: bool,
+    num_workers: int,
+    num_slices: int,
+) -> list[Need]:
+    """What each server needs at most. row: by place, the numbers of its chunks; none: it stands by.
+
+    A gradient waits for its sibling in the tree over the slices: so there are half as many as slices at once,
+    at most, and one for each worker as they are planned.
+    """
+    num_slots = len(kernel_for(optimizer).slots)
+    waiting = min(num_workers, max(1, num_slices // 2))
+    copies = COPIES if snapshots and len(row) > 1 else 0
+    held = [_bytes_of(layout, chunks) for chunks in row]
+    whole = [state + num_slots * updated for _, state, updated in held]
+    return [
+        Need(
+            parameters=VERSIONS * state,
+            slots=num_slots * updated,
+            gradients=waiting * pushed,
+            snapshots=copies * (whole[place] + whole[place - 1]),  # each keeps for the one before it
+            checkpoint=whole[place],
+        )
+        for place, (pushed, state, updated) in enumerate(held)
+    ]
+
+
+def _bytes_of(layout: Layout, chunks: Sequence[int]) -> tuple[int, int, int]:
+    """Of what is pushed of these chunks, of that what a version carries, and of that the parameters."""
+    sizes = dict.fromkeys(Rule, 0)
+    for number in chunks:
+        chunk = layout.chunks[number]
+        sizes[layout.groups[chunk.group].rule] += layout.chunk_bytes(chunk)
+    pushed = sum(sizes.values())
+    return pushed, pushed - sizes[Rule.REPORT], sizes[Rule.UPDATE]

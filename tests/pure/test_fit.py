@@ -1,0 +1,102 @@
+"""A model that the servers cannot hold is refused before anything is given to anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from elasticflow.api import Adam
+from elasticflow.cli.runs import as_text
+from elasticflow.layout import Entry, Rule
+from elasticflow.master import actions as ac
+from elasticflow.master.members import RunState
+from elasticflow.messages import Heartbeat, Join
+
+from ..telling import Told
+from .test_master_state import SPEC, Run, names
+
+MB = 1_000_000
+LARGE = msgspec.structs.replace(
+    SPEC, entries=(Entry("w", (2 * MB,), "float64", Rule.UPDATE), *SPEC.entries[1:]), optimizer=Adam()
+)
+"""16 MB of parameters, 32 MB of slots: one server, with two workers, has 80 MB of versions and slots, 32 MB
+of gradients, and 48 MB for a checkpoint; a snapshot is 48 MB."""
+HOST = "the host"
+
+
+def joined(*available: dict[str, int], hosts: str = "aaaa", **settings: Any) -> tuple[Run, list[ac.Action]]:
+    """A worker and servers have joined, each with this memory on its host; and what follows."""
+    run, actions = Run(**settings), []
+    run.join("worker-1", spec=LARGE)
+    for number, (host, memory) in enumerate(zip(hosts, available, strict=False)):
+        name = f"server-{number}"
+        assert not actions, "nothing is decided before all have joined"
+        actions = run.tell(Join(name=name, role="server", host=host, pid=1, available_bytes=memory))
+    assert actions and not (names(ac.AssignAction, actions) and run.state.ended)
+    return run, actions
+
+
+def fits(*available: dict[str, int], hosts: str = "aaaa", **settings: Any) -> bool:
+    run, actions = joined(*available, hosts=hosts, **settings)
+    return bool(names(ac.AssignAction, actions))
+
+
+def test_what_is_needed_and_what_there_is_are_told() -> None:
+    run, actions = joined({HOST: 150 * MB})
+    end = run.end(actions)
+    assert end.state is RunState.FAILED and end.text == (
+        "the model does not fit into the memory of its servers: server-0 on a may need 160.0 MB (parameters "
+        "48.0 MB, slots 32.0 MB, gradients 32.0 MB, checkpoint 48.0 MB), and the host has 150.0 MB left. "
+        "What helps: more servers on more hosts, an optimizer with fewer slots, or more memory for the "
+        "servers."
+    )
+    assert names(ac.QuitAction, actions) == ["worker-1", "worker-2", "server-0"]
+
+
+def test_snapshots_count() -> None:
+    assert fits({HOST: 161 * MB})
+    run, actions = joined({HOST: 340 * MB}, {HOST: 340 * MB}, snapshot_s=1)
+    text = run.end(actions).text
+    assert "server-0 and server-1 on a may need 352.0 MB" in text and "snapshots 192.0 MB" in text
+    assert "snapshot_s: 0" in text
+    assert fits({HOST: 353 * MB}, {HOST: 353 * MB}, snapshot_s=1)
+
+
+def test_only_servers_of_one_host_share_its_memory() -> None:
+    enough_for_one = {HOST: 100 * MB}
+    assert fits(enough_for_one, enough_for_one, hosts="ab", servers=2)
+    assert not fits(enough_for_one, enough_for_one, hosts="aa", servers=2)
+    assert not fits(enough_for_one, {HOST: 50 * MB}, hosts="ab", servers=2), "each needs 80 MB"
+
+
+def test_only_servers_in_one_cgroup_share_its_memory() -> None:
+    host = {HOST: 1000 * MB}
+    assert fits({**host, "cgroup 1": 100 * MB}, {**host, "cgroup 2": 100 * MB}, servers=2)
+    run, actions = joined({**host, "cgroup 1": 100 * MB}, {**host, "cgroup 1": 100 * MB}, servers=2)
+    assert "and cgroup 1 has 100.0 MB left" in run.end(actions).text
+
+
+def test_where_nobody_knows_nothing_is_refused() -> None:
+    assert fits({})
+    assert fits({}, {HOST: 100 * MB}, servers=2)
+
+
+def test_a_server_that_takes_a_place_later_is_not_judged() -> None:
+    """Those that are there hold memory, which it cannot tell from others'."""
+    run, _ = joined({HOST: 161 * MB})
+    run.exited("server-0")
+    join = Join(name="server-1", role="server", host="a", pid=1, available_bytes={HOST: 0})
+    assert names(ac.AssignAction, run.tell(join)) == ["server-1"]
+
+
+def test_the_status_tells_what_is_taken_and_what_is_expected() -> None:
+    told, run = Told(), Run()
+    told.state = run.state
+    assert "at most" not in as_text(told.status()), "nobody knows the program yet"
+    run, _ = joined({HOST: 161 * MB})
+    run.tell(Heartbeat(name="server-0", tick=0, memory_bytes=1_234_567))
+    told.state = run.state
+    (server,) = told.status()["servers"]
+    assert (server["memory_bytes"], server["memory_at_most_bytes"]) == (1_234_567, 160 * MB + 128)
+    assert "pid 1, 1.2 MB of at most 160.0 MB\n" in as_text(told.status())
