@@ -20,7 +20,6 @@ from elasticflow.backend import MASTER, Backend, Ended
 from elasticflow.clerk import Clerk
 from elasticflow.config import Config
 from elasticflow.errors import RunError
-from elasticflow.finder import Finder
 from elasticflow.logbook import LogBook
 from elasticflow.master.fence import Superseded
 from elasticflow.network import own_address
@@ -196,7 +195,7 @@ class YarnBackend(Backend):
             kill_all(SkeinApplication.from_current())
 
     @staticmethod
-    def finder(settings: MemberSettings) -> Finder:
+    def finder(settings: MemberSettings) -> YarnFinder:
         config = RunDir(settings.run_dir).config()
         patience_s = max(settings.lost_s, read(config.yarn).lease_s)
         own = os.environ.get(CONTAINER_ENV, "")

@@ -14,9 +14,14 @@ each container, so it imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
+
+TYPE_CHECKING = False  # to import it from typing takes its time
+if TYPE_CHECKING:
+    from elasticflow_yarn.finder import YarnFinder
 
 NUMBERS = {"server": 0, "worker": 1}
 """Those of a service's first member, as the master counts."""
@@ -59,31 +64,40 @@ def main() -> int:
     from elasticflow_yarn.backend import YarnBackend
     from elasticflow_yarn.config import read
 
-    begun_s = time.time()
     told = json.loads(sys.argv[1])
-    name, run_dir = told["name"], told["run_dir"]
-    config = RunDir(run_dir).config()
+    config = RunDir(told["run_dir"]).config()
     settings = MemberSettings.of(
         config,
-        name=name,
-        role=name.rpartition("-")[0],
+        role=told["name"].rpartition("-")[0],
         host=read(config.yarn).host,
         master="",
-        run_dir=run_dir,
-        started_s=begun_s,
+        started_s=time.time(),
+        **told,
     )
-    finder = YarnBackend.finder(settings)
-    pause_s, until_s = LOOK_S, time.monotonic() + finder.patience_s
     try:
-        while (master := finder.find()) is None:
-            if time.monotonic() > until_s:
-                raise Orphaned(f"none has begun within {finder.patience_s:g} s")
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LOOK_MOST_S)
+        master = wait(YarnBackend.finder(settings))
     except Orphaned as orphaned:
         print(f"no master: {orphaned}", file=sys.stderr, flush=True)
         return EXIT_ABANDONED
     return launch.run(msgspec.structs.replace(settings, master=master))
+
+
+def wait(finder: YarnFinder) -> str:
+    """Where the master listens, once it does. Raises Orphaned."""
+    from elasticflow.errors import ElasticFlowError
+    from elasticflow.finder import Orphaned
+
+    if found := finder.find():
+        return found
+    pause_s, until_s = LOOK_S, time.monotonic() + finder.patience_s
+    while (found := finder.find()) is None:
+        if time.monotonic() > until_s:
+            raise Orphaned(f"none has begun within {finder.patience_s:g} s")
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, LOOK_MOST_S)
+    with contextlib.suppress(ElasticFlowError, ValueError):
+        finder.ask()  # that may be the master of a later attempt
+    return found
 
 
 if __name__ == "__main__":

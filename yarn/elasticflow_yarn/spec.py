@@ -122,7 +122,7 @@ def specification(
         "services": {
             WORKER: service(WORKER, config.worker_range[0]),
             SERVER: service(SERVER, config.servers),
-            PULSE: _pulse(),
+            PULSE: _pulse([WORKER] if first else []),
         },
     }
     return {name: value for name, value in described.items() if value}
@@ -169,13 +169,18 @@ def _asked(asked: Resources) -> dict[str, Any]:
     return {"memory": f"{asked.memory_mb} MiB", "vcores": asked.vcores, **counted}
 
 
-def _pulse() -> dict[str, Any]:
+def _pulse(after: list[str]) -> dict[str, Any]:
     """Has Skein's ApplicationMaster speak to YARN every second from its start, and not every five: it does so
     while something is asked for. So the first containers come sooner.
 
     The master takes the request back as soon as it has made its own.
+
+    after: services that must have their containers before. While those are asked for there is no need of a
+    pulse; and of a request that has just been fulfilled Skein gives the number to the next one, which YARN
+    then takes back together with the former, unless there is a higher one by then: that of the pulse.
     """
     return {
+        **({"depends": after} if after else {}),
         "instances": 1,
         "max_restarts": 0,
         "allow_failures": True,

@@ -69,6 +69,18 @@ def test_the_application_masters_java_is_killed(run: YarnRun, undisturbed: str) 
     ends_well(run, undisturbed, attempts=2)
 
 
+def test_the_application_masters_java_is_killed_as_the_run_begins(submit: Submit, undisturbed: str) -> None:
+    """What the specification asks for is there, and the next attempt gets it again."""
+    run = submit("small_torch.py", "--workers", 2, shut=["step 20"])
+    deadline = time.monotonic() + 60
+    while len(found := run.cluster.containers(run.application)) < 4:
+        assert time.monotonic() < deadline, run.output()
+        time.sleep(0.05)  # YARN tells nobody
+    pids = run.cluster.pids(found[0].id)
+    os.kill(next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/java")), signal.SIGKILL)
+    ends_well(run, undisturbed, attempts=2)
+
+
 def test_a_node_is_lost_under_a_worker(run: YarnRun, undisturbed: str) -> None:
     """Its containers live on: who is in them leaves, and is not waited for."""
     assert cli("scale", run.application, 3).returncode == 0  # so they are on two nodes: each has two GPUs
