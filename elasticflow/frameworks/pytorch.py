@@ -280,8 +280,8 @@ class TorchReplica(Replica):
         wrong = [n for n in sorted(taken) if not _is_only(self._heard[n], found[n])]
         if wrong:
             raise RuntimeError(
-                f"the gradient of {self._trained[wrong[0]].name} was changed after it was final: by a hook, or "
-                "a backward pass inside the backward pass, which the first slice had not"
+                f"the gradient of {self._trained[wrong[0]].name} was changed after it was final: by a hook, "
+                "or a backward pass inside the backward pass, which the first slice had not"
             )
 
     def _all(

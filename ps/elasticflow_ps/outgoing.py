@@ -47,7 +47,7 @@ class Routes:
 
 
 def _inside(regions: Sequence[tuple[int, int, int]], span: Span) -> Iterator[int]:
-    """Of a group's regions, (stop, start, number) in order, the numbers of those that the span has a part of."""
+    """Of a group's regions, (stop, start, number) in order, the numbers of those that overlap the span."""
     for stop, start, number in regions[bisect_right(regions, (span.start, span.stop, 0)) :]:
         if start >= span.stop:
             return

@@ -1,4 +1,4 @@
-"""Each parcel leaves once, with the sum of all parts, as soon as the gradients in it are final and never before."""
+"""Each parcel leaves once, with the sum of all parts, as soon as its gradients are final and never before."""
 
 from __future__ import annotations
 

@@ -22,10 +22,16 @@ FAILED = "Container failed during execution, see logs for more information."
 
 
 def world(
-    gpus: int = 6, share: int = 2, *, num_min: int = 1, delay_s: float = 0.0, **settings: object
+    gpus: int = 6,
+    share: int = 2,
+    *,
+    num_min: int = 1,
+    delay_s: float = 0.0,
+    first: int = 0,
+    **settings: object,
 ) -> World:
     nodes = {f"node{number}:8042": 2 for number in range(gpus // 2)}
-    return World(Cluster(nodes, share), num_min=num_min, delay_s=delay_s, **settings)
+    return World(Cluster(nodes, share), num_min=num_min, delay_s=delay_s, first=first, **settings)
 
 
 def running(world: World) -> list[str]:
@@ -40,6 +46,46 @@ def test_all_that_is_wanted_is_asked_for_at_once() -> None:
     made.scale(6)
     made.run(3.0)
     assert len(running(made)) == 6 and made.sizing.reason == ""
+
+
+def test_the_first_are_not_asked_for_again() -> None:
+    made = world(num_min=2, first=2, delay_s=0.5)
+    made.names[made.cluster.add("pulse").id] = "pulse"
+    made.scale(4)
+    made.run(3.0)
+    assert sorted(running(made)) == ["worker-1", "worker-2", "worker-3", "worker-4"]
+    assert [action.name for action in made.actions if isinstance(action, Add)] == ["worker-3", "worker-4"]
+    made.run(3.0)
+    assert not made.cluster.of("REQUESTED")
+
+
+def test_the_pulse_goes_on_until_those_beside_the_first_are_asked_for() -> None:
+    made = world(first=1)
+    made.names[made.cluster.add("pulse").id] = "pulse"
+    made.cluster.turn(0.0)
+    made.cluster.away = True
+    made.scale(2)
+    made.run(3.0)
+    assert running(made) == ["worker-1"] and len(made.cluster.of("REQUESTED")) == 1
+    made.cluster.away = False
+    made.run(10.0)
+    assert len(running(made)) == 2 and not made.cluster.of("REQUESTED")
+
+
+def test_one_of_the_first_that_ends_is_followed_by_another_name() -> None:
+    made = world(first=1, num_min=1)
+    made.scale(1)
+    made.run(3.0)
+    made.cluster.end(made.cluster.containers["worker_0"].yarn_id, made.now_s, "FAILED", PREEMPTED)
+    made.run(3.0)
+    assert [ended.name for ended in made.ended] == ["worker-1"] and running(made) == ["worker-2"]
+
+
+def test_one_of_the_first_that_is_nobodys_ends_unmentioned() -> None:
+    made = world(first=2)
+    made.scale(1)
+    made.run(3.0)
+    assert running(made) == ["worker-1"] and made.notes == []
 
 
 def test_nothing_is_asked_for_before_the_nodes_were_looked_at() -> None:
@@ -564,8 +610,10 @@ STEPS = some.tuples(
 )
 
 
-def play(history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float) -> World:
-    made = world(share=share, num_min=num_min, delay_s=delay_s)
+def play(
+    history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float, is_first: bool
+) -> World:
+    made = world(share=share, num_min=num_min, delay_s=delay_s, first=num_min if is_first else 0)
     cluster = made.cluster
     for what, number, seconds in history:
         victims = sorted(cluster.running)[:number]
@@ -608,11 +656,12 @@ def calm_down(made: World) -> None:
     some.integers(0, 6),
     some.integers(1, 3),
     some.sampled_from([0.0, 0.1, 1.0]),
+    some.booleans(),
 )
 def test_whatever_happens_all_run_in_the_end(
-    history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float
+    history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float, is_first: bool
 ) -> None:
-    made = play(history, share, num_min, delay_s)
+    made = play(history, share, num_min, delay_s, is_first)
     calm_down(made)
     made.scale(6)
     made.run(600.0)

@@ -20,6 +20,7 @@ from elasticflow_yarn.cluster import Node, Queue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError
+from elasticflow_yarn.first import members
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.sizing import (
     Action,
@@ -68,6 +69,11 @@ class Cluster:
         self._ids, self._yarn_ids = count(), count(2)
 
     # --- what the application may be asked ---------------------------------------------------------
+
+    def begin_with(self, workers: int) -> None:
+        """So many are asked for before anybody asks."""
+        for _ in range(workers):
+            self.add("worker")
 
     def add(self, service: str) -> Container:
         self._answer_or_not()
@@ -190,16 +196,24 @@ def _queue(name: str, share: int, used: int, pending: int, most: int) -> Queue:
 
 
 class World:
-    """Cluster, sizing, and a master. delay_s: of every answer."""
+    """Cluster, sizing, and a master. delay_s: of every answer. first: workers that are asked for already."""
 
     def __init__(
-        self, cluster: Cluster, *, num_min: int = 1, delay_s: float = 0.0, **settings: object
+        self,
+        cluster: Cluster,
+        *,
+        num_min: int = 1,
+        delay_s: float = 0.0,
+        first: int = 0,
+        **settings: object,
     ) -> None:
         config = msgspec.convert({"queue": "train", **settings}, YarnConfig)
         self.cluster, self.num_min = cluster, num_min
-        self.sizing = Sizing(config, num_min, SERVICES, OWN)
+        cluster.begin_with(first)
+        self._first = members({"worker": first})
+        self.sizing = Sizing(config, num_min, SERVICES, OWN, self._first.values())
         self.now_s = 0.0
-        self.names: dict[str, str] = {}
+        self.names = {id: name for name, id in self._first.items()}
         """By Skein's id: the member's name."""
         self.wanted: list[str] = []
         self.ended: list[Ended] = []
@@ -244,7 +258,7 @@ class World:
         while len(self.wanted) < self._target:
             name = f"worker-{next(self._numbers)}"
             self.wanted.append(name)
-            self.sizing.want(name, "worker", self.now_s)
+            self.sizing.want(name, "worker", self.now_s, self._first.get(name, ""))
         self.decide()
 
     def _attend(self) -> None:

@@ -41,6 +41,8 @@ class FakeApplication(Application):
     """Requests are fulfilled at once, unless ``full``. error: every call raises it."""
 
     id = APP
+    first: dict[str, int] = {}
+    """What the specification asks for, see ``begin_with``."""
 
     def __init__(self) -> None:
         self.known: dict[str, Container] = {}
@@ -72,6 +74,14 @@ class FakeApplication(Application):
         self.known[made.id] = made
         return msgspec.structs.replace(made, state="REQUESTED", yarn_id="", node="")
 
+    def begin_with(self, **first: int) -> None:
+        """How many containers of each service there are from the start."""
+        self.first = first
+        for service, number in [(each, number) for each in first for number in range(first[each])]:
+            made = Container(id=f"{service}_{number}", service=service, state="RUNNING", node="node1:8042")
+            made = msgspec.structs.replace(made, yarn_id=yarn_id(next(self._numbers)))
+            self.known[made.id] = made
+
     def kill(self, id: str) -> None:
         self._answer()
         if id in self.known and not self.known[id].over:
@@ -83,6 +93,10 @@ class FakeApplication(Application):
     def services(self) -> dict[str, Resources]:
         self._answer()
         return {"worker": Resources(2048, 2, 2), "server": Resources(1024, 1, 0)}
+
+    def instances(self) -> dict[str, int]:
+        self._answer()
+        return self.first
 
     def put(self, key: str, value: str) -> None:
         self._answer()

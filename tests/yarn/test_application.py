@@ -62,7 +62,7 @@ class Client:
             {
                 "services": {
                     "worker": {
-                        "instances": 0,
+                        "instances": 3,
                         "resources": {"memory": "2 GiB", "vcores": 4, "gpus": 1},
                         "script": "true",
                     }
@@ -114,6 +114,10 @@ def test_a_container_is_added_with_its_environment() -> None:
 
 def test_what_services_ask_for_is_as_the_specification_says() -> None:
     assert SkeinApplication(Client()).services() == {"worker": Resources(2048, 4, 1)}
+
+
+def test_how_many_containers_the_specification_asks_for() -> None:
+    assert SkeinApplication(Client()).instances() == {"worker": 3}
 
 
 def test_progress_stays_within_what_skein_takes() -> None:

@@ -196,6 +196,43 @@ def test_another_master_finds_them_and_what_has_ended(
     assert application.known[ids["worker-1"]].state == "RUNNING"
 
 
+def test_the_first_containers_are_members_without_being_asked_for(
+    begin: Callable[..., YarnBackend], application: FakeApplication, run: RunDir
+) -> None:
+    application.begin_with(worker=1, server=1)
+    backend = begin()
+    for name in ("server-0", "server-1", "worker-1", "worker-2"):
+        backend.start(member(name))
+    until(backend, lambda: len(application.kept) == 2 and backend.shortage() == "")
+    assert sorted(application.kept.values()) == ["server-1", "worker-2"]
+    assert len(application.known) == backend.num_running == 4
+    until(backend, lambda: containers.path(run).exists() and "worker-1" in containers.read(run))
+    backend.kill("worker-1")
+    until(backend, lambda: application.known["worker_0"].state == "KILLED")
+
+
+def test_another_master_finds_the_first_containers_too(
+    begin: Callable[..., YarnBackend], application: FakeApplication
+) -> None:
+    application.begin_with(worker=3, server=1)
+    begin().abandon()  # before it has said whom it wants
+    application.end("worker_1", "FAILED", FAILED)
+    assert begin().living() == {"server-0": 0, "worker-1": 0, "worker-3": 0}
+
+
+def test_those_of_a_later_attempt_are_ended(
+    begin: Callable[..., YarnBackend], application: FakeApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.begin_with(worker=1)
+    begin().abandon()
+    monkeypatch.setenv("CONTAINER_ID", yarn_id(1, attempt=2))
+    backend = begin()
+    assert backend.living(["worker-1"]) == {}
+    backend.start(member("worker-2"))
+    until(backend, lambda: application.known["worker_0"].over and backend.shortage() == "")
+    assert list(application.kept.values()) == ["worker-2"] and backend.notes() == []
+
+
 def test_in_a_new_attempt_there_is_nobody(begin: Callable[..., YarnBackend]) -> None:
     assert begin().living(["worker-1"]) == {}
 

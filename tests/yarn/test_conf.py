@@ -51,7 +51,8 @@ def test_it_asks_for_what_the_settings_would() -> None:
     """And sets the libraries up alike, or the bits would be others."""
     config = make(str(CONF), {"program": "digits.py"})
     asked = resources(config, read(config.yarn))
-    made = specification(config, read(config.yarn), run_dir="hdfs:///r", program="hdfs:///r/p.tar.gz")
+    section = read(config.yarn)
+    made = specification(config, section, run_dir="hdfs:///r", program="hdfs:///r/p.tar.gz", first=False)
     found = spec()
     assert found["max_attempts"] == made["max_attempts"] and found["queue"] == made["queue"]
     for name, holder in {MASTER: found, **dict.fromkeys(asked.keys() - {MASTER}, found["services"])}.items():

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from elasticflow.run_dir import RunDir
+from elasticflow.config import Config
+from elasticflow.run_dir import Address, RunDir, publish
 from elasticflow_yarn import gpus
 from elasticflow_yarn.container import environment
 from elasticflow_yarn.ending import NO_GPU, Ending, path, read
@@ -54,7 +55,9 @@ def start(tmp_path: Path, run: RunDir) -> Iterator[Callable[..., Started]]:
     """
     begun: list[Started] = []
 
-    def begin(member: str = "", env: dict[str, str] | None = None, before: str = "") -> Started:
+    def begin(
+        member: str = "", env: dict[str, str] | None = None, before: str = "", *arguments: str
+    ) -> Started:
         if member:
             package = tmp_path / "member" / "elasticflow"
             package.mkdir(parents=True)
@@ -71,7 +74,7 @@ def start(tmp_path: Path, run: RunDir) -> Iterator[Callable[..., Started]]:
             "NM_HOST": "node-7",
             **(env or {}),
         }
-        command = [sys.executable, "-m", "elasticflow_yarn.container"]
+        command = [sys.executable, "-m", "elasticflow_yarn.container", *arguments]
         if before:
             command = [sys.executable, "-c", f"{before}\n{MAIN}"]
         log = tmp_path / "worker.log"
@@ -115,6 +118,33 @@ def test_the_member_is_started_with_its_settings_and_all_is_well(
     assert started.wait() == 0
     assert started.log.read_text() == "worker-3 True False\n"
     assert read(run, "worker-3") is None and not path(run, "worker-3").parent.exists()
+
+
+FIRST = {"ELASTICFLOW_MEMBER": "", "SKEIN_CONTAINER_ID": "worker_1"}
+SHOW = """
+def run(settings):
+    print(settings.name, settings.role, settings.master, settings.seed)
+    return 5
+"""
+
+
+def test_one_of_the_first_knows_who_it_is_and_waits_for_its_master(
+    start: Callable[..., Started], run: RunDir
+) -> None:
+    publish(run.settings, Config(seed=7, backend="yarn"))
+    started = start(f"print('waits', flush=True)\n{SHOW}", FIRST, "", str(run.path))
+    assert started.line() == "waits"
+    publish(run.address, Address("tcp://node-1:5000", "node-1", 1))
+    assert started.line(1) == "worker-2 worker tcp://node-1:5000 7"
+    assert started.wait() == 5
+    left = read(run, "worker-2")
+    assert left is not None and left.code == 5
+
+
+def test_in_a_later_attempt_the_first_end(start: Callable[..., Started], run: RunDir) -> None:
+    started = start(SHOW, {**FIRST, "CONTAINER_ID": "container_e01_1_0001_02_000002"}, "", str(run.path))
+    assert started.wait() == 0
+    assert "not needed: the master of this attempt asks for" in started.log.read_text()
 
 
 def test_the_last_words_of_one_that_failed(start: Callable[..., Started], run: RunDir) -> None:

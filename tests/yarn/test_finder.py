@@ -11,7 +11,7 @@ from elasticflow.errors import ConfigError
 from elasticflow.finder import Orphaned
 from elasticflow.presence import Presence
 from elasticflow.run_dir import UNKNOWN, Address, Job, RunDir, publish
-from elasticflow_yarn import finder
+from elasticflow_yarn import finder, first
 from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
 from elasticflow_yarn.finder import ASK_LAST_S, ASK_S, KEEP_S, SUBMIT_S, YarnFinder, YarnPresence
 from tests.yarn.fakes import APP, FakeManager, app, yarn_id
@@ -69,6 +69,34 @@ def test_it_finds_the_newest_address(run: RunDir, clock: Clock) -> None:
     assert made.find() == "tcp://node2:1"
     run.address.unlink()
     assert made.find() is None
+
+
+def test_one_of_the_first_that_had_to_wait_does_not_take_a_later_attempts_master_for_its_own(
+    run: RunDir, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = FakeManager(app("RUNNING"))
+    made = YarnFinder(str(run.path), 600.0, yarn_id(3), cluster=manager)
+    assert first.wait(made) == ENDPOINT and not manager.calls
+    run.address.unlink()
+
+    def sleep(seconds: float) -> None:
+        publish(run.address, Address("tcp://node2:1", "node2", 1))
+
+    monkeypatch.setattr(first, "time", SimpleNamespace(monotonic=clock.monotonic, sleep=sleep))
+    assert first.wait(made) == "tcp://node2:1"
+    run.address.unlink()
+    manager.newest = 2
+    with pytest.raises(Orphaned, match="is in attempt 2, and this is a container of attempt 1"):
+        first.wait(made)
+
+
+def test_one_of_the_first_does_not_wait_for_ever(
+    run: RunDir, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.address.unlink()
+    monkeypatch.setattr(first, "time", clock)
+    with pytest.raises(Orphaned, match="none has begun within 600 s"):
+        first.wait(YarnFinder(str(run.path), 600.0, "", cluster=FakeManager()))
 
 
 def test_a_short_silence_is_nobodys_business(run: RunDir, clock: Clock) -> None:

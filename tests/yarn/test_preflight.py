@@ -15,9 +15,16 @@ from elasticflow_yarn.cluster import Node, Queue
 from elasticflow_yarn.config import read
 from elasticflow_yarn.errors import NotInstalled
 from elasticflow_yarn.pack import MANIFEST, Environment
-from elasticflow_yarn.preflight import check_environment, check_nodes, check_queue, check_tools
+from elasticflow_yarn.preflight import (
+    check_cluster,
+    check_environment,
+    check_nodes,
+    check_queue,
+    check_tools,
+)
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.spec import resources
+from tests.yarn.fakes import FakeManager
 
 PROGRAM = "import torch\nimport helper\n\n\ndef model():\n    pass\n"
 
@@ -43,6 +50,17 @@ ASKED = resources(Config(), read({"gpus": 2, "memory": "4 GiB"}))
 def test_a_run_that_fits() -> None:
     check_nodes(ASKED, [SMALL, LARGE])
     check_queue(ASKED, queue(Resources(16384, 16, 4)), num_servers=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sure"),
+    [((LARGE, LARGE), True), ((SMALL, LARGE), False), ((LARGE, node("node-3", LARGE.total, "LOST")), False)],
+)
+def test_whether_a_node_may_be_lost(nodes: tuple[Node, ...], sure: bool) -> None:
+    manager = FakeManager()
+    manager.all_nodes = list(nodes)
+    section = {"queue": "train", "gpus": 2}
+    assert check_cluster(manager, Config(yarn=section), read(section)) is sure
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Case(NamedTuple):
     run_dir: str = RUN_DIR
     resume: bool = False
     threads: int = 1
+    least: int = 1
     file_systems: tuple[str, ...] = ()
 
 
@@ -60,6 +61,7 @@ CASES = {
             },
         },
         threads=8,
+        least=2,
         file_systems=("hdfs://other:8020",),
     ),
 }
@@ -72,7 +74,7 @@ def python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(case: Case) -> dict[str, Any]:
     return specification(
-        Config(program="program/digits.py", threads=case.threads),
+        Config(program="program/digits.py", threads=case.threads, workers=f"{case.least}..4"),
         read(case.section),
         run_dir=case.run_dir,
         program=f"{RUN_DIR}/program.tar.gz",
@@ -99,13 +101,19 @@ def test_skein_reads_what_was_meant(name: str) -> None:
     for service in ("worker", "server"):
         found, wanted = read_again.services[service], spec["services"][service]
         assert found.script == wanted["script"] and found.env == wanted["env"]
-        assert (found.instances, found.max_restarts, found.allow_failures) == (0, 0, True)
+        least = CASES[name].least if service == "worker" else 1
+        assert (found.instances, found.max_restarts, found.allow_failures) == (least, 0, True)
         assert f"{found.resources.memory} MiB" == wanted["resources"]["memory"]
         assert found.resources.gpus == wanted["resources"].get("gpus", 0)
     pulse = read_again.services["pulse"]
     assert (pulse.instances, pulse.nodes, pulse.relax_locality) == (1, ["0.0.0.0"], False)
     assert read_again.master.script == spec["master"]["script"]
     assert str(read_again.master.files["program"].type) == "ARCHIVE"
+
+
+def test_the_master_may_have_to_ask_for_all_containers_itself() -> None:
+    spec = specification(Config(), read({}), run_dir=RUN_DIR, program="program.tar.gz", first=False)
+    assert [spec["services"][name]["instances"] for name in ("worker", "server")] == [0, 0]
 
 
 @pytest.mark.parametrize("name", CASES)

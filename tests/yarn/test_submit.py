@@ -70,10 +70,19 @@ def driver(tmp_path: Path, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("HADOOP_USER_NAME", "ann")
     monkeypatch.setattr(preflight, "check_tools", lambda environ: None)
-    monkeypatch.setattr(preflight, "check_cluster", lambda cluster, config, yarn: None)
+    monkeypatch.setattr(preflight, "check_cluster", lambda cluster, config, yarn: True)
     monkeypatch.setattr(submit, "_make_credentials", lambda: None)
     monkeypatch.setattr(submit, "_start_driver", lambda log: driver)
     return driver
+
+
+def test_where_a_node_must_not_be_lost_the_master_asks_for_all_containers(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 0
+    monkeypatch.setattr(preflight, "check_cluster", lambda cluster, config, yarn: False)
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 0
+    assert [spec["services"]["worker"]["instances"] for spec in driver.submitted] == [2, 0]
 
 
 def test_what_is_made_and_asked_for(

@@ -69,6 +69,10 @@ class Application(ABC):
         """What a container of each service asks for."""
 
     @abstractmethod
+    def instances(self) -> dict[str, int]:
+        """How many containers of each service the specification itself has asked for."""
+
+    @abstractmethod
     def put(self, key: str, value: str) -> None:
         """Has the ApplicationMaster remember something, as long as it lives."""
 
@@ -125,6 +129,11 @@ class SkeinApplication(Application):
             services = self._client.get_specification().services
         asked = {name: service.resources for name, service in services.items()}
         return {name: Resources(each.memory, each.vcores, each.gpus) for name, each in asked.items()}
+
+    def instances(self) -> dict[str, int]:
+        with _translated():
+            services = self._client.get_specification().services
+        return {name: service.instances for name, service in services.items()}
 
     def put(self, key: str, value: str) -> None:
         with _translated():

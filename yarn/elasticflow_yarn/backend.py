@@ -20,14 +20,13 @@ from elasticflow.backend import MASTER, Backend, Ended
 from elasticflow.clerk import Clerk
 from elasticflow.config import Config
 from elasticflow.errors import RunError
-from elasticflow.finder import Finder
 from elasticflow.logbook import LogBook
 from elasticflow.master.fence import Superseded
 from elasticflow.network import own_address
 from elasticflow.presence import Presence
 from elasticflow.run_dir import RunDir
 from elasticflow.settings import MemberSettings
-from elasticflow_yarn import containers, ending
+from elasticflow_yarn import containers, ending, first
 from elasticflow_yarn.application import Application, Container, SkeinApplication
 from elasticflow_yarn.cluster import ResourceManager, attempt_of
 from elasticflow_yarn.config import read
@@ -84,7 +83,10 @@ class YarnBackend(Backend):
                 f"the application's specification has no service {' and no '.join(sorted(missing))}; the "
                 f"master needs {WORKER} and {SERVER}, with 'instances: 0' (see yarn/digits.yaml)."
             )
-        self._sizing = Sizing(self._yarn, config.worker_range[0], services, own)
+        self._first = first.members(_patiently(self._application.instances))
+        self._sizing = Sizing(self._yarn, config.worker_range[0], services, own, self._first.values())
+        if self._attempt > 1:
+            self._first = {}  # they are nobody's
         self._skein = Clerk(YarnError)
         self._rm = Clerk(YarnError)
         self._folder: Clerk[OSError] = Clerk(OSError)
@@ -115,7 +117,8 @@ class YarnBackend(Backend):
     def start(self, settings: MemberSettings) -> None:
         self._settings[settings.name] = msgspec.structs.replace(settings, started_s=0.0)
         self._rm.turn()
-        self._sizing.want(settings.name, settings.role, time.monotonic())
+        id = self._first.get(settings.name, "")
+        self._sizing.want(settings.name, settings.role, time.monotonic(), id)
         self._act()
 
     def kill(self, name: str) -> None:
@@ -192,7 +195,7 @@ class YarnBackend(Backend):
             kill_all(SkeinApplication.from_current())
 
     @staticmethod
-    def finder(settings: MemberSettings) -> Finder:
+    def finder(settings: MemberSettings) -> YarnFinder:
         config = RunDir(settings.run_dir).config()
         patience_s = max(settings.lost_s, read(config.yarn).lease_s)
         own = os.environ.get(CONTAINER_ENV, "")
@@ -252,7 +255,8 @@ class YarnBackend(Backend):
         """All containers, and the names of their members, by Skein's id."""
         containers = self._application.containers()
         found = self._application.get_prefix(MEMBER_KEY)
-        return containers, {key.removeprefix(MEMBER_KEY): name for key, name in found.items()}
+        names = {id: name for name, id in self._first.items()}
+        return containers, names | {key.removeprefix(MEMBER_KEY): name for key, name in found.items()}
 
     def _read_words(self, action: ReadWords) -> None:
         self._folder.order(lambda: ending.read(self._run, action.name), partial(self._heard, action.name))

@@ -1,4 +1,4 @@
-"""``python -m elasticflow_yarn.container``: what runs in a container of a worker or server.
+"""``python -m elasticflow_yarn.container RUN``: what runs in a container of a worker or server.
 
 A small process around the member's own. Its environment says what to do:
 
@@ -6,7 +6,10 @@ ELASTICFLOW_MEMBER       MemberSettings as JSON, in hexadecimal digits; there is
 ELASTICFLOW_GPUS         how many GPUs YARN has given to the container; unset: nothing is done about GPUs
 ELASTICFLOW_GPU_DEVICES  which of the host's GPUs it may take, such as "0,1"; "": those that are there
 
-It leases the GPUs, starts ``python -m elasticflow.launch``, and waits. If that ends badly, it leaves the last
+Where the first is not there, this is one of the first containers: it knows its part by itself, and RUN, the
+run's folder, tells the rest (``elasticflow_yarn.first``).
+
+It leases the GPUs, starts the member by ``python -m``, and waits. If that ends badly, it leaves the last
 words in the run's folder (``elasticflow_yarn.ending``), where the master finds them: Skein tells of an end,
 but not even with which exit code. Its own exit code is the member's, 128 + n if signal n ended it.
 
@@ -24,7 +27,7 @@ import signal
 import stat
 import sys
 
-from elasticflow_yarn import gpus
+from elasticflow_yarn import first, gpus
 
 MEMBER = "ELASTICFLOW_MEMBER"
 WRITE_S = 5.0
@@ -50,10 +53,17 @@ def main() -> int:
         member = bytes.fromhex(os.environ.get(MEMBER, "")).decode()
     except ValueError as error:
         return _say(f"Error: {MEMBER} cannot be read: {error}", USAGE)
+    module = "elasticflow.launch"
     if not member:
-        return _say(
-            f"Error: {MEMBER} is not set; a run's master starts this, with what a member has to do.", USAGE
-        )
+        if not sys.argv[1:]:
+            return _say(
+                f"Error: {MEMBER} is not set; a run's master starts this, with what a member has to do. Is "
+                "'instances' of its service 0?",
+                USAGE,
+            )
+        module, member = "elasticflow_yarn.first", first.member(sys.argv[1], os.environ)
+        if not member:
+            return _say("not needed: the master of this attempt asks for containers of its own", 0)
     _end_with_parent(signal.SIGTERM)
     try:
         devices, lease = gpus.environment_of(os.environ, lambda text: print(text, flush=True))
@@ -63,13 +73,13 @@ def main() -> int:
     except ValueError as error:
         return _say(f"Error: {error}", USAGE)
     others = {name: value for name, value in os.environ.items() if name != MEMBER}
-    code, was_told = _run(member, {**others, **devices})
+    code, was_told = _run(module, member, {**others, **devices})
     if lease:
         lease.release()
     return _leave(member, code, _last_words()) if code and not was_told else code
 
 
-def _run(member: str, environment: dict[str, str]) -> tuple[int, bool]:
+def _run(module: str, member: str, environment: dict[str, str]) -> tuple[int, bool]:
     """The exit code of the member's process, and whether it was told to end."""
     awaited = {*PASSED_ON, signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -81,7 +91,7 @@ def _run(member: str, environment: dict[str, str]) -> tuple[int, bool]:
             _end_with_parent(signal.SIGKILL)
             if os.getppid() == here:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                os.execve(sys.executable, [sys.executable, "-m", "elasticflow.launch", member], environment)
+                os.execve(sys.executable, [sys.executable, "-m", module, member], environment)
         except OSError as error:
             _say(f"Error: {sys.executable}: cannot be started: {error.strerror}.", 0)
         finally:

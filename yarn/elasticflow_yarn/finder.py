@@ -61,13 +61,13 @@ class YarnFinder(Finder):
             self._ask_s = now_s + self._again_s * random.uniform(1, 1.5)
             self._again_s = min(2 * self._again_s, ASK_LAST_S)
             with contextlib.suppress(ElasticFlowError, ValueError):  # unknown; patience ends in any case
-                self._ask()
+                self.ask()
         found = self._read()
         self._looked_s = time.monotonic()
         return found
 
-    def _ask(self) -> None:
-        """Raises Orphaned, YarnError."""
+    def ask(self) -> None:
+        """Raises Orphaned if YARN says that no master will come for this container; YarnError, ValueError."""
         self._cluster = self._cluster or ResourceManager.of()
         id = application_of(self._own)
         app = self._cluster.application(id)

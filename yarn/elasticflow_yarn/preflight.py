@@ -56,23 +56,26 @@ def check_tools(environ: Mapping[str, str]) -> None:
         raise NotInstalled(f"there is no Java {where}; Skein needs one to submit.")
 
 
-def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) -> None:
+def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) -> bool:
     """Whether the queue takes this run, and a node has room for each container.
 
+    Returns whether that holds though a node is lost: to ask for more than any has ends an ApplicationMaster.
     Raises ConfigError, YarnBusy.
     """
     try:
         queue = cluster.queue(yarn.queue)
     except Refused as error:
         raise ConfigError(f"yarn.queue: {error}") from error
-    asked = resources(config, yarn)
-    check_nodes(asked, cluster.nodes(), yarn.node_label)
+    asked, nodes = resources(config, yarn), cluster.nodes()
+    check_nodes(asked, nodes, yarn.node_label)
     check_queue(asked, queue, config.servers)
+    live = _live(nodes, yarn.node_label)
+    return all(sum(wanted.fits(node.total) for node in live) > 1 for wanted in asked.values())
 
 
 def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[Node], label: str = "") -> None:
     """Raises ConfigError where a container is larger than any node that lives: that ends an application."""
-    live = [node for node in nodes if node.live and (not label or label in node.labels)]
+    live = _live(nodes, label)
     if not live:
         labelled = f" with the label {label!r} (yarn.node_label)" if label else ""
         raise ConfigError(f"yarn: the cluster has no live node{labelled}; is it up?")
@@ -83,6 +86,10 @@ def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[Node], label: st
                 f"yarn: {NAMES[name]} asks for {wanted}; the largest node, {largest.id}, has "
                 f"{largest.total}. Ask for less: {KEYS[name]}."
             )
+
+
+def _live(nodes: Iterable[Node], label: str) -> list[Node]:
+    return [node for node in nodes if node.live and (not label or label in node.labels)]
 
 
 def check_queue(asked: Mapping[str, Resources], queue: Queue, num_servers: int) -> None:

@@ -15,7 +15,7 @@ look at the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 
@@ -160,7 +160,7 @@ class Member(msgspec.Struct):
     """How many looks in a row have not, though they have shown its node."""
     vanished: bool = False
     adopted: bool = False
-    """Nobody here knows what to tell another container of this member."""
+    """Its container was not asked for here, and there will not be another for this member."""
     returned_s: float = NEVER_S
     """When it was told to give its place back."""
 
@@ -172,16 +172,23 @@ class Sizing:
     clock, ``at`` in seconds since 1970. The answers to Add, Kill and Poll come in the order of these.
 
     services: what a container of each asks for. own: YARN's id of the ApplicationMaster's container.
+    first: Skein's ids of those that the specification has asked for; who is no member ends unmentioned.
     """
 
     def __init__(
-        self, config: YarnConfig, num_min: int, services: Mapping[str, Resources], own: str = ""
+        self,
+        config: YarnConfig,
+        num_min: int,
+        services: Mapping[str, Resources],
+        own: str = "",
+        first: Collection[str] = (),
     ) -> None:
         self.fatal = ""
         """Why no member can ever start, in Skein's words."""
         self.gone = False
         """Whether the ApplicationMaster is no more."""
         self._config, self._num_min, self._services, self._own = config, num_min, services, own
+        self._first = frozenset(first)
         self._measure = Measure(bool(services[WORKER].gpus))
         self._each = max(1, self._measure.of(services[WORKER]))
         """What one worker takes of its queue's share."""
@@ -228,9 +235,15 @@ class Sizing:
 
     # --- what the master wants -------------------------------------------------------------------
 
-    def want(self, name: str, service: str, now_s: float) -> None:
-        """There is to be a member of this name, which was never used before."""
-        self._members[name] = Member(name, service, Phase.WANTED, now_s)
+    def want(self, name: str, service: str, now_s: float, id: str = "") -> None:
+        """There is to be a member of this name, which was never used before.
+
+        id: Skein's, of its container, if the specification has asked for that.
+        """
+        if id:
+            self._members[name] = Member(name, service, Phase.REQUESTED, now_s, id, adopted=True)
+        else:
+            self._members[name] = Member(name, service, Phase.WANTED, now_s)
 
     def unwant(self, name: str, now_s: float) -> None:
         """Ends a member, or never starts it. Nobody is told of its end."""
@@ -311,12 +324,14 @@ class Sizing:
             if member.id:
                 self._match(member, found.pop(member.id, None), now_s)
         self._pulse_until_s = min(self._pulse_until_s, now_s + PULSE_S)
-        has_asked = any(member.id for member in self._members.values()) or now_s >= self._pulse_until_s
+        has_asked = any(member.id and not member.adopted for member in self._members.values())
+        has_to_ask = not has_asked and any(m.phase is Phase.WANTED for m in self._members.values())
+        is_pulse_over = not has_to_ask or now_s >= self._pulse_until_s
         for container in found.values():
             if container.service == PULSE:  # it is there until something else is asked for
-                if has_asked and not container.over:
+                if is_pulse_over and not container.over:
                     self._kill(container.id, now_s)
-            elif not container.over and self._kill(container.id, now_s):
+            elif not container.over and self._kill(container.id, now_s) and container.id not in self._first:
                 self._note("info", f"container {container.id} is ended: it is no member's")
         running = self._of(WORKER, Phase.RUNNING)
         if any(member.phase is Phase.RUNNING for member in waited) and not self._line(WORKER):

@@ -73,11 +73,12 @@ def specification(
     program: str,
     resume: bool = False,
     file_systems: Sequence[str] = (),
+    first: bool = True,
 ) -> dict[str, Any]:
     """As ``skein.ApplicationSpec.from_dict`` takes it.
 
     program: where the archive of the program's folder lies. file_systems: those that hold something of the
-    run, besides the cluster's default one.
+    run, besides the cluster's default one. first: whether it asks for the first containers itself.
     """
     files: dict[str, Any] = {PROGRAM: {"source": program, "type": "archive"}}
     if yarn.environment:
@@ -87,17 +88,22 @@ def specification(
     before = [yarn.setup.rstrip(), ACTIVATE if yarn.environment else ""]
     lead = [_python(yarn), "-m", "elasticflow.cli", "lead", "--on", "yarn", "--run-dir", run_dir]
     again = AGAIN.format(command=shlex.join([*lead, *(["--resume"] if resume else [])]))
+    container = shlex.join(["-m", "elasticflow_yarn.container", run_dir])
     java = " ".join(filter(None, (FOR_SKEIN, yarn.env.get("JDK_JAVA_OPTIONS", ""))))
     libraries = {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(config.threads))}
-    leases = {gpus.COUNT: str(yarn.gpus), gpus.DEVICES: yarn.gpu_devices} if yarn.gpus else {}
-    member: dict[str, Any] = {
-        "instances": 0,  # the master adds containers one by one
-        "max_restarts": 0,
-        "allow_failures": True,
-        "files": files,
-        "env": quoted({**libraries, **yarn.env}),
-        "script": _script(*before, f"exec {_python(yarn)} -m elasticflow_yarn.container"),
-    }
+
+    def service(name: str, least: int) -> dict[str, Any]:
+        leases = {gpus.COUNT: str(asked[name].gpus), gpus.DEVICES: yarn.gpu_devices}
+        return {
+            "resources": _asked(asked[name]),
+            "instances": least if first else 0,  # the master adds the others one by one
+            "max_restarts": 0,
+            "allow_failures": True,
+            "files": files,
+            "env": quoted({**libraries, **yarn.env, **leases}),
+            "script": _script(*before, f"exec {_python(yarn)} {container}"),
+        }
+
     described = {
         "name": application_name(config, yarn),
         "queue": yarn.queue,
@@ -114,9 +120,9 @@ def specification(
             "script": _script(*before, _check(yarn), again),
         },
         "services": {
-            WORKER: {"resources": _asked(asked[WORKER]), **member, "env": {**member["env"], **leases}},
-            SERVER: {"resources": _asked(asked[SERVER]), **member},
-            PULSE: _pulse(),
+            WORKER: service(WORKER, config.worker_range[0]),
+            SERVER: service(SERVER, config.servers),
+            PULSE: _pulse([WORKER] if first else []),
         },
     }
     return {name: value for name, value in described.items() if value}
@@ -163,13 +169,18 @@ def _asked(asked: Resources) -> dict[str, Any]:
     return {"memory": f"{asked.memory_mb} MiB", "vcores": asked.vcores, **counted}
 
 
-def _pulse() -> dict[str, Any]:
+def _pulse(after: list[str]) -> dict[str, Any]:
     """Has Skein's ApplicationMaster speak to YARN every second from its start, and not every five: it does so
     while something is asked for. So the first containers come sooner.
 
     The master takes the request back as soon as it has made its own.
+
+    after: services that must have their containers before. While those are asked for there is no need of a
+    pulse; and of a request that has just been fulfilled Skein gives the number to the next one, which YARN
+    then takes back together with the former, unless there is a higher one by then: that of the pulse.
     """
     return {
+        **({"depends": after} if after else {}),
         "instances": 1,
         "max_restarts": 0,
         "allow_failures": True,

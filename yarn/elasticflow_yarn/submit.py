@@ -76,7 +76,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         folder = _Folder(run)
         if chosen.run_dir:
             check_folder(run, chosen, resume)
-        preflight.check_cluster(ResourceManager.of(), chosen, yarn)
+        first = preflight.check_cluster(ResourceManager.of(), chosen, yarn)
         _check_data(chosen.data)
         program = "" if _is_inside(chosen) else chosen.program
         if yarn.environment:
@@ -85,14 +85,16 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
             preflight.check_imports(program)
         archive = pack_program(program) if program else b""
         folder = _made(folder, chosen)
-        return _begin(folder, _inside(chosen), archive, resume, driver), folder.path
+        return _begin(folder, _inside(chosen), archive, resume, first, driver), folder.path
 
 
-def _begin(folder: _Folder, chosen: Config, archive: bytes, resume: bool, driver: Future[Any]) -> str:
+def _begin(
+    folder: _Folder, chosen: Config, archive: bytes, resume: bool, first: bool, driver: Future[Any]
+) -> str:
     """From here on there is something to take back."""
     run, application = folder.run, ""
     try:
-        spec = _specification(chosen, read(chosen.yarn), str(run.path), resume)
+        spec = _specification(chosen, read(chosen.yarn), str(run.path), resume, first)
         begin(run, chosen, UNKNOWN)
         if archive:
             replace(run.path / ARCHIVE, archive)
@@ -112,13 +114,17 @@ def _begin(folder: _Folder, chosen: Config, archive: bytes, resume: bool, driver
     return application
 
 
-def _specification(chosen: Config, yarn: YarnConfig, run_dir: str, resume: bool) -> dict[str, Any]:
+def _specification(
+    chosen: Config, yarn: YarnConfig, run_dir: str, resume: bool, first: bool = True
+) -> dict[str, Any]:
     archive = f"{run_dir}/{ARCHIVE}"
     environment = [yarn.environment] if is_url(yarn.environment) else []
     places = dict.fromkeys(_file_system(url) for url in (run_dir, *environment))
     default = HadoopConf.load().default_fs.rstrip("/")
     others = [place for place in places if place and place != default]
-    return specification(chosen, yarn, run_dir=run_dir, program=archive, resume=resume, file_systems=others)
+    return specification(
+        chosen, yarn, run_dir=run_dir, program=archive, resume=resume, file_systems=others, first=first
+    )
 
 
 def _file_system(url: str) -> str:

@@ -55,9 +55,11 @@ def test_a_server_is_killed(run: YarnRun, undisturbed: str) -> None:
 
 def test_the_master_is_killed(run: YarnRun, undisturbed: str) -> None:
     """The next one takes its place in the same container, and adopts the others."""
+    run.wait_until_containers(5)  # the ApplicationMaster's, a server's and its standby's, two workers'
     before = run.cluster.containers(run.application)
     run.kill("master")
-    run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
+    status = run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
+    assert sorted(ready(status)) == ["worker-1", "worker-2"], status["events"]
     assert run.cluster.containers(run.application) == before
     ends_well(run, undisturbed)
 
@@ -65,6 +67,18 @@ def test_the_master_is_killed(run: YarnRun, undisturbed: str) -> None:
 def test_the_application_masters_java_is_killed(run: YarnRun, undisturbed: str) -> None:
     os.kill(run.java_of_master(), signal.SIGKILL)
     run.wait_until(lambda s: s["master"]["incarnation"] == 2 and len(ready(s)) == 2)
+    ends_well(run, undisturbed, attempts=2)
+
+
+def test_the_application_masters_java_is_killed_as_the_run_begins(submit: Submit, undisturbed: str) -> None:
+    """What the specification asks for is there, and the next attempt gets it again."""
+    run = submit("small_torch.py", "--workers", 2, shut=["step 20"])
+    deadline = time.monotonic() + 60
+    while len(found := run.cluster.containers(run.application)) < 4:
+        assert time.monotonic() < deadline, run.output()
+        time.sleep(0.05)  # YARN tells nobody
+    pids = run.cluster.pids(found[0].id)
+    os.kill(next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/java")), signal.SIGKILL)
     ends_well(run, undisturbed, attempts=2)
 
 

@@ -187,6 +187,6 @@ def test_the_dry_run_is_what_is_submitted(submit: Submit, url: str, section: dic
     assert code == 0
     spec = yaml.safe_load(output)
     assert spec["queue"] == "prod" and set(spec["services"]) == {"worker", "server", "pulse"}, spec
-    assert {spec["services"][name]["instances"] for name in ("worker", "server")} == {0}
+    assert [spec["services"][name]["instances"] for name in ("worker", "server")] == [2, 1]
     assert not RunDir(f"{url}/run").path.exists()
     assert SMALL["python"] in output
