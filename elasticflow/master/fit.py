@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from rich.filesize import decimal
 
@@ -10,25 +11,38 @@ from elasticflow.master.members import Member
 from elasticflow_ps.memory import Need
 
 
-def misfit(servers: Mapping[str, Need], members: Mapping[str, Member]) -> str:
-    """Why these servers cannot hold the model, and what helps; "" if they can, or nobody knows."""
+class Misfit(NamedTuple):
+    """What does not fit, and what helps. certain: it cannot; else it may not."""
+
+    text: str
+    certain: bool
+
+
+def misfit(servers: Mapping[str, Need], members: Mapping[str, Member]) -> Misfit | None:
+    """What of these servers' memory the model needs more than there is; None if it fits, or nobody knows."""
     sharing: dict[tuple[str, str], list[str]] = {}
     for name in servers:
         for whose in members[name].available_bytes:
             sharing.setdefault((members[name].host, whose), []).append(name)
+    found: list[Misfit] = []
     for (host, whose), names in sharing.items():
-        needed = Need(*map(sum, zip(*(servers[name] for name in names), strict=True)))
+        most = Need(*map(sum, zip(*(servers[name] for name in names), strict=True)))
         available = min(members[name].available_bytes[whose] for name in names)
-        if needed.total > available:
-            return _explained(f"{' and '.join(names)} on {host}", needed, f"{whose} has {decimal(available)}")
-    return ""
+        certain = most.certain.total > available
+        if most.total > available:
+            who = f"{' and '.join(names)} on {host}"
+            text = _explained(who, most, certain, f"{whose} has {decimal(available)}")
+            found.append(Misfit(text, certain))
+    return max(found, key=lambda each: each.certain, default=None)
 
 
-def _explained(who: str, needed: Need, found: str) -> str:
+def _explained(who: str, most: Need, certain: bool, found: str) -> str:
+    may, needs = ("does", "needs") if certain else ("may", "may need")
+    needed = most.certain if certain else most
     parts = ", ".join(f"{name} {decimal(size)}" for name, size in needed._asdict().items() if size)
     *others, last = _remedies(needed)
     return (
-        f"the model does not fit into the memory of its servers: {who} may need {decimal(needed.total)} "
+        f"the model {may} not fit into the memory of its servers: {who} {needs} {decimal(needed.total)} "
         f"({parts}), and {found} left. What helps: {', '.join(others)}, or {last}."
     )
 

@@ -501,8 +501,9 @@ class MasterState:
             return []
         if any(s.state is MemberState.HALTED and s.name not in self.row.offers for s in servers):
             return []
-        if self.row.generation == 0 and (why := misfit(self.needs, self.members)):
-            return self._end(RunState.FAILED, why)
+        found = misfit(self.needs, self.members) if self.row.generation == 0 else None
+        if found and found.certain:
+            return self._end(RunState.FAILED, found.text)
         start = self.row.start = self.row.begin(self.committed_tick)
         actions = self._go_back_to(start, now_s) if self.row.generation else []
         self.row.generation += 1
@@ -511,6 +512,8 @@ class MasterState:
         self._assignment = self._assignment_from(start)
         for server in servers:
             server.state, server.generation = MemberState.LOADING, self.row.generation
+        if found:
+            actions.append(NoteAction("warning", found.text))
         return actions + [AssignAction(server.name, self._assignment) for server in servers]
 
     def _assignment_from(self, start: Start) -> Assignment:

@@ -29,6 +29,11 @@ class Need(NamedTuple):
     def total(self) -> int:
         return sum(self)
 
+    @property
+    def certain(self) -> Need:
+        """What every run takes, after a few steps; the rest depends on what happens at once."""
+        return Need(self.parameters, self.slots, 0, 0, 0)
+
 
 def needs(
     layout: Layout,

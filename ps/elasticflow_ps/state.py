@@ -236,7 +236,7 @@ class _Tick:
     roots: dict[int, Any] = field(default_factory=dict)
     backups: dict[int, _Backup] = field(default_factory=dict)
     pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """By slice: who pushed its first parcel, and when. The other parcels are on their way."""
+    """By slice: who pushed its first parcel, and when the latest. The other parcels are on their way."""
     pushing: set[str] = field(default_factory=set)
     """Workers in the middle of a node: they may wait for the next version, but are not idle."""
     asked: dict[str, set[int]] = field(default_factory=dict)
@@ -356,8 +356,10 @@ class ServerState:
         tick.cut |= push.cut
         tick.snapshot |= push.snapshot
         tick.finish |= push.finish
+        self._note_lag(event.worker, node, push.slice_s, now_s)
         for number in range(node.first, node.stop):
-            tick.pushed.setdefault(number, (event.worker, now_s))
+            if tick.pushed.get(number, (event.worker, now_s))[0] == event.worker:
+                tick.pushed[number] = (event.worker, now_s)
         if push.parcel in tick.applied or push.parcel in tick.roots:
             return []
         tree = tick.trees[push.parcel]
@@ -371,6 +373,16 @@ class ServerState:
         if len(tick.roots) < self._num_parcels:
             return []
         return [NormsAction(self.version, tuple(tick.roots[n] for n in range(self._num_parcels)))]
+
+    def _note_lag(self, worker: str, node: Node, slice_s: float, now_s: float) -> None:
+        """Of a worker's first push of its own slices in this tick; not of that with which this server began."""
+        tick = self._tick
+        if not tick.opened_s:
+            return
+        own = any(share.worker == worker and share.first == node.first for share in self._shares())
+        if own and slice_s > 0 and node.first not in tick.pushed and node.first not in tick.backups:
+            taken_s = (node.stop - node.first) * slice_s
+            self._now_lateness.record_lag(worker, now_s - tick.opened_s - taken_s)
 
     def _on_clip(self, event: ClipEvent, now_s: float) -> list[Action]:
         if event.tick != self.version or len(self._tick.roots) < self._num_parcels:
@@ -574,7 +586,7 @@ class ServerState:
             return lateness.due_s(backup.worker, backup.since_s, backup.count)
         for share in self._shares():
             if share.first <= number < share.stop and self._works(share.worker):
-                return lateness.due_s(share.worker, self._tick.opened_s, share.stop - share.first)
+                return lateness.due_s(share.worker, self._tick.opened_s, share.stop - share.first, lags=True)
         return self._tick.opened_s
 
     def _works(self, worker: str) -> bool:

@@ -15,7 +15,7 @@ import torch
 import elasticflow as ef
 
 def model():
-    return {"w": torch.zeros(1_000_000), "optimizer": ef.Adam()}
+    return {"w": torch.zeros(5_000_000), "optimizer": ef.Adam()}
 
 def forward(x, params):
     return (params["w"][:2] * x).sum(1).mean()
@@ -58,11 +58,12 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
         refused.stderr,
         "the model does not fit into the memory of its servers",
         "server-0 and server-1",
-        "may need 84.0 MB",
+        "needs 100.0 MB (parameters 60.0 MB, slots 40.0 MB)",
         "the host has 81.9 MB left",
-        "snapshot_s: 0",
     )
     assert [path.name for path in folder.iterdir() if path.name != "__pycache__"] == ["large.py"]
-    (folder / "small.yaml").write_text("snapshot_s: 0\n")
-    helped = train("--config", "small.yaml")
-    assert helped.returncode == 0, helped.stderr
+    (folder / "large.py").write_text(PROGRAM.replace("5_000_000", "1_000_000"))
+    told = train()
+    assert told.returncode == 0, told.stderr
+    for fragment in ("the model may not fit", "may need 84.0 MB", "snapshot_s: 0"):
+        assert fragment in told.stdout + told.stderr

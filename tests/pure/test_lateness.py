@@ -54,6 +54,19 @@ def test_who_has_left_counts_no_more() -> None:
     assert known.due_s("carla", 0.0, 1) == float("inf")
 
 
+def test_the_way_there_and_back_counts_for_those_who_wait_for_a_version() -> None:
+    known = lateness(anna=0.01, berta=0.01)
+    before = known.due_s("anna", 5.0, 2, lags=True)
+    assert before == known.due_s("anna", 5.0, 2)
+    for lag_s in (0.2, 0.3, 60.0, -0.1):  # the median of 0, 0.2, 0.3 and 60
+        known.record_lag("anna", lag_s)
+    assert known.due_s("anna", 5.0, 2, lags=True) == pytest.approx(before + 0.25)
+    assert known.due_s("anna", 5.0, 2) == before
+    assert known.due_s("berta", 5.0, 2, lags=True) == pytest.approx(before + 0.25), "as the others"
+    known.forget("anna")
+    assert known.due_s("berta", 5.0, 2, lags=True) == before
+
+
 @given(SECONDS, st.integers(1, 8))
 def test_more_slices_take_longer(seconds: float, num_slices: int) -> None:
     known = lateness(anna=seconds)

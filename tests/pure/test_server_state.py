@@ -152,6 +152,33 @@ def test_a_late_push_still_asks_for_what_is_next() -> None:
     assert (served.worker, served.version) == ("anna", 1)
 
 
+def test_parcels_that_are_still_coming_are_not_overdue() -> None:
+    """A push of a large model takes longer than slices do: as long as it goes on it is waited for."""
+    server = two_at_work(parcels=40)
+    server.push("anna", 1, 0, pull=True)
+    for parcel in range(39):
+        server.now_s += 0.05
+        assert only(ComputeAction, server.push("berta", 1, 1, parcel=parcel)) == []
+    (asked,) = only(ComputeAction, server.tell(TimeEvent(), after_s=1.0))
+    assert asked == ComputeAction("anna", 1, (2, 3)), "but not for ever"
+
+
+def test_the_time_that_a_version_takes_to_a_worker_is_learnt() -> None:
+    """Here 2 s, beside slices of 0.1 s: nobody is overdue then, as long as it does not take longer."""
+    server = two_at_work()
+    for _ in range(3):
+        server.orders(server.state.version)
+        server.now_s += 2.2
+        server.push("anna", 1, 0)
+        server.push("berta", 1, 1)
+    server.orders(server.state.version)
+    server.now_s += 2.2
+    server.push("anna", 1, 0, pull=True)
+    assert only(ComputeAction, server.tell(TimeEvent(), after_s=0.1)) == []
+    (asked,) = only(ComputeAction, server.tell(TimeEvent(), after_s=0.2))
+    assert asked.slices == (2, 3)
+
+
 def test_who_is_in_the_middle_of_a_push_is_asked_for_nothing_else() -> None:
     """It waits for the next version, whose first parcels it can have, but it still computes."""
     server = two_at_work(parcels=2)
