@@ -375,7 +375,7 @@ class ServerState:
         return [NormsAction(self.version, tuple(tick.roots[n] for n in range(self._num_parcels)))]
 
     def _note_lag(self, worker: str, node: Node, slice_s: float, now_s: float) -> None:
-        """Of a worker's first push of its own slices in this tick; not of that with which this server began."""
+        """Of a worker's first push of its own slices in this tick, unless this server began with it."""
         tick = self._tick
         if not tick.opened_s:
             return
