@@ -46,7 +46,7 @@ class _Adopted:
 class ParameterServers(Strategy):
     """Pushes sums of gradients to the servers that hold their chunks, and pulls versions.
 
-    The last push of a tick to each server asks for the next version, which saves a message. Servers
+    The push of a tick's last node asks each server for the next version, which saves a message. Servers
     without chunks only stand by, and are left alone. With those of its own host a worker exchanges arrays
     through memory: see ``elasticflow_ps.neighbours``.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,13 @@ EACH_RULE: list[api.Optimizer] = [
 ]
 
 in_c = pytest.mark.skipif(not native.available, reason="installed without a C compiler")
+
+
+@pytest.mark.skipif(
+    "ELASTICFLOW_REQUIRE_CLUSTERS" not in os.environ, reason="CI alone must have a C compiler"
+)
+def test_it_has_been_compiled() -> None:
+    assert native.available
 
 
 @pytest.fixture(autouse=True)
