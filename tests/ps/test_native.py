@@ -34,7 +34,7 @@ in_c = pytest.mark.skipif(not native.available, reason="installed without a C co
 
 
 @pytest.mark.skipif(
-    "ELASTICFLOW_REQUIRE_CLUSTERS" not in os.environ, reason="CI alone must have a C compiler"
+    "ELASTICFLOW_REQUIRE_CLUSTERS" not in os.environ, reason="only CI must have a compiler"
 )
 def test_it_has_been_compiled() -> None:
     assert native.available
