@@ -33,9 +33,7 @@ EACH_RULE: list[api.Optimizer] = [
 in_c = pytest.mark.skipif(not native.available, reason="installed without a C compiler")
 
 
-@pytest.mark.skipif(
-    "ELASTICFLOW_REQUIRE_CLUSTERS" not in os.environ, reason="only CI must have a compiler"
-)
+@pytest.mark.skipif("ELASTICFLOW_REQUIRE_CLUSTERS" not in os.environ, reason="only CI must have a compiler")
 def test_it_has_been_compiled() -> None:
     assert native.available
 
