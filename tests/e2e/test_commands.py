@@ -75,7 +75,8 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
             (port,) = listening_ports(server["pid"])
             talker = context.socket(zmq.DEALER)
             talker.connect(f"tcp://127.0.0.1:{port}")
-            talker.send_multipart([os.urandom(200), os.urandom(1000)])
+            with suppress(zmq.Again):
+                talker.send_multipart([os.urandom(200), os.urandom(1000)], zmq.NOBLOCK)
             strangers.append(talker)
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(os.urandom(5000))

@@ -7,6 +7,7 @@ import os
 import signal
 
 import small_torch
+from elasticflow.messages import Push
 from elasticflow.transport import DataLink
 from elasticflow.worker.worker import Worker
 from elasticflow_ps.client import ParameterServers
@@ -57,7 +58,7 @@ send = DataLink.send
 def send_and_die(self, message, arrays=()):
     """Dies after a push to the first of two servers, before that to the second."""
     tracker = send(self, message, arrays)
-    if arrays and reached("push"):
+    if isinstance(message, Push) and reached("push"):
         die()
     return tracker
 
