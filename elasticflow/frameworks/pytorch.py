@@ -150,8 +150,9 @@ class TorchReplica(Replica):
         ]
         self._modes = [(each, each.training) for module in modules for each in module.modules()]
         self._training = True
-        self._heard: list[list[torch.Tensor]] = [[] for _ in self._leaves]
-        """By parameter: the gradients that its hook was told of in this backward pass."""
+        self._heard: list[list[tuple[torch.Tensor, int]]] = [[] for _ in self._leaves]
+        """By parameter: the gradients that its hook was told of in this backward pass, and how often each had
+        been written to by then."""
         self._tell: Callable[[int, torch.Tensor], None] | None = None
         self._tells: bool | None = None
         """Whether hooks are told of final gradients, each once. Not where the program's own hooks change
@@ -268,7 +269,7 @@ class TorchReplica(Replica):
     def _hear(self, number: int, gradient: torch.Tensor | None) -> None:
         """Called by PyTorch in the backward pass."""
         if gradient is not None and (self._tell or self._tells is None):
-            self._heard[number].append(gradient)
+            self._heard[number].append((gradient, gradient._version))
             if self._tell and len(self._heard[number]) == 1:
                 self._tell(number, gradient)
 
@@ -327,9 +328,12 @@ class TorchReplica(Replica):
         return metric_values(self._program.metrics(**arguments, params=self._params), self.metrics)
 
 
-def _is_only(heard: Sequence[torch.Tensor], final: torch.Tensor | None) -> bool:
-    """Whether the one gradient that was told of is the one that came out."""
-    return len(heard) == 1 and final is not None and heard[0].data_ptr() == final.data_ptr()
+def _is_only(heard: Sequence[tuple[torch.Tensor, int]], final: torch.Tensor | None) -> bool:
+    """Whether the one gradient that was told of is the one that came out, as it was then."""
+    if len(heard) != 1 or final is None:
+        return False
+    gradient, version = heard[0]
+    return gradient.data_ptr() == final.data_ptr() and gradient._version == version
 
 
 def _seed(seed: int) -> None:

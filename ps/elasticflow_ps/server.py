@@ -503,10 +503,8 @@ def _host_of(endpoint: str) -> str:
 def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     """A parameter server's whole life."""
     native.set_threads(settings.server_threads)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (most, most)
-    )  # connections, and memory that is lent, take many
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # connections, and memory that is lent, take many
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
     settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))

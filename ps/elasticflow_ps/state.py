@@ -377,10 +377,9 @@ class ServerState:
     def _note_lag(self, worker: str, node: Node, slice_s: float, now_s: float) -> None:
         """Of a worker's first push of its own slices in this tick, unless this server began with it."""
         tick = self._tick
-        if not tick.opened_s:
+        if not (tick.opened_s and slice_s > 0) or node.first in tick.pushed or node.first in tick.backups:
             return
-        own = any(share.worker == worker and share.first == node.first for share in self._shares())
-        if own and slice_s > 0 and node.first not in tick.pushed and node.first not in tick.backups:
+        if any(share.worker == worker and share.first == node.first for share in self._shares()):
             taken_s = (node.stop - node.first) * slice_s
             self._now_lateness.record_lag(worker, now_s - tick.opened_s - taken_s)
 

@@ -91,14 +91,27 @@ def hooked(x, y, params):
     return (x * params["w"] * params["v"]).mean()
 
 
+def doubled(gradient):
+    gradient.mul_(2)
+
+
+def hooked_in_place(x, y, params):
+    """The same, with a hook that writes to what it is given."""
+    if params["w"] not in HOOKED:
+        HOOKED.add(params["w"])
+        params["w"].register_hook(doubled)
+    return (x * params["w"] * params["v"]).mean()
+
+
 @pytest.mark.parametrize(
     ("forward", "told"),
     [
         (lambda x, y, params: Inner.apply(x, params["w"]).mean(), []),
         (hooked, []),
+        (hooked_in_place, []),
         (lambda x, y, params: NoGradient.apply(x * params["v"], params["w"]).mean(), [1]),
     ],
-    ids=["a backward pass inside", "a hook of its own", "no gradient"],
+    ids=["a backward pass inside", "a hook of its own", "a hook that writes", "no gradient"],
 )
 def test_only_final_gradients_are_told_of(forward, told):
     def model():
