@@ -15,14 +15,29 @@ if TYPE_CHECKING:
     from elasticflow.api import Adagrad as Adagrad
     from elasticflow.api import Adam as Adam
     from elasticflow.api import AdamW as AdamW
+    from elasticflow.api import Ftrl as Ftrl
+    from elasticflow.embedding import Constant as Constant
+    from elasticflow.embedding import Embedding as Embedding
+    from elasticflow.embedding import Normal as Normal
+    from elasticflow.embedding import Uniform as Uniform
+    from elasticflow.rows import hash_ids as hash_ids
 
 __version__ = "0.1.0"
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "data"]
+_HOMES = {
+    "elasticflow.api": ("SGD", "Adagrad", "Adam", "AdamW", "Ftrl"),
+    "elasticflow.embedding": ("Constant", "Embedding", "Normal", "Uniform"),
+    "elasticflow.rows": ("hash_ids",),
+}
+__all__ = [
+    "SGD", "Adagrad", "Adam", "AdamW", "Constant", "Embedding", "Ftrl", "Normal", "Uniform", "data",
+    "hash_ids",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name == "data":
         return importlib.import_module("elasticflow.data")
-    if name in __all__:
-        return getattr(importlib.import_module("elasticflow.api"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
     raise AttributeError(f"elasticflow has no {name!r}; it has {', '.join(__all__)}")

@@ -93,4 +93,23 @@ class Adagrad(_Optimizer, frozen=True, kw_only=True, tag=True):
             _require("Adagrad", value >= 0, name, value, "a number >= 0")
 
 
-Optimizer: TypeAlias = SGD | Adam | AdamW | Adagrad
+class Ftrl(_Optimizer, frozen=True, kw_only=True, tag=True):
+    """FTRL-Proximal, for sparse linear models: l1 makes weights exactly 0.
+
+    Source: McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, algorithm 1, with alpha
+    = lr and beta as there. weight_decay is its lambda_2, l1 its lambda_1.
+    """
+
+    lr: float = 0.05
+    beta: float = 1.0
+    l1: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require("Ftrl", self.lr > 0, "lr", self.lr, "a number > 0")
+        for name in ("beta", "l1"):
+            value = getattr(self, name)
+            _require("Ftrl", value >= 0, name, value, "a number >= 0")
+
+
+Optimizer: TypeAlias = SGD | Adam | AdamW | Adagrad | Ftrl

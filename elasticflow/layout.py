@@ -4,6 +4,8 @@ Tensors with the same rule and dtype lie one after the other in one flat vector,
 padded to 64 bytes so that its alignment, and with it the bits that BLAS computes, is the same in
 every process. A group is cut into *chunks*: fixed ranges that are the unit of placement, transfer,
 update and storage. The cut depends on the model alone, never on how many servers there are.
+
+An embedding table is a group as well, of which no process holds a vector; its chunks are its buckets.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from elasticflow.rows import NUM_BUCKETS, Rows, no_rows
 
 Array = npt.NDArray[np.generic]
 
@@ -35,12 +39,17 @@ class Rule(str, Enum):
     """A floating buffer (BatchNorm's statistics): the weighted mean of the slices' values."""
     FIRST = "first"
     """A buffer of whole numbers (a counter): the value of the first slice."""
+    ROWS = "rows"
+    """An embedding table: slices send gradients of the rows they looked up; no vector holds any of it."""
     REPORT = "report"
     """Cost and metrics: the weighted mean of the slices' values; shown to people, not kept."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One tensor of the model. ``dtype`` is NumPy's name for it, such as ``float32``."""
+    """One tensor of the model. ``dtype`` is NumPy's name for it, such as ``float32``.
+
+    A table's shape is (rows, dim), rows 0 if any id may come.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -49,8 +58,8 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
+        """Number of elements; of a table, of one row."""
+        return self.shape[1] if self.rule is Rule.ROWS else math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
@@ -58,15 +67,23 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """One flat vector: ``size`` elements of ``dtype``, padding included."""
+    """One flat vector: ``size`` elements of ``dtype``, padding included; or a table of ``size`` buckets."""
 
     rule: Rule
     dtype: str
     size: int
 
+    @property
+    def num_bytes(self) -> int:
+        """In a vector."""
+        return 0 if self.rule is Rule.ROWS else self.size * np.dtype(self.dtype).itemsize
+
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Elements ``start..stop`` of group number ``group``. ``number`` counts through all groups."""
+    """Elements ``start..stop`` of group number ``group``, or a bucket of it, if it is a table.
+
+    ``number`` counts through all groups.
+    """
 
     number: int
     group: int
@@ -78,23 +95,27 @@ class Layout:
     """Where each tensor lies. A pure function of the list of entries.
 
     entries: in the order in which they lie; names are unique.
-    groups, chunks: see above. places: (group number, first element) by entry name.
+    groups, chunks: see above. places: (group number, first element) by entry name. tables: their entries.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries: tuple[Entry, ...] = tuple(entries)
-        sizes: dict[tuple[Rule, str], int] = {}
-        numbers: dict[tuple[Rule, str], int] = {}
+        sizes: dict[tuple[Rule, str, str], int] = {}
+        numbers: dict[tuple[Rule, str, str], int] = {}
         self.places: dict[str, tuple[int, int]] = {}
         for entry in self.entries:
-            key = (entry.rule, entry.dtype)
+            key = (entry.rule, entry.dtype, entry.name if entry.rule is Rule.ROWS else "")
             start = sizes.setdefault(key, 0)
             if entry.name in self.places:
                 raise ValueError(f"two tensors are named {entry.name!r}")
             self.places[entry.name] = (numbers.setdefault(key, len(numbers)), start)
             per_line = ALIGN_BYTES // np.dtype(entry.dtype).itemsize
-            sizes[key] = start + max(1, math.ceil(entry.size / per_line)) * per_line
-        self.groups: tuple[Group, ...] = tuple(Group(*key, size) for key, size in sizes.items())
+            padded = max(1, math.ceil(entry.size / per_line)) * per_line
+            sizes[key] = start + (NUM_BUCKETS if entry.rule is Rule.ROWS else padded)
+        self.groups: tuple[Group, ...] = tuple(
+            Group(rule, dtype, size) for (rule, dtype, _), size in sizes.items()
+        )
+        self.tables: tuple[Entry, ...] = tuple(self.of_rule(Rule.ROWS))
         self.chunks: tuple[Chunk, ...] = tuple(self._cut())
 
     def _cut(self) -> Iterable[Chunk]:
@@ -103,7 +124,9 @@ class Layout:
             itemsize = np.dtype(group.dtype).itemsize
             per_line = ALIGN_BYTES // itemsize
             length = CHUNK_BYTES // itemsize
-            if group.rule is Rule.UPDATE:  # other groups are small, and are better left whole
+            if group.rule is Rule.ROWS:
+                length = 1
+            elif group.rule is Rule.UPDATE:  # other groups are small, and are better left whole
                 fine = math.ceil(group.size / MIN_CHUNKS / per_line) * per_line
                 length = min(length, fine)
             for start in range(0, group.size, length):
@@ -121,12 +144,23 @@ class Layout:
         return group, start, start + entry.size
 
     def chunk_bytes(self, chunk: Chunk) -> int:
+        """In a vector: 0 for a bucket of a table."""
+        if self.groups[chunk.group].rule is Rule.ROWS:
+            return 0
         return (chunk.stop - chunk.start) * np.dtype(self.groups[chunk.group].dtype).itemsize
 
     @property
     def num_bytes(self) -> int:
         """Bytes of one whole state vector, padding included."""
-        return sum(group.size * np.dtype(group.dtype).itemsize for group in self.groups)
+        return sum(group.num_bytes for group in self.groups)
+
+    def table_of(self, chunk: Chunk) -> int | None:
+        """The number of the table, among ``tables``, of which a chunk is a bucket; None if of none."""
+        return self._tables.get(chunk.group)
+
+    @cached_property
+    def _tables(self) -> dict[int, int]:
+        return {self.places[entry.name][0]: number for number, entry in enumerate(self.tables)}
 
     def of_rule(self, rule: Rule) -> list[Entry]:
         return [entry for entry in self.entries if entry.rule is rule]
@@ -135,19 +169,23 @@ class Layout:
 def spread(layout: Layout, num_servers: int) -> list[list[int]]:
     """Chunk numbers for each server: runs of neighbours, as even in bytes as whole chunks allow.
 
+    Of each table every server gets a run of buckets, as even as can be.
     The report chunk goes to server 0, which leads (it answers with the plan in force).
     Servers beyond the number of chunks get none.
     """
-    last = [c.number for c in layout.chunks if layout.groups[c.group].rule is Rule.REPORT]
-    rest = [c for c in layout.chunks if c.number not in last]
-    total = sum(layout.chunk_bytes(c) for c in rest)
+    rule = {number: group.rule for number, group in enumerate(layout.groups)}
+    dense = [c for c in layout.chunks if rule[c.group] not in (Rule.REPORT, Rule.ROWS)]
+    total = sum(layout.chunk_bytes(c) for c in dense)
     shares: list[list[int]] = [[] for _ in range(num_servers)]
     before = 0
-    for chunk in rest:
+    for chunk in dense:
         middle = before + layout.chunk_bytes(chunk) / 2
         shares[min(num_servers - 1, int(middle * num_servers / total))].append(chunk.number)
         before += layout.chunk_bytes(chunk)
-    shares[0].extend(last)
+    for chunk in layout.chunks:
+        if rule[chunk.group] is Rule.ROWS:
+            shares[chunk.start * num_servers // NUM_BUCKETS].append(chunk.number)
+    shares[0].extend(c.number for c in layout.chunks if rule[c.group] is Rule.REPORT)
     return shares
 
 
@@ -161,8 +199,9 @@ def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:
 class Vector:
     """One whole state (or gradient) vector: one aligned flat array per group.
 
-    ``groups[i]`` has ``layout.groups[i].size`` elements. memory: ``layout.num_bytes`` bytes, aligned, where
-    they lie one after the other, as they are; without it they are zeros.
+    ``groups[i]`` has ``layout.groups[i].size`` elements, and none for a table. rows: of a gradient, by table.
+    memory: ``layout.num_bytes`` bytes, aligned, where groups lie one after the other, as they are; without it
+    they are zeros.
     """
 
     def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None) -> None:
@@ -172,9 +211,9 @@ class Vector:
             memory.fill(0)
         self.groups: list[Array] = []
         for group in layout.groups:
-            num_bytes = group.size * np.dtype(group.dtype).itemsize
-            self.groups.append(memory[:num_bytes].view(group.dtype))
-            memory = memory[num_bytes:]
+            self.groups.append(memory[: group.num_bytes].view(group.dtype))
+            memory = memory[group.num_bytes :]
+        self.rows: list[Rows] = [no_rows(entry.shape[1]) for entry in layout.tables]
 
     def tensors(self, entries: Sequence[Entry]) -> list[Array]:
         """Views of several tensors, each in its own shape."""

@@ -19,8 +19,9 @@ costs time, not the model: what nobody does is overdue and gets done.
 
 Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
 
-    worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute,
-                       Lend, Mapped                                         Gone, Uninitialised, Lend, Mapped
+    worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute, Gone,
+                       Read, Lend, Mapped                                   Uninitialised, RowsRead,
+                                                                            Lend, Mapped
     server -> server   Hello, Fetch, Keep                and back           Welcome, Kept, State
     server -> leader   Hello, Norms, Safe                and back           Welcome, Clip, AllSafe
 
@@ -39,6 +40,7 @@ import msgspec
 
 from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
+from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Entry
 from elasticflow.schedule import Schedule
@@ -74,6 +76,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     num_test: int
     data_signature: str
     warnings: tuple[str, ...] = ()
+    tables: tuple[TableSpec, ...] = ()
+    """In the order of their entries."""
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -475,6 +479,24 @@ class Mapped(_Compact, frozen=True):
     number: int
 
 
+class Read(_Compact, frozen=True):
+    """The rows of a table's parcel at version ``version``, please; the keys follow, one array, ascending.
+
+    number: counts this worker's questions; the answer bears it.
+    """
+
+    number: int
+    version: int
+    parcel: int
+
+
+class RowsRead(_Compact, frozen=True):
+    """The answer to Read ``number``: the rows follow, one array; or they are ``gone``, with that version."""
+
+    number: int
+    gone: bool = False
+
+
 class Gone(_Compact, frozen=True):
     """What was asked for is past; ``latest`` is the newest version there is."""
 
@@ -549,9 +571,10 @@ class AllSafe(_Compact, frozen=True):
     version: int
 
 
-ToServer: TypeAlias = Hello | Pull | Push | Initial | Lend | Mapped | Norms | Fetch | Keep | Safe
+ToServer: TypeAlias = Hello | Pull | Push | Initial | Read | Lend | Mapped | Norms | Fetch | Keep | Safe
 FromServer: TypeAlias = (
-    Welcome | Version | Compute | Gone | Uninitialised | Lend | Mapped | Clip | State | Kept | AllSafe
+    Welcome | Version | Compute | Gone | Uninitialised | RowsRead | Lend | Mapped | Clip | State | Kept
+    | AllSafe
 )  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

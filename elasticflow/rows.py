@@ -1,0 +1,166 @@
+"""Rows of embedding tables: keys, first values, and sums of gradients along the slice tree.
+
+An id is any 64-bit integer of the user's. Its *key* is the same number, well mixed (a bijection): sorted
+keys are spread evenly, so the top bits of a key say in which *bucket* it lies, and buckets are what servers
+hold and checkpoints store. Wherever arrays of keys go they are ascending, each key once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.embedding import Constant, Initializer, Normal, Uniform
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+BUCKET_BITS = 6
+NUM_BUCKETS = 1 << BUCKET_BITS
+"""Of each table: so many servers can share it. Fixed, so that checkpoints fit any number of servers."""
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_FIRST_BACK, _SECOND_BACK = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
+_WORDS = 4
+"""Of 64 random bits, for a number that is to look normal: three fields of 21 bits each."""
+_FIELDS = 3 * _WORDS
+
+
+def _mixed(z: Keys) -> Keys:
+    """Source: SplitMix64's finalizer (Steele, Lea, Flood, OOPSLA 2014). Changes ``z``."""
+    z ^= z >> np.uint64(30)
+    z *= _FIRST
+    z ^= z >> np.uint64(27)
+    z *= _SECOND
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def keys_of(ids: npt.NDArray[np.int64]) -> Keys:
+    """The keys of ids, one by one, in their order and shape."""
+    keys: Keys = np.array(ids, np.int64).view(np.uint64)
+    keys += _GAMMA
+    return _mixed(keys)
+
+
+def ids_of(keys: Keys) -> npt.NDArray[np.int64]:
+    """The ids that have these keys."""
+    z = np.array(keys, np.uint64)
+    z ^= (z >> np.uint64(31)) ^ (z >> np.uint64(62))
+    z *= _SECOND_BACK
+    z ^= (z >> np.uint64(27)) ^ (z >> np.uint64(54))
+    z *= _FIRST_BACK
+    z ^= (z >> np.uint64(30)) ^ (z >> np.uint64(60))
+    z -= _GAMMA
+    return z.view(np.int64)
+
+
+def distinct(keys: Keys) -> tuple[Keys, npt.NDArray[np.intp]]:
+    """The keys that occur, ascending, and of each element of ``keys``, flat, its place among them."""
+    found, places = np.unique(keys.reshape(-1), return_inverse=True)
+    return found, places.reshape(-1)
+
+
+def bounds(first: int, stop: int) -> tuple[int, int]:
+    """The smallest and the largest key of buckets ``first..stop``."""
+    shift = 64 - BUCKET_BITS
+    return first << shift, (stop << shift) - 1
+
+
+class Rows(NamedTuple):
+    """Gradients of some rows of a table. keys: (k,), ascending. values: (k, dim) float32."""
+
+    keys: Keys
+    values: Values
+
+    def plus(self, right: Rows) -> Rows:
+        """The sum of this, the left sibling, and the right one, over all keys of either."""
+        if not len(right.keys) or not len(self.keys):
+            return self if len(self.keys) else right
+        keys, places = distinct(np.concatenate([self.keys, right.keys]))
+        values = np.zeros((len(keys), self.values.shape[1]), np.float32)
+        mine, others = places[: len(self.keys)], places[len(self.keys) :]
+        values[mine] = self.values
+        both = np.zeros(len(keys), np.bool_)
+        both[mine] = True
+        twice = both[others]
+        values[others[twice]] += right.values[twice]
+        values[others[~twice]] = right.values[~twice]
+        return Rows(keys, values)
+
+    def of(self, first: int, stop: int) -> Rows:
+        """Those in buckets ``first..stop``, not copied."""
+        smallest, largest = bounds(first, stop)
+        start = int(np.searchsorted(self.keys, np.uint64(smallest), "left"))
+        end = int(np.searchsorted(self.keys, np.uint64(largest), "right"))
+        return Rows(self.keys[start:end], self.values[start:end])
+
+
+def no_rows(dim: int) -> Rows:
+    """Of a slice that looked nothing up."""
+    return Rows(np.empty(0, np.uint64), np.empty((0, dim), np.float32))
+
+
+def table_seed(seed: int, name: str) -> int:
+    """64 bits of its own for each table of a run."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little")
+
+
+def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> Values:
+    """What rows are before their first update, (k, dim): a function of (initializer, seed, key) alone.
+
+    seed: of ``table_seed``. All of it is exact arithmetic on whole numbers, and then one product and one sum
+    in float32: the same bits everywhere. A normal number is a sum of 12 uniform ones, so none is further
+    out than 6 standard deviations.
+    """
+    if isinstance(initializer, Constant):
+        return np.full((len(keys), dim), initializer.value, np.float32)
+    if isinstance(initializer, Uniform):
+        words = _words(seed, keys, dim)
+        unit = (words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)  # in [0, 1), exact
+        span = np.float32(initializer.high) - np.float32(initializer.low)
+        values: Values = unit * span + np.float32(initializer.low)
+        return values
+    assert isinstance(initializer, Normal)
+    words = _words(seed, keys, dim * _WORDS)
+    low = np.uint64((1 << 21) - 1)
+    total = sum((words >> np.uint64(21 * field)) & low for field in range(3))
+    assert isinstance(total, np.ndarray)
+    total = total.reshape(len(keys), dim, _WORDS).sum(axis=2, dtype=np.uint64).astype(np.int64)
+    centred = (total - (_FIELDS * ((1 << 21) - 1)) // 2).astype(np.float32)
+    normal: Values = centred * np.float32(2.0**-21 * initializer.std) + np.float32(initializer.mean)
+    return normal
+
+
+def _words(seed: int, keys: Keys, count: int) -> Keys:
+    """64 random bits each, (k, count). Source: SplitMix64, one stream a key."""
+    z: Keys = (keys ^ np.uint64(seed))[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA
+    return _mixed(z)
+
+
+def hash_ids(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """An id for each text or bytes string of an array, by its UTF-8 bytes: for ``data()``.
+
+    The same everywhere and in every version of Python. FNV-1a over bytes, mixed. Trailing NUL characters
+    do not count. Raises TypeError for what is not text.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "UO":
+        array = np.char.encode(array.astype(np.str_), "utf-8")
+    if array.dtype.kind != "S":
+        raise TypeError(
+            f"hash_ids() takes strings; found an array of {array.dtype}. Numbers are ids as they are."
+        )
+    width = array.dtype.itemsize
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, width)
+    lengths = width - (flat[:, ::-1] != 0).argmax(axis=1)
+    lengths[~flat.any(axis=1)] = 0
+    hashes = np.full(len(flat), 0xCBF29CE484222325, np.uint64)
+    for place in range(width):
+        more = (hashes ^ flat[:, place]) * np.uint64(0x100000001B3)
+        hashes = np.where(place < lengths, more, hashes)
+    return _mixed(hashes).view(np.int64).reshape(array.shape)
