@@ -71,6 +71,13 @@ def bounds(first: int, stop: int) -> tuple[int, int]:
     return first << shift, (stop << shift) - 1
 
 
+def part_of(keys: Keys, first: int, stop: int) -> slice:
+    """Where in ascending keys those of buckets ``first..stop`` lie."""
+    smallest, largest = bounds(first, stop)
+    start = int(np.searchsorted(keys, np.uint64(smallest), "left"))
+    return slice(start, int(np.searchsorted(keys, np.uint64(largest), "right")))
+
+
 class Rows(NamedTuple):
     """Gradients of some rows of a table. keys: (k,), ascending. values: (k, dim) float32."""
 
@@ -94,10 +101,8 @@ class Rows(NamedTuple):
 
     def of(self, first: int, stop: int) -> Rows:
         """Those in buckets ``first..stop``, not copied."""
-        smallest, largest = bounds(first, stop)
-        start = int(np.searchsorted(self.keys, np.uint64(smallest), "left"))
-        end = int(np.searchsorted(self.keys, np.uint64(largest), "right"))
-        return Rows(self.keys[start:end], self.values[start:end])
+        part = part_of(self.keys, first, stop)
+        return Rows(self.keys[part], self.values[part])
 
 
 def no_rows(dim: int) -> Rows:

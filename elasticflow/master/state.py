@@ -425,7 +425,8 @@ class MasterState:
             layout,
             spec.optimizer,
             self.row.chunks,
-            snapshots=self.config.snapshot_s > 0,
+            tables=spec.tables,
+            snapshots=self._snapshot_s > 0,
             num_workers=self.config.worker_range[1],
             num_slices=self.config.num_slices,
         )
@@ -539,8 +540,13 @@ class MasterState:
             in_memory=start.source == "memory",
             restore_step=self.schedule.steps_before(start.tick) if start.source == "storage" else None,
             cut_every_steps=every_steps or 0,
-            snapshot_s=self.config.snapshot_s,
+            snapshot_s=self._snapshot_s,
         )
+
+    @property
+    def _snapshot_s(self) -> float:
+        """Tables may be larger than what other servers have room for: only storage keeps them twice."""
+        return 0.0 if self.spec and self.spec.tables else self.config.snapshot_s
 
     def _go_back_to(self, start: Start, now_s: float) -> list[Action]:
         """Everything after this version has not happened."""

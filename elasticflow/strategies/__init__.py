@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -13,6 +13,7 @@ from elasticflow.errors import ConfigError
 from elasticflow.keys import MemberKeys
 from elasticflow.layout import Vector
 from elasticflow.messages import Assignment, Share
+from elasticflow.rows import Keys, Values
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node
 
@@ -96,6 +97,14 @@ class Strategy(ABC):
 
         A version is put into ``state``. It may be much later than the last one, for a worker that was late.
         Until it is whole ``state`` may be a mixture, but not when there is more to do.
+        """
+
+    @abstractmethod
+    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
+        """The rows of a table, (k, dim), at the version that ``state`` holds. Waits for them. keys: (k,).
+
+        urgent: asked, when ``wake_fd`` ends the wait, whether to give up. Raises Interrupted then, and if the
+        rows cannot be had any more: the version is past, or the way to a server is lost.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ import numpy as np
 from elasticflow.data import Sources, open_path, open_source
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
 from elasticflow.fingerprint import fingerprint
-from elasticflow.frameworks import CostError, Replica, open_replica, set_up
+from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
 from elasticflow.keys import MemberKeys
 from elasticflow.layout import Vector
 from elasticflow.member import MasterLink
@@ -50,7 +50,7 @@ from elasticflow.program import Program, bind, blaming, load, naming
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
-from elasticflow.strategies import Outgoing, Overdue, Position, Severed, Strategy, load_strategy
+from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
@@ -162,6 +162,7 @@ class Loaded:
             num_test=self.schedule.num_test,
             data_signature=self.sources.train.signature,
             warnings=tuple(warnings),
+            tables=self.replica.tables,
         )
 
 
@@ -209,6 +210,7 @@ class Worker:
         self._loaded, self._join, self._strategy, self._link = loaded, join, strategy, link
         self._name, self._seed = loaded.settings.name, assignment.seed
         self._replica = loaded.replica
+        self._replica.read_rows = lambda table, keys: strategy.read(table, keys, self._is_urgent)
         self._schedule = assignment.schedule
         self._batches = loaded.batches(self._schedule)
         self._batches.exclude(assignment.excluded)
@@ -224,6 +226,8 @@ class Worker:
         self._redo_until = 0
         """Ticks below were computed in a generation before this one."""
         self._slice_s = 0.0
+        self._unread: list[FromMaster] = []
+        """What the master said while rows were awaited."""
         self._draining = self._leaving = False
         self.generation = 0
         self.tick = -1
@@ -265,14 +269,14 @@ class Worker:
         """Waits for a version to go on from."""
         first, since_s = self._started_s is None, time.monotonic()
         while not self._leaving and self._position is None:
-            event = self._strategy.wait()
+            event = self._next_event()
             since_s = time.monotonic() if first else self._timeline.add("recovering", self.tick, since_s)
             if isinstance(event, Position):
                 self._enter(event)
             elif isinstance(event, Severed):
                 self._lose(event)
             elif event is None:
-                for message in self._link.received():
+                for message in self._messages():
                     self._obey(message)
         if self._position:
             if self._started_s is None:
@@ -303,7 +307,7 @@ class Worker:
         self._fetch_ahead(work, mine)
         since_s = time.monotonic()
         while not self._leaving and self._position is position:
-            event = self._strategy.wait()
+            event = self._next_event()
             since_s = self._timeline.add("waiting", self.tick, since_s)
             if isinstance(event, Position):
                 self._leaving = position.finish and event.version == position.version + 1
@@ -318,11 +322,24 @@ class Worker:
                     if fresh:
                         self._compute(position, work, fresh)
             else:
-                for message in self._link.received():
+                for message in self._messages():
                     self._obey(message)
                 if self._draining and not mine and not self._faulty:
                     self._leaving = True
             since_s = time.monotonic()
+
+    def _next_event(self) -> Event:
+        """Waits for what the servers have to say. None: the master has said something."""
+        return None if self._unread else self._strategy.wait()
+
+    def _messages(self) -> list[FromMaster]:
+        messages, self._unread = [*self._unread, *self._link.received()], []
+        return messages
+
+    def _is_urgent(self) -> bool:
+        """Whether the master has said something because of which rows are not to be waited for."""
+        self._unread += self._link.received()
+        return any(isinstance(message, (Assignment, Quit)) for message in self._unread)
 
     def _obey(self, message: FromMaster) -> None:
         position = self._position
@@ -359,9 +376,21 @@ class Worker:
     # --- computing -------------------------------------------------------------------------------
 
     def _compute(self, position: Position, work: Work, numbers: Iterable[int]) -> None:
-        """Computes slices, pushes their sums, and says that there is nothing more to push."""
+        """Computes slices, pushes their sums, and says that there is nothing more to push.
+
+        If rows are not to be had any more the tick goes on without this worker, or the way to the servers is
+        lost: what is left of the slices is not missed.
+        """
+        try:
+            asked = self._push_nodes(position, work, nodes_of(tuple(numbers)))
+        except Interrupted:
+            asked = False
+        if not asked:
+            self._strategy.ask(position)
+
+    def _push_nodes(self, position: Position, work: Work, nodes: Sequence[Node]) -> bool:
+        """Whether the servers were asked for the next version, with the last push."""
         lr = self._loaded.learning_rate(work)
-        nodes = nodes_of(tuple(numbers))
         asked = False
         for node in nodes:
             since_s = time.monotonic()
@@ -380,8 +409,7 @@ class Worker:
                 self._done.update(range(node.first, node.stop))
                 asked = last
                 outgoing.finish(slice_s)
-        if not asked:
-            self._strategy.ask(position)
+        return asked
 
     def _compute_more(self, position: Position, numbers: Sequence[int]) -> None:
         """By the master's order: now, or as soon as this tick's version is here again."""
@@ -396,21 +424,43 @@ class Worker:
         """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
         sums = Sums(node, work.kind, self._strategy.give_back)
         number = node.stop - 1
-        for earlier in range(node.first, number):
-            self._take(sums, work, earlier)
-        parts = sums.all_but_last()
-        if parts is None or work.kind is Kind.EVALUATE or not self._strategy.streams:
-            self._take(sums, work, number)
-            return sums.totals, None
-        alone = not parts
+        try:
+            for earlier in range(node.first, number):
+                self._take(sums, work, earlier)
+            parts = sums.all_but_last()
+            if parts is None or work.kind is Kind.EVALUATE or not self._strategy.streams:
+                self._take(sums, work, number)
+                return sums.totals, None
+            return self._stream(position, work, node, lr, last, sums, parts)
+        except Interrupted:
+            for _, vector in sums.totals:
+                if vector is not None:
+                    self._strategy.give_back(vector)
+            raise
+
+    def _stream(
+        self,
+        position: Position,
+        work: Work,
+        node: Node,
+        lr: float | None,
+        last: bool,
+        sums: Sums,
+        parts: list[Vector],
+    ) -> tuple[list[Total], Outgoing | None]:
+        """Computes a node's last slice, and sends of the sum over all of them what is final by then."""
+        alone, number = not parts, node.stop - 1
         if alone:
             parts = [self._strategy.spare()]
         outgoing = self._strategy.begin(position, node, parts, lr=lr, slice_s=self._slice_s, last=last)
-        filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+        filled: bool | None = False
+        try:
+            filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+        finally:
+            if alone and not filled and not outgoing.begun:
+                self._strategy.give_back(parts[0])
         if filled:
             return [], outgoing
-        if alone:
-            self._strategy.give_back(parts[0])
         if filled is not None:
             sums.take(number, None)
         return sums.totals, None
@@ -419,9 +469,12 @@ class Worker:
         """Computes one slice, and adds it to the others, unless the program raises on it."""
         onto = sums.onto(number)
         vector = onto or self._strategy.spare()
-        filled = self._slice(work, number, vector, onto=onto is not None)
-        if onto is None and not filled:
-            self._strategy.give_back(vector)
+        filled: bool | None = False
+        try:
+            filled = self._slice(work, number, vector, onto=onto is not None)
+        finally:
+            if onto is None and not filled:
+                self._strategy.give_back(vector)
         if filled is not None:
             sums.take(number, vector if filled else None)
 
@@ -476,8 +529,10 @@ class Worker:
         scratch = self._strategy.spare()
         rows = self._batches.rows(work, number)
         alone = rows if work.kind is Kind.TRAIN else rows[:0]
-        found = blame(error, self._loaded.program.path, self._replica, self._batches, alone, scratch)
-        self._strategy.give_back(scratch)
+        try:
+            found = blame(error, self._loaded.program.path, self._replica, self._batches, alone, scratch)
+        finally:
+            self._strategy.give_back(scratch)
         self._faulty[number] = Faulty(
             name=self._name,
             tick=work.tick,

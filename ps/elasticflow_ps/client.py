@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +19,7 @@ from elasticflow.messages import (
     Pull,
     Push,
 )  # fmt: skip
+from elasticflow.rows import Keys, Values
 from elasticflow.schedule import Schedule
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node
@@ -28,6 +29,7 @@ from elasticflow_ps import client_state as cs
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
+from elasticflow_ps.reading import Reading
 from elasticflow_ps.remote import Arrays, Remote
 from elasticflow_ps.store import Tracker
 
@@ -67,6 +69,7 @@ class ParameterServers(Strategy):
         self._poller = self._new_poller()
         self._schedule: Schedule
         self._client: cs.ClientState
+        self._reading = Reading(self._layout, [], wake_fd)
         self._dropped = 0
 
     @property
@@ -85,6 +88,7 @@ class ParameterServers(Strategy):
             self._poller.register(link.monitor, zmq.POLLIN)
             link.hello(self._name, assignment.generation)
         self._routes = Routes(self._layout, self._remotes)
+        self._reading = Reading(self._layout, self._remotes, self._wake_fd)
         self._schedule = assignment.schedule
         self._client = cs.ClientState(
             [len(remote.parcels) for remote in self._remotes],
@@ -99,6 +103,7 @@ class ParameterServers(Strategy):
         for remote in remotes:
             remote.link.close(linger_ms=0)
         self._routes = Routes(self._layout, [])
+        self._reading = Reading(self._layout, [], self._wake_fd)
         self._sending.clear()  # who still sends or reads these may; they are not filled again
         self._poller = self._new_poller()
 
@@ -116,9 +121,11 @@ class ParameterServers(Strategy):
 
     def wait(self) -> Event:
         while True:
-            woken = {source for source, _ in self._poller.poll()}
+            early = any(remote.early for remote in self._remotes)
+            woken = {source for source, _ in self._poller.poll(0 if early else None)}
             for number, remote in enumerate(self._remotes):
-                if remote.link.socket not in woken and remote.link.monitor not in woken:
+                sources = (remote.link.socket, remote.link.monitor)
+                if woken.isdisjoint(sources) and not remote.early:
                     continue
                 if event := self._hear(number, remote):
                     return event
@@ -129,7 +136,7 @@ class ParameterServers(Strategy):
 
     def _hear(self, number: int, remote: Remote) -> Event:
         """Takes in what has come from a server, up to the first thing that matters to the worker."""
-        while received := remote.link.receive():
+        while received := remote.receive():
             message, frames = received
             if isinstance(message, Lend):
                 remote.borrow(message)
@@ -197,6 +204,9 @@ class ParameterServers(Strategy):
         """Puts a parcel into the state; no arrays: it is there."""
         for span, array in zip(parcel.state, arrays, strict=False):
             np.copyto(span.view(self._state), array.view(span.dtype))
+
+    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
+        return self._reading.read(table, self._client.held, keys, urgent)
 
     def recall(self, position: Position, slices: Sequence[int]) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices))) is not None

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from elasticflow.api import Optimizer
+from elasticflow.embedding import TableSpec
 from elasticflow.layout import Layout, Rule
+from elasticflow.rows import NUM_BUCKETS
 from elasticflow_ps.optimizers import kernel_for
 
 VERSIONS = 3
 """The newest, the one before, since servers may differ by one, and the one that is being made."""
 COPIES = 2
 """Of a place's snapshots: the one that is safe, and the one that is becoming so."""
+
+
+ROW_BYTES = 24
+"""Of a row, besides its numbers: its key, when it was seen, and its place in the index."""
 
 
 class Need(NamedTuple):
@@ -24,6 +30,8 @@ class Need(NamedTuple):
     snapshots: int
     """Its own, and those that it keeps for another server."""
     checkpoint: int
+    rows: int
+    """Of tables that say how many rows they can have, with slots: if all of these are trained."""
 
     @property
     def total(self) -> int:
@@ -32,7 +40,7 @@ class Need(NamedTuple):
     @property
     def certain(self) -> Need:
         """What every run takes, after a few steps; the rest depends on what happens at once."""
-        return Need(self.parameters, self.slots, 0, 0, 0)
+        return Need(self.parameters, self.slots, 0, 0, 0, 0)
 
 
 def needs(
@@ -40,6 +48,7 @@ def needs(
     optimizer: Optimizer,
     row: Sequence[Sequence[int]],
     *,
+    tables: Sequence[TableSpec] = (),
     snapshots: bool,
     num_workers: int,
     num_slices: int,
@@ -61,9 +70,20 @@ def needs(
             gradients=waiting * pushed,
             snapshots=copies * (whole[place] + whole[place - 1]),  # each keeps for the one before it
             checkpoint=whole[place],
+            rows=sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in row[place]),
         )
         for place, (pushed, state, updated) in enumerate(held)
     ]
+
+
+def _rows_bytes(layout: Layout, number: int, tables: Sequence[TableSpec], optimizer: Optimizer) -> int:
+    """Of one chunk, if it is a bucket of a table with so many rows."""
+    table = layout.table_of(layout.chunks[number])
+    if table is None or tables[table].rows is None:
+        return 0
+    spec = tables[table]
+    arrays = 1 + len(kernel_for(spec.optimizer or optimizer).slots)
+    return (spec.rows or 0) * (spec.dim * 4 * arrays + ROW_BYTES) // NUM_BUCKETS
 
 
 def _bytes_of(layout: Layout, chunks: Sequence[int]) -> tuple[int, int, int]:

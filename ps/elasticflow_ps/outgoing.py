@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from elasticflow.layout import Array, Layout, Rule, Vector
 from elasticflow.messages import Push
+from elasticflow.rows import Rows
 from elasticflow.schedule import Kind
 from elasticflow.strategies import Outgoing
 from elasticflow_ps.parcels import Parcel, Span
@@ -81,6 +83,8 @@ class Pushing(Outgoing):
         self._unsent = Counter(route.remote.name for route in routes.all)
         self._asked: set[str] = set()
         self._trackers: list[Tracker] = []
+        self._rows: dict[int, Rows] = {}
+        """The sum over all parts, of the tables of which something was sent."""
         self._lent = False
         self._error: Exception | None = None
 
@@ -106,12 +110,14 @@ class Pushing(Outgoing):
         self._sent(self._trackers, self._lent)
 
     def _send(self, route: Route) -> None:
-        remote, arrays = route.remote, self._sum(route.parcel.pushed(self._kind))
-        lends = bool(arrays) and self._block in remote.mapped
+        remote, parcel = route.remote, route.parcel
+        of_table = parcel.table is not None
+        arrays = self._rows_of(parcel) if of_table else self._sum(parcel.pushed(self._kind))
+        lends = bool(arrays) and not of_table and self._block in remote.mapped
         self._lent |= lends
         push = replace(
             self._template,
-            parcel=route.parcel.number,
+            parcel=parcel.number,
             pull=self._asks and remote.name not in self._asked,
             more=self._unsent[remote.name] > 1,
             lent=self._block if lends else -1,
@@ -120,6 +126,17 @@ class Pushing(Outgoing):
         self._unsent[remote.name] -= 1
         if tracker := remote.link.send(push, [] if lends else arrays):
             self._trackers.append(tracker)
+
+    def _rows_of(self, parcel: Parcel) -> list[Array]:
+        """Keys and gradients of the rows of a table's parcel."""
+        table = parcel.table
+        if table is None or not self._parts or self._kind is not Kind.TRAIN:
+            return []
+        if table not in self._rows:
+            from_right = [part.rows[table] for part in reversed(self._parts)]
+            self._rows[table] = reduce(lambda right, left: left.plus(right), from_right)
+        rows = self._rows[table].of(parcel.buckets.start, parcel.buckets.stop)
+        return [rows.keys, rows.values]
 
     def _sum(self, spans: Sequence[Span]) -> list[Array]:
         """Of these, the sum of all parts, made in the first."""

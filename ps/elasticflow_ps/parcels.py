@@ -3,6 +3,9 @@
 Inside a server, and on the wire, neighbouring chunks of one group are handled as one *span*: all
 arithmetic on them is element by element, so the borders do not matter, and a small model costs one
 array instead of eight. Storage, and norms, keep to the chunks.
+
+A table's buckets on one server are a parcel as well, without spans: what travels of it depends on what is
+looked up.
 """
 
 from __future__ import annotations
@@ -41,13 +44,17 @@ class Parcel:
     """Some neighbouring chunks of one server.
 
     A push of a training step carries all spans, one of an evaluation only the report;
-    a version carries all but the report.
+    a version carries all but the report. table: the number of the one of which it holds ``buckets``, which
+    are all its chunks; None: of none. A push of a training step then carries keys and gradients of rows, and
+    a version nothing.
     """
 
     def __init__(self, number: int, layout: Layout, chunks: Sequence[Chunk]) -> None:
-        self.number = number
+        self.number, self.chunks = number, tuple(chunks)
+        self.table = layout.table_of(chunks[0]) if chunks else None
+        self.buckets = range(chunks[0].start, chunks[-1].stop) if self.table is not None else range(0)
         runs: list[list[Chunk]] = []
-        for chunk in chunks:
+        for chunk in () if self.table is not None else chunks:
             last = runs[-1][-1] if runs else None
             if last and last.group == chunk.group and last.stop == chunk.start:
                 runs[-1].append(chunk)
@@ -80,13 +87,19 @@ class Parcel:
 def parcels_of(layout: Layout, numbers: Sequence[int]) -> list[Parcel]:
     """The parcels of a server that holds the chunks with these numbers; never none."""
     parcels: list[list[Chunk]] = [[]]
+    tables: dict[int, list[Chunk]] = {}
     filled = 0
     for number in numbers:
         chunk = layout.chunks[number]
+        table = layout.table_of(chunk)
+        if table is not None:
+            tables.setdefault(table, []).append(chunk)
+            continue
         size = layout.chunk_bytes(chunk)
         if parcels[-1] and filled + size > CHUNK_BYTES:
             parcels.append([])
             filled = 0
         parcels[-1].append(chunk)
         filled += size
-    return [Parcel(number, layout, chunks) for number, chunks in enumerate(parcels)]
+    cut = [*parcels, *tables.values()] if parcels[-1] or not tables else list(tables.values())
+    return [Parcel(number, layout, chunks) for number, chunks in enumerate(cut)]

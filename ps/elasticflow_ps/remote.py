@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -20,17 +21,24 @@ Arrays = list[Bytes]
 class Remote:
     """The connection, what the server holds, and what each has lent the other.
 
-    mapped: the numbers of this worker's blocks that the server reads where they lie.
+    mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
+    each table of which it has any. early: what came while the worker waited for something else.
     """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
         self.name, self.link = info.name, link
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
+        self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
+        self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
         self.mapped: set[int] = set()
         self.blocks: dict[int, Bytes] = {}
         """The server's, by number, as far as they can be read here."""
         self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
+
+    def receive(self) -> tuple[FromServer, list[memoryview]] | None:
+        """The next message and its arrays' frames; None if there is none yet."""
+        return self.early.popleft() if self.early else self.link.receive()
 
     def borrow(self, lend: Lend) -> None:
         """Maps a block of the server's, if it is of this host."""

@@ -55,6 +55,7 @@ from elasticflow.messages import (
     Pull,
     Push,
     Quit,
+    Read,
     Ready,
     Safe,
     Settled,
@@ -86,6 +87,7 @@ from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
 from elasticflow_ps.snapshots import Copy, Row
 from elasticflow_ps.sources import Fetching, Loading
 from elasticflow_ps.store import Snapshot, Store
+from elasticflow_ps.tables import tables_of
 from elasticflow_ps.ways import Ways
 
 
@@ -132,7 +134,10 @@ class _Generation:
 
     def new_store(self) -> Store:
         """With slots as they are before the first update, and without values."""
-        return Store(self.parcels[self.place], self.kernel, lends=self._lends)
+        parcels, assignment = self.parcels[self.place], self.assignment
+        spec = assignment.spec
+        tables = tables_of(self.layout, spec.tables, spec.optimizer, parcels, assignment.seed)
+        return Store(parcels, self.kernel, lends=self._lends, tables=tables)
 
 
 class ParameterServer:
@@ -467,7 +472,7 @@ class ParameterServer:
             self._neighbours.receive(name, message)
         elif isinstance(message, Norms) and self._serving:
             self._serving.take_norms(name, message)
-        elif isinstance(message, (Push, Pull, Initial)) and self._serving:
+        elif isinstance(message, (Push, Pull, Initial, Read)) and self._serving:
             self._serving.receive(name, message, frames)
         else:
             raise ProtocolError(f"{type(message).__name__} is not for this server")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Layout, Rule
 from elasticflow.messages import (
@@ -20,11 +22,14 @@ from elasticflow.messages import (
     Progress,
     Pull,
     Push,
+    Read,
+    RowsRead,
     Settled,
     ToMaster,
     Uninitialised,
     Version,
 )  # fmt: skip
+from elasticflow.rows import Rows
 from elasticflow.schedule import Kind
 from elasticflow_ps import state as st
 from elasticflow_ps.neighbours import FRAME, Neighbours
@@ -32,6 +37,7 @@ from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Store, Sum, parse, scale_for
+from elasticflow_ps.tables import parse_keys, parse_rows
 from elasticflow_ps.ways import Ways
 
 PROGRESS_S = 0.1
@@ -67,6 +73,7 @@ class Serving:
         self.dropped = 0
         self._generation = assignment.generation
         self._schedule, self._optimizer = assignment.schedule, assignment.spec.optimizer
+        self._specs = assignment.spec.tables
         self._row, self._store, self._ways, self._neighbours = row, store, ways, neighbours
         self._parcels = store.parcels
         self._made, self._send = made, send
@@ -80,7 +87,7 @@ class Serving:
         self._state = st.ServerState(
             schedule=assignment.schedule,
             num_parcels=len(self._parcels),
-            combine=Sum.plus,
+            combine=lambda left, right: left.plus(right),
             leads=row.leads,
             clips=assignment.spec.optimizer.clip_norm is not None,
             start=start,
@@ -119,7 +126,7 @@ class Serving:
         """A worker's connection has closed."""
         self._handle(st.ClosedEvent(worker))
 
-    def receive(self, worker: str, message: Push | Pull | Initial, frames: list[memoryview]) -> None:
+    def receive(self, worker: str, message: Push | Pull | Initial | Read, frames: list[memoryview]) -> None:
         """A worker's message. Raises ProtocolError if it makes no sense."""
         if isinstance(message, Push):
             value = self._pushed(worker, message, frames)
@@ -128,6 +135,8 @@ class Serving:
         elif isinstance(message, Pull):
             self._neighbours.has(worker, message.version - 1 if message.version >= 0 else message.have)
             self._handle(st.PullEvent(worker, message))
+        elif isinstance(message, Read):
+            self._read(worker, message, frames)
         else:
             values = parse(self._parcel(message.parcel).state, frames)
             self._handle(st.InitialEvent(message.parcel, values))
@@ -137,11 +146,26 @@ class Serving:
             raise ProtocolError(f"there is no parcel {number}")
         return self._parcels[number]
 
-    def _pushed(self, worker: str, push: Push, frames: list[memoryview]) -> Sum | None:
+    def _read(self, worker: str, message: Read, frames: list[memoryview]) -> None:
+        """Rows of a version that may be the one before: they do not wait for anything."""
+        table = self._store.tables.get(message.parcel)
+        if table is None or len(frames) != 1 or not 0 <= message.version <= table.version:
+            raise ProtocolError(f"there are no rows of version {message.version}, parcel {message.parcel}")
+        keys = parse_keys(self._parcels[message.parcel], frames[0])
+        if message.version < table.version - 1:
+            self._ways.answer(worker, RowsRead(number=message.number, gone=True))
+            return
+        values = np.empty((len(keys), table.dim), np.float32)
+        table.read(keys, message.version, self._schedule.steps_before(message.version) + 1, values)
+        self._ways.answer(worker, RowsRead(number=message.number), [values])
+
+    def _pushed(self, worker: str, push: Push, frames: list[memoryview]) -> Sum | Rows | None:
         parcel = self._parcel(push.parcel)
         if not 0 <= push.tick < self._schedule.total_ticks:
             raise ProtocolError(f"there is no tick {push.tick}")
         kind = self._schedule.at(push.tick).kind
+        if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
+            return parse_rows(parcel, self._store.tables[parcel.number].dim, frames)
         spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
         value = parse(spans, frames)
         if push.lent >= 0:
@@ -246,12 +270,16 @@ class Serving:
                 action.tick,
                 parcel,
                 root,
-                lr=self._optimizer.lr if action.lr is None else action.lr,
+                lr=self._lr_of(parcel) if action.lr is None else action.lr,
                 update=work.step,
                 scale=scale_for(action.norm, self._optimizer.clip_norm),
             )
-        if root is not None:
+        if isinstance(root, Sum):
             self._note_report(action.tick, work.kind, root)
+
+    def _lr_of(self, parcel: Parcel) -> float:
+        of_table = None if parcel.table is None else self._specs[parcel.table].optimizer
+        return (of_table or self._optimizer).lr
 
     def _note_report(self, tick: int, kind: Kind, root: Sum) -> None:
         for array, rule in zip(root.arrays, root.rules, strict=True):
@@ -315,7 +343,7 @@ def norm_chunks_of(assignment: Assignment, layout: Layout) -> dict[str, frozense
         server.name: frozenset(
             number
             for number in server.chunks
-            if layout.groups[layout.chunks[number].group].rule is Rule.UPDATE
+            if layout.groups[layout.chunks[number].group].rule in (Rule.UPDATE, Rule.ROWS)
         )
         for server in assignment.servers
         if server.chunks

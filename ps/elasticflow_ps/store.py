@@ -15,9 +15,11 @@ import numpy as np
 
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Chunk, Rule
+from elasticflow.rows import Rows
 from elasticflow_ps.arena import Arena, Place
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
+from elasticflow_ps.tables import Tables
 
 
 @dataclass
@@ -112,15 +114,23 @@ class Snapshot:
 
 
 class Store:
-    """The spans of a server's parcels. ``kernel`` updates those of parameters.
+    """The spans of a server's parcels, and its tables. ``kernel`` updates the spans of parameters.
 
     It allocates what is needed at most at one time, ``num_bytes``, and keeps it. lends: in memory that
-    can be lent.
+    can be lent. Tables are updated in place, and have a version of their own, see ``Table``.
     """
 
-    def __init__(self, parcels: Sequence[Parcel], kernel: Kernel, *, lends: bool = False) -> None:
+    def __init__(
+        self,
+        parcels: Sequence[Parcel],
+        kernel: Kernel,
+        *,
+        lends: bool = False,
+        tables: Tables | None = None,
+    ) -> None:
         self.parcels = tuple(parcels)
-        self.num_bytes = 0
+        self.tables: Tables = tables or {}
+        self._dense_bytes = 0
         self._arena = Arena(lends=lends)
         self._kernel = kernel
         self._versions: dict[int, dict[int, _Slab]] = {}
@@ -135,13 +145,18 @@ class Store:
                 for slab in self._slots[span.number].values():
                     slab.array.fill(kernel.initial)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays. For any thread."""
+        return self._dense_bytes + sum(table.num_bytes for table in self.tables.values())
+
     def _new_slab(self, span: Span) -> _Slab:
         loose = self._loose.get((span.num_bytes, span.dtype), [])
         for number, slab in enumerate(loose):
             if slab.sent:
                 del loose[number]
                 return _Slab(slab.array, slab.place)
-        self.num_bytes += span.num_bytes
+        self._dense_bytes += span.num_bytes
         array, place = self._arena.empty(span.num_bytes)
         return _Slab(array.view(span.dtype), place)
 
@@ -168,7 +183,7 @@ class Store:
             np.copyto(slab.array, value)
 
     def fill(self, version: int, parcel: Parcel, arrays: Sequence[Array]) -> None:
-        """Takes a parcel's values and slots, in the order of ``Parcel.copied``. For a new store."""
+        """Takes a parcel's values and slots, in the order of ``Parcel.copied``. For a new store without tables."""
         rest = iter(arrays)
         slabs = self._versions.setdefault(version, {})
         for span in parcel.state:
@@ -176,11 +191,22 @@ class Store:
             for slab in (value, *self._slots_at(version, span).values()):
                 np.copyto(slab.array, next(rest))
 
-    def restore(self, version: int, read: Callable[[int], dict[str, Array]]) -> None:
-        """Takes values and slots as a checkpoint holds them; ``read`` gives a chunk's by its number.
+    def restore(
+        self,
+        version: int,
+        read: Callable[[int], dict[str, Array]],
+        read_rows: Callable[[int], Iterable[dict[str, Array]]],
+    ) -> None:
+        """Takes values, slots and rows as a checkpoint holds them.
 
-        For a new store. Not changed any more once this has raised what ``read`` raises.
+        read: gives a chunk's by its number. read_rows: a bucket's, as often as it was written, oldest first.
+        For a new store. Not changed any more once this has raised what these raise.
         """
+        for number, table in self.tables.items():
+            for chunk in self.parcels[number].chunks:
+                for arrays in read_rows(chunk.number):
+                    table.restore(chunk.start, arrays)
+            table.settle(version)
         slabs = self._versions.setdefault(version, {})
         for span in _spans(self.parcels):
             slabs[span.number] = value = self._new_slab(span)
@@ -220,12 +246,20 @@ class Store:
 
     def carry(self, version: int, parcel: Parcel) -> None:
         """Makes the parcel's next version the same as this one."""
+        if parcel.table is not None:
+            self.tables[parcel.number].carry()
+            return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
         after.update({span.number: slabs[span.number] for span in parcel.state})
 
-    def apply(self, version: int, parcel: Parcel, root: Sum, *, lr: float, update: int, scale: float) -> None:
+    def apply(
+        self, version: int, parcel: Parcel, root: Sum | Rows, *, lr: float, update: int, scale: float
+    ) -> None:
         """Makes the parcel's next version from the sum over all slices of a step."""
+        if isinstance(root, Rows):
+            self.tables[parcel.number].apply(root, lr=lr, update=update, scale=scale)
+            return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
         for span, total in zip(parcel.spans, root.arrays, strict=True):
@@ -271,10 +305,13 @@ class Store:
                 slab.live = False
                 self.recycle(slab)
 
-    def norms(self, parcel: Parcel, root: Sum | None) -> list[tuple[int, float]]:
+    def norms(self, parcel: Parcel, root: Sum | Rows | None) -> list[tuple[int, float]]:
         """(chunk number, squared norm of the gradient) of a parcel's parameters."""
         if root is None:
             return []
+        if isinstance(root, Rows):
+            squares = self.tables[parcel.number].squared_norms(root)
+            return [(chunk.number, norm) for chunk, norm in zip(parcel.chunks, squares, strict=True)]
         return [
             (chunk.number, squared_norm(span.piece(total, chunk)))
             for span, total in zip(parcel.spans, root.arrays, strict=True)
@@ -287,7 +324,7 @@ class Store:
     def is_whole(self, version: int) -> bool:
         """Whether values and slots of this version are all here, and none has been updated since."""
         slabs = self._versions.get(version, {})
-        return all(
+        return all(table.version == version for table in self.tables.values()) and all(
             span.number in slabs and self._slots_since.get(span.number, version) <= version
             for span in _spans(self.parcels)
         )

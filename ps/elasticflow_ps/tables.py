@@ -1,0 +1,74 @@
+"""A server's buckets of the tables: what messages about them carry, around ``Table``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from elasticflow.api import Optimizer
+from elasticflow.embedding import TableSpec
+from elasticflow.errors import ProtocolError
+from elasticflow.layout import Array, Chunk, Layout
+from elasticflow.rows import Keys, Rows, Values, bounds, first_values, table_seed
+from elasticflow_ps.optimizers import kernel_for
+from elasticflow_ps.parcels import Parcel
+from elasticflow_ps.table import Table
+
+Tables = Mapping[int, Table]
+"""By the number of the parcel that holds the buckets."""
+
+
+def tables_of(
+    layout: Layout, specs: Sequence[TableSpec], optimizer: Optimizer, parcels: Sequence[Parcel], seed: int
+) -> dict[int, Table]:
+    """A server's tables, without rows. optimizer: of those that have none of their own."""
+    made: dict[int, Table] = {}
+    for parcel in parcels:
+        if parcel.table is not None:
+            spec, name = specs[parcel.table], layout.tables[parcel.table].name
+            values = partial(_first_values, spec, table_seed(seed, name))
+            made[parcel.number] = Table(
+                dim=spec.dim,
+                kernel=kernel_for(spec.optimizer or optimizer),
+                first_values=values,
+                first=parcel.buckets.start,
+                stop=parcel.buckets.stop,
+                evict_after_steps=spec.evict_after_steps,
+                min_count=spec.min_count,
+            )
+    return made
+
+
+def _first_values(spec: TableSpec, seed: int, keys: Keys) -> Values:
+    return first_values(spec.initializer, seed, keys, spec.dim)
+
+
+def parse_keys(parcel: Parcel, frame: memoryview) -> Keys:
+    """Keys that came for a table's parcel. Raises ProtocolError if they are not ascending, or not of it."""
+    if frame.nbytes % 8:
+        raise ProtocolError(f"keys of {frame.nbytes} bytes")
+    keys: Keys = np.frombuffer(frame, np.uint64)
+    smallest, largest = bounds(parcel.buckets.start, parcel.buckets.stop)
+    if len(keys) and not (smallest <= keys[0] and keys[-1] <= largest and bool((keys[1:] > keys[:-1]).all())):
+        raise ProtocolError("keys that are not ascending, or of another server's buckets")
+    return keys
+
+
+def parse_rows(parcel: Parcel, dim: int, frames: Sequence[memoryview]) -> Rows:
+    """Gradients that were pushed of a table's parcel. Raises ProtocolError if they are not that."""
+    if len(frames) != 2:
+        raise ProtocolError(f"{len(frames)} arrays, where keys and gradients belong")
+    keys = parse_keys(parcel, frames[0])
+    if frames[1].nbytes != len(keys) * dim * 4:
+        raise ProtocolError(f"{frames[1].nbytes} bytes of gradients for {len(keys)} rows of {dim}")
+    return Rows(keys, np.frombuffer(frames[1], np.float32).reshape(len(keys), dim))
+
+
+def changed(
+    tables: Tables, parcels: Sequence[Parcel], since_step: int, step: int
+) -> Iterator[tuple[Chunk, dict[str, Array]]]:
+    """Copies of the rows that were updated after a step, by bucket; of all, after step 0. step: the present one."""
+    for number, table in tables.items():
+        yield from zip(parcels[number].chunks, table.changed(since_step, step), strict=True)
