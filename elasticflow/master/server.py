@@ -567,6 +567,7 @@ class Master:
             quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
             signature=Layout(spec.entries).signature,
             entries=spec.entries,
+            tables=spec.tables,
             parts=action.parts,
         )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from elasticflow.checkpoint import Part, part_name, write_part
+import msgspec
+
+from elasticflow.checkpoint import Part, part_name, row_file_name, write_part
 from elasticflow.layout import Layout
 from elasticflow.messages import ToMaster, Troubled, Written
 from elasticflow.storage import Storage
 from elasticflow.storage.background import Background
+from elasticflow_ps.row_files import Changes
 from elasticflow_ps.store import Snapshot
 
 REMEMBERED = 2
@@ -46,8 +49,20 @@ class Parts:
         self._generation = generation
         self._written.clear()
 
-    def write(self, layout: Layout, folder: str, snapshot: Snapshot, *, last: bool, copy_s: float) -> None:
-        """Writes a snapshot to ``folder``, then releases it. copy_s: seconds that taking it took."""
+    def write(
+        self,
+        layout: Layout,
+        folder: str,
+        snapshot: Snapshot,
+        rows: Changes | None,
+        *,
+        last: bool,
+        copy_s: float,
+    ) -> None:
+        """Writes a snapshot to ``folder``, then releases it. copy_s: seconds that taking it took.
+
+        rows: what is to be written of the tables. The store that was taken the snapshot of then has the chain.
+        """
         generation, took_s = self._generation, 0.0
 
         def job() -> Part:
@@ -58,11 +73,16 @@ class Parts:
             part = write_part(
                 self._storage, folder, part_name(generation, self._name), layout, snapshot.chunks()
             )
+            if rows:
+                chain = rows.write(self._storage, row_file_name(rows.step, generation, self._name))
+                part = msgspec.structs.replace(part, rows=chain)
             took_s = time.monotonic() - begun_s
             return part
 
         def done(part: Part | None, error: str) -> None:
             snapshot.release()
+            if part and part.rows:
+                snapshot.store.chain = part.rows
             written = Written(
                 name=self._name,
                 generation=generation,

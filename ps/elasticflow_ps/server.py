@@ -84,6 +84,7 @@ from elasticflow_ps.optimizers import Kernel, kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
 from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
+from elasticflow_ps.row_files import changes
 from elasticflow_ps.snapshots import Copy, Row
 from elasticflow_ps.sources import Fetching, Loading
 from elasticflow_ps.store import Snapshot, Store
@@ -435,11 +436,10 @@ class ParameterServer:
         """A version is whole: holds it, as far as that is wanted."""
         assert self._now and self._store
         if action.cut:
-            begun_s = time.monotonic()
-            snapshot = self._store.snapshot(action.version)
-            copy_s = time.monotonic() - begun_s
-            folder = folder_of(self._now.assignment.schedule.steps_before(action.version))
-            self._parts.write(self._now.layout, folder, snapshot, last=action.last, copy_s=copy_s)
+            begun_s, step = time.monotonic(), self._now.assignment.schedule.steps_before(action.version)
+            snapshot, rows = self._store.snapshot(action.version), changes(self._store, step)
+            copy_s, layout = time.monotonic() - begun_s, self._now.layout
+            self._parts.write(layout, folder_of(step), snapshot, rows, last=action.last, copy_s=copy_s)
         if action.snapshot:
             self._keeping.made(action.version)
 

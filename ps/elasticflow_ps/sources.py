@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from elasticflow.checkpoint import Reader, load_manifest
+from elasticflow.checkpoint import Reader, chain_of, load_manifest
 from elasticflow.errors import CheckpointError, ProtocolError
 from elasticflow.messages import Fetch, Gone, State
 from elasticflow.storage import Storage
@@ -59,8 +59,11 @@ class Loading:
     ) -> None:
         def job() -> Store:
             store = new_store()
-            with Reader(storage, load_manifest(storage, step)) as reader:
-                store.restore(version, reader.read_chunk)
+            manifest = load_manifest(storage, step)
+            with Reader(storage, manifest) as reader:
+                store.restore(version, reader.read_chunk, reader.read_rows)
+            buckets = [chunk.number for place in store.tables for chunk in store.parcels[place].chunks]
+            store.chain = chain_of(manifest, buckets)
             return store
 
         self._background = Background(patience_s)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from elasticflow.checkpoint import RowFile
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Chunk, Rule
 from elasticflow.rows import Rows
@@ -130,6 +131,8 @@ class Store:
     ) -> None:
         self.parcels = tuple(parcels)
         self.tables: Tables = tables or {}
+        self.chain: tuple[RowFile, ...] = ()
+        """Where the tables' rows are stored, as of the last of these files."""
         self._dense_bytes = 0
         self._arena = Arena(lends=lends)
         self._kernel = kernel

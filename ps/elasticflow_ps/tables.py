@@ -68,7 +68,7 @@ def parse_rows(parcel: Parcel, dim: int, frames: Sequence[memoryview]) -> Rows:
 
 def changed(
     tables: Tables, parcels: Sequence[Parcel], since_step: int, step: int
-) -> Iterator[tuple[Chunk, dict[str, Array]]]:
+) -> Iterator[tuple[Chunk, Mapping[str, Array]]]:
     """Copies of the rows that were updated after a step, by bucket; of all, after step 0. step: the present one."""
     for number, table in tables.items():
         yield from zip(parcels[number].chunks, table.changed(since_step, step), strict=True)
