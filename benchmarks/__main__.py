@@ -21,6 +21,7 @@ NAMES = (
     "commit",
     "dense",
     "shared",
+    "sparse",
     "overlap",
     "growth",
     "fuzz",

@@ -1,7 +1,8 @@
 /* What TCP alone can do: wire BYTES ROUNDS prints, for each round, the seconds that it took one process to
  * push BYTES to another on this host and to have BYTES back, and does nothing else with them.
+ * wire BYTES ROUNDS BACK: BYTES go there first, and then BACK bytes come back.
  *
- * Both ways run at once, in parts of 4 MB: the other side sends a part back as soon as it has all of it.
+ * Without BACK both ways run at once, in parts of 4 MB: the other side sends a part back as soon as it has it.
  * Both sides receive into buffers that they use again. Congestion control and buffers are the system's.
  */
 #define _GNU_SOURCE
@@ -74,6 +75,25 @@ static void exchange(int fd, const char *gradients, char *part, long bytes) {
     }
 }
 
+/* All bytes, one way. */
+static void give_all(int fd, const char *from, long bytes) {
+    for (long sent = 0, gone; sent < bytes; sent += gone)
+        if (!(gone = give(fd, from + sent, bytes - sent))) await(fd, 0, 1);
+}
+
+static void take_all(int fd, char *into, long bytes) {
+    for (long received = 0, got; received < bytes; received += got)
+        if (!(got = take(fd, into + received, bytes - received))) await(fd, 1, 0);
+}
+
+static void answer(int fd, long bytes, long back, long rounds) {
+    char *question = filled(bytes), *reply = filled(back);
+    while (rounds--) {
+        take_all(fd, question, bytes);
+        give_all(fd, reply, back);
+    }
+}
+
 static double now(void) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
@@ -81,25 +101,30 @@ static double now(void) {
 }
 
 int main(int argc, char **argv) {
-    long bytes = argc == 3 ? atol(argv[1]) : 0, rounds = argc == 3 ? atol(argv[2]) : 0;
+    long bytes = argc > 2 ? atol(argv[1]) : 0, rounds = argc > 2 ? atol(argv[2]) : 0;
+    long back = argc > 3 ? atol(argv[3]) : 0;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1, fd;
-    if (bytes < 1 || rounds < 1) return fprintf(stderr, "usage: wire BYTES ROUNDS\n"), 2;
+    if (bytes < 1 || rounds < 1) return fprintf(stderr, "usage: wire BYTES ROUNDS [BACK]\n"), 2;
     if (bind(listener, (void *)&address, size) || listen(listener, 1)) die("listen");
     if (getsockname(listener, (void *)&address, &size)) die("getsockname");
     if (!fork()) {
         if (connect(fd = socket(AF_INET, SOCK_STREAM, 0), (void *)&address, size)) die("connect");
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        serve(fd, bytes, rounds);
+        back ? answer(fd, bytes, back, rounds) : serve(fd, bytes, rounds);
         return 0;
     }
-    char *gradients = filled(bytes), *part = filled(PART);
+    char *gradients = filled(bytes), *part = filled(back > PART ? back : PART);
     if ((fd = accept(listener, NULL, NULL)) < 0) die("accept");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     for (long round = 0; round < rounds; round++) {
         double since = now();
-        exchange(fd, gradients, part, bytes);
+        if (back) {
+            give_all(fd, gradients, bytes);
+            take_all(fd, part, back);
+        } else
+            exchange(fd, gradients, part, bytes);
         printf("%.9f\n", now() - since);
     }
     return wait(NULL) < 0;

@@ -45,7 +45,7 @@ def test_any_number_of_workers_and_servers(
 
 @pytest.mark.usefixtures("slow")
 def test_worker_stopped_and_workers_killed(start: Callable[..., Run], undisturbed: str) -> None:
-    """Of three, one is stopped at step 20 and goes on later; two are killed, one of them between its reads."""
+    """Of three, one is stopped at step 20 and goes on later; two are killed, one between its reads."""
     run = start("tables_torch.py", *OPTIONS, "--workers", 3, "--servers", 2, shut=[MIDDLE, "slice 24", LATE])
     run.wait_for_workers(3)
     run.signal("worker-1", signal.SIGSTOP)
