@@ -124,7 +124,7 @@ def take_optimizer(values: Mapping[str, Any]) -> Optimizer:
         raise ProgramError('model() names no optimizer; add one, such as "optimizer": ef.SGD(lr=0.1).')
     raise ProgramError(
         f"model()['optimizer'] is a {type(value).__module__}.{type(value).__name__}; updates run on the "
-        "parameter servers, so name one of ef.SGD, ef.Adam, ef.AdamW, ef.Adagrad."
+        "parameter servers, so name one of ef.SGD, ef.Adam, ef.AdamW, ef.Adagrad, ef.Ftrl."
     )
 
 

@@ -1,6 +1,6 @@
 /* The updates of optimizers.py in one pass over memory, and the threads that share a large one.
 
-Bits: elements are only added, subtracted, multiplied and divided, and their square roots and maxima taken, in
+Bits: elements are only added, subtracted, multiplied, divided and compared, and their square roots taken, in
 the order in which optimizers.py does it with NumPy. Compiled without fused multiply-adds, each result is the
 one that IEEE 754 prescribes, whatever the width of the vectors, the alignment, or the number of threads.
 
@@ -259,6 +259,21 @@ INLINE void NAME(adagrad_block)(NAME(Update) u, size_t n)
     }
 }
 
+INLINE void NAME(ftrl_block)(NAME(Update) u, size_t n)
+{
+    const REAL inverse = u.constants[0], least = u.constants[1], l1 = u.constants[2];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), before = u.before[0][i], after = before + grad * grad;
+        const REAL root = SQRT(after), sigma = (root - SQRT(before)) * inverse;
+        const REAL z = u.before[1][i] + grad - sigma * u.params[i];
+        const REAL beyond = z - (z > l1 ? l1 : z < -l1 ? -l1 : z); /* passes NaN on */
+        u.after[0][i] = after;
+        u.after[1][i] = z;
+        u.out[i] = NAME(moved)(u, i, beyond != 0 ? beyond / (root * inverse + least) : 0);
+    }
+}
+
 /* The same update from element ``start`` on. */
 INLINE NAME(Update) NAME(from)(NAME(Update) u, size_t start, int slots)
 {
@@ -309,6 +324,7 @@ UPDATE(momentum, 1)
 UPDATE(adam, 2)
 UPDATE(amsgrad, 3)
 UPDATE(adagrad, 1)
+UPDATE(ftrl, 2)
 
 typedef struct {
     const REAL *grad;

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from elasticflow.layout import Array
 
-RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad")
+RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
 MAX_SLOTS, MAX_NUMBERS = 3, 8
 

@@ -1,18 +1,18 @@
-"""The update of one chunk on a parameter server: ``torch.optim`` in C, or in NumPy.
+"""The update of one chunk on a parameter server: ``torch.optim``, and FTRL, in C or in NumPy.
 
-Only ``+ - * /``, ``sqrt`` and ``maximum`` touch the elements. IEEE 754 fixes their results to the last bit
-(NaN's payload apart), so an element's next value depends on that element alone: not on where a chunk begins
-or ends, on alignment, on threads, or on the machine; and C (``native.c``) and NumPy give the same bits. Fused
-multiply-adds would break this (vector body against scalar tail).
+Only ``+ - * /``, ``sqrt``, ``maximum`` and ``minimum`` touch the elements. IEEE 754 fixes their results to
+the last bit (NaN's payload apart), so an element's next value depends on that element alone: not on where
+a chunk begins or ends, on alignment, on threads, or on the machine; and C (``native.c``) and NumPy give the
+same bits. Fused multiply-adds would break this (vector body against scalar tail).
 
 Formulas and their order follow ``torch.optim``'s single-tensor functions. Where torch fuses multiply-adds, as
 it does on processors that can, its last bits are others. Where it does not (``ATEN_CPU_CAPABILITY=default``),
 SGD's bits are the same in all its forms; those of Adam and Adagrad are not, because torch multiplies by
 ``1 - beta2`` and by the learning rate before it squares and divides, and has Adam's bias correction in each
-element instead of in the learning rate.
+element instead of in the learning rate. FTRL is not in torch.
 
 NumPy works through a chunk block by block, so that what one pass over a block leaves behind is still in cache
-for the next, and writes no temporaries but one block of its own. C takes a single pass.
+for the next, and writes no temporaries but one block of its own, two with FTRL. C takes a single pass.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BLOCK_BYTES = 128 << 10
 """Adam's six blocks (parameters, gradient, two moments, output, spare) fit a level-2 cache of 1 MB."""
 
 Slots: TypeAlias = Mapping[str, Array]
-Step: TypeAlias = Callable[[Array, Sequence[Array], Sequence[Array], Array], None]
-"""``step(grad, slots, after, out)`` writes what follows the slots of one block to ``after``, which may be
-the same arrays, and what to subtract from its parameters, learning rate included, to ``out``, which is
-scratch until then. ``grad`` is only read.
+Step: TypeAlias = Callable[[Array, Array, Sequence[Array], Sequence[Array], Array], None]
+"""``step(params, grad, slots, after, out)`` writes what follows the slots of one block to ``after``, which
+may be the same arrays, and what to subtract from its parameters, learning rate included, to ``out``, which
+is scratch until then. ``params`` and ``grad`` are only read.
 """
 
 
@@ -86,9 +86,7 @@ class Kernel(ABC):
         """
         assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
         before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
-        factor = -grad_scale if self.maximize else grad_scale
-        shrink = 1 - lr * self.decoupled_decay
-        numbers = (factor, self.coupled_decay, shrink, *self.constants(lr, update))
+        numbers = self.numbers(lr, update, grad_scale)
         if native.takes(params, grad, out, *before, *after):
             native.update(self.rule, params, grad, out, before, after, numbers)
         else:
@@ -105,7 +103,7 @@ class Kernel(ABC):
     ) -> None:
         """``apply`` where C cannot, and what its bits have to be.
 
-        numbers: factor on the gradient, coupled decay, factor on the parameters, and the ``constants``.
+        numbers: see ``numbers``.
         """
         length = BLOCK_BYTES // params.itemsize
         spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
@@ -122,10 +120,16 @@ class Kernel(ABC):
                 if self.coupled_decay:
                     np.multiply(p, decay, out=o)
                     g = np.add(g, o, out=s)
-                step(g, [slot[block] for slot in before], [slot[block] for slot in after], o)
+                step(p, g, [slot[block] for slot in before], [slot[block] for slot in after], o)
                 if shrink != 1:  # the gradient, which may lie in s, has been used
                     p = np.multiply(p, shrink, out=s)
                 np.subtract(p, o, out=o)
+
+    def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
+        """Factor on the gradient, coupled decay, factor on the parameters, and the ``constants``."""
+        factor = -grad_scale if self.maximize else grad_scale
+        shrink = 1 - lr * self.decoupled_decay
+        return factor, self.coupled_decay, shrink, *self.constants(lr, update)
 
     @abstractmethod
     def constants(self, lr: float, update: int) -> tuple[float, ...]:
@@ -155,10 +159,14 @@ class SGDKernel(Kernel):
         return lr, momentum, intake, self.optimizer.nesterov, update == 1  # dampening does not apply yet
 
     def step(self, *constants: Array) -> Step:
-        def plain(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        def plain(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
             np.multiply(grad, constants[0], out=out)
 
-        def with_momentum(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        def with_momentum(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
             rate, momentum, intake, nesterov, first = constants
             (old,), (buffer,) = slots, after
             if first:
@@ -202,7 +210,9 @@ class AdamKernel(Kernel):
         keep1 = np.array(1 - float(intake1), intake1.dtype)  # torch.lerp rounds 1 - beta1 first
         slow = float(intake1) < 0.5
 
-        def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
             (old_mean, old_square, *old_largest), (mean, square, *largest) = slots, after
             np.subtract(grad, old_mean, out=out)
             if slow:  # torch.lerp starts from the nearer end
@@ -244,7 +254,9 @@ class AdagradKernel(Kernel):
     def step(self, *constants: Array) -> Step:
         rate, eps = constants
 
-        def step(grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
             (old,), (total,) = slots, after
             np.multiply(grad, grad, out=out)
             np.add(old, out, out=total)
@@ -256,12 +268,69 @@ class AdagradKernel(Kernel):
         return step
 
 
+class FtrlKernel(Kernel):
+    """McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", algorithm 1.
+
+    The gradient is the one at the weight that is stored, and this is the ``w`` of the algorithm, so weights
+    may begin elsewhere than at 0: the first update starts from there. A weight whose ``z`` is within l1 is 0.
+    With a learning rate of 0 nothing changes.
+    """
+
+    rule = "ftrl"
+    slots = ("n", "z")
+
+    def __init__(self, optimizer: api.Ftrl) -> None:
+        super().__init__(optimizer)
+        self.optimizer = optimizer
+        self.coupled_decay = 0.0  # weight_decay is lambda_2, in ``constants``
+
+    def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
+        factor, decay, _, *constants = super().numbers(lr, update, grad_scale)
+        if lr == 0:  # no gradient is taken in, and the step is divided by infinity
+            return 0.0, decay, 1.0, *constants
+        return factor, decay, 0.0, *constants  # weights follow from the slots, not from weights
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        l1, l2, beta = self.optimizer.l1, self.optimizer.weight_decay, self.optimizer.beta
+        return (1 / lr, beta / lr + l2, l1) if lr else (0.0, math.inf, l1)
+
+    def step(self, *constants: Array) -> Step:
+        inverse, least, l1 = constants
+        below = np.negative(l1)
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old_n, old_z), (n, z) = slots, after
+            np.sqrt(old_n, out=out)
+            root = np.multiply(grad, grad)
+            np.add(old_n, root, out=n)
+            np.sqrt(n, out=root)
+            np.subtract(root, out, out=out)
+            np.multiply(out, inverse, out=out)  # sigma
+            np.multiply(out, params, out=out)
+            np.add(old_z, grad, out=z)
+            np.subtract(z, out, out=z)
+
+            np.maximum(z, below, out=out)
+            np.minimum(out, l1, out=out)
+            np.subtract(z, out, out=out)
+            np.add(out, 0, out=out)  # +0: which zero np.maximum returns, NumPy does not say
+            np.multiply(root, inverse, out=root)
+            np.add(root, least, out=root)
+            np.divide(out, root, out=out, where=out != 0)  # without beta, 0 may be divided by 0
+
+        return step
+
+
 def kernel_for(optimizer: api.Optimizer) -> Kernel:
     """The kernel that updates as ``optimizer`` says; the learning rate comes with each update."""
     if isinstance(optimizer, api.SGD):
         return SGDKernel(optimizer)
     if isinstance(optimizer, api.Adagrad):
         return AdagradKernel(optimizer)
+    if isinstance(optimizer, api.Ftrl):
+        return FtrlKernel(optimizer)
     return AdamKernel(optimizer)
 
 

@@ -28,6 +28,7 @@ EACH_RULE: list[api.Optimizer] = [
     api.Adam(weight_decay=0.1),
     api.AdamW(amsgrad=True),
     api.Adagrad(),
+    api.Ftrl(l1=0.5, weight_decay=0.1),
 ]
 
 in_c = pytest.mark.skipif(not native.available, reason="installed without a C compiler")
@@ -61,6 +62,7 @@ OPTIMIZERS = st.one_of(
     drawn(api.Adam, **ADAM),
     drawn(api.AdamW, **ADAM),
     drawn(api.Adagrad, lr_decay=numbers(0.1), eps=numbers(1e-10)),
+    drawn(api.Ftrl, beta=numbers(1.0), l1=numbers(0.5)),
 )
 
 
@@ -93,7 +95,7 @@ def assert_same_bits(kernel: Kernel, size: int, dtype: type[np.floating], seed: 
     rng = np.random.default_rng(seed)
     params, grad = values(rng, size, dtype), values(rng, size, dtype)
     before = {name: values(rng, size, dtype) for name in kernel.slots}
-    for name in set(before) - {"exp_avg", "momentum_buffer"}:
+    for name in set(before) - {"exp_avg", "momentum_buffer", "z"}:
         before[name] = np.abs(before[name])  # sums of squares
     in_place = bool(rng.integers(2))
 

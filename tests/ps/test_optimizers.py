@@ -1,4 +1,4 @@
-"""Kernels against torch.optim, and the independence of their bits from how a vector is cut."""
+"""Kernels against torch.optim, FTRL against its paper, and bits that do not depend on how a vector is cut."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ GRID: list[api.Optimizer] = [
     ),
 ]
 
-EACH_PATH: list[api.Optimizer] = [
+TORCH_PATHS: list[api.Optimizer] = [
     api.SGD(),
     api.SGD(weight_decay=0.1, maximize=True),
     api.SGD(momentum=0.9, dampening=0.3),
@@ -63,6 +63,7 @@ EACH_PATH: list[api.Optimizer] = [
     api.AdamW(maximize=True),
     api.Adagrad(lr_decay=0.1, weight_decay=0.1),
 ]
+EACH_PATH = [*TORCH_PATHS, api.Ftrl(), api.Ftrl(l1=0.3, weight_decay=0.1, maximize=True)]
 
 
 def varying_lr(update: int) -> float:
@@ -168,6 +169,7 @@ OPTIMIZERS = st.one_of(
         eps=floats(1e-10, 1),
     ),
 )
+FTRL = drawn(api.Ftrl, beta=floats(0, 2), l1=floats(0, 3))
 
 
 @settings(max_examples=60, deadline=None, database=None)
@@ -178,7 +180,7 @@ def test_drawn_arguments_follow_torch(optimizer, dtype, seed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
-@pytest.mark.parametrize("optimizer", EACH_PATH, ids=repr)
+@pytest.mark.parametrize("optimizer", TORCH_PATHS, ids=repr)
 def test_clipping_follows_torch(optimizer, max_norm, dtype):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
@@ -201,6 +203,87 @@ def test_clipping_follows_torch(optimizer, max_norm, dtype):
     np.testing.assert_allclose(ours, expected, rtol=RTOL[dtype], atol=RTOL[dtype])
 
 
+def printed_ftrl(optimizer: api.Ftrl, w: float, grads, lrs) -> tuple[float, float, float]:
+    """The weight, n and z after algorithm 1 of McMahan et al. 2013, of one coordinate that begins at w."""
+    n = z = 0.0
+    for g, alpha in zip(-grads if optimizer.maximize else grads, lrs, strict=True):
+        sigma = (math.sqrt(n + g * g) - math.sqrt(n)) / alpha
+        z += g - sigma * w
+        n += g * g
+        if abs(z) <= optimizer.l1:
+            w = 0.0
+        else:
+            quadratic = (optimizer.beta + math.sqrt(n)) / alpha + optimizer.weight_decay
+            w = -(z - math.copysign(optimizer.l1, z)) / quadratic
+    return w, n, z
+
+
+def ftrl_steps(optimizer, params, grads, lrs):
+    """Parameters, n and z after one update per row of ``grads``."""
+    kernel = kernel_for(optimizer)
+    slots = kernel.new_slots(params)
+    for update, (grad, lr) in enumerate(zip(grads, lrs, strict=True), 1):
+        out = np.full_like(params, np.nan)
+        kernel.apply(params, grad, slots, out, slots, lr=lr, update=update)
+        params = out
+    return params, slots["n"], slots["z"]
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(optimizer=FTRL, dtype=st.sampled_from(DTYPES), seed=st.integers(0, 1000))
+def test_ftrl_is_as_printed(optimizer, dtype, seed):
+    rng = np.random.default_rng(seed)
+    params, grads = rng.standard_normal(57).astype(dtype), rng.standard_normal((20, 57)).astype(dtype)
+    params[::3], grads[:, ::5], lrs = 0, 0, rng.choice([0.05, 0.3], 20)
+    ours = ftrl_steps(optimizer, params, grads, lrs)
+    columns = zip(params.astype(float), grads.T.astype(float), strict=True)
+    printed = np.array([printed_ftrl(optimizer, w, g, lrs) for w, g in columns]).T
+    for found, expected in zip(ours, printed, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=100 * RTOL[dtype], atol=200 * RTOL[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ftrl_makes_weights_zero_within_l1_and_of_no_gradient_without_beta(dtype):
+    grads = np.array([[0.1, -0.1, 0.3, -0.3, 0.0]], dtype)
+    for start in (0.0, -0.0):
+        params = np.full(5, start, dtype)
+        weights, _, z = ftrl_steps(api.Ftrl(l1=0.2), params, grads, [0.5])
+        assert (weights == 0).tolist() == [True, True, False, False, True]
+        assert (np.sign(weights) == -np.sign(z))[2:].all()
+        weights, *_ = ftrl_steps(api.Ftrl(beta=0.0), params, grads, [0.5])
+        np.testing.assert_allclose(weights, [-0.5, 0.5, -0.5, 0.5, 0.0], rtol=RTOL[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(dtype):
+    rng = np.random.default_rng(5)
+    params, grads = rng.standard_normal(50).astype(dtype), rng.standard_normal((3, 50)).astype(dtype)
+    through = ftrl_steps(api.Ftrl(l1=0.2), params, grads, [0.1, 0.0, 0.1])
+    around = ftrl_steps(api.Ftrl(l1=0.2), params, grads[::2], [0.1, 0.1])
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(through, around, strict=True))
+
+
+def test_ftrl_is_keras_s_where_conventions_agree():
+    """Its l2 is half of lambda_2, n begins at 0.1, and beta is added to l2."""
+    keras = pytest.importorskip("keras")
+    rng = np.random.default_rng(6)
+    params, grads = np.zeros(64, np.float32), rng.standard_normal((10, 64)).astype(np.float32)
+    n = np.full_like(params, 0.1)
+    theirs = keras.optimizers.Ftrl(
+        learning_rate=0.1, l1_regularization_strength=0.4, l2_regularization_strength=0.15, beta=1.0
+    )
+    variable = keras.Variable(params)
+    kernel = kernel_for(api.Ftrl(lr=0.1, l1=0.4, weight_decay=0.3))
+    slots = {**kernel.new_slots(params), "n": n}
+    for update, grad in enumerate(grads, 1):
+        theirs.apply([keras.ops.convert_to_tensor(grad)], [variable])
+        out = np.empty_like(params)
+        kernel.apply(params, grad, slots, out, slots, lr=0.1, update=update)
+        params = out
+    assert 0 < (params == 0).sum() < params.size
+    np.testing.assert_allclose(params, variable.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_clip_scale_is_at_most_one_and_passes_nan_on():
     assert clip_scale(0.0, 1.0) == 1.0
     assert clip_scale(4.0, 1.0) == 1.0 / (4.0 + 1e-6)
@@ -210,7 +293,7 @@ def test_clip_scale_is_at_most_one_and_passes_nan_on():
 
 @settings(max_examples=3000, deadline=None, database=None)
 @given(
-    optimizer=OPTIMIZERS,
+    optimizer=OPTIMIZERS | FTRL,
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32),
     elsewhere=st.lists(st.booleans(), min_size=1, max_size=5),
@@ -308,6 +391,7 @@ def test_squared_norm_is_in_float64():
         (api.Adam(), ("exp_avg", "exp_avg_sq")),
         (api.AdamW(amsgrad=True), ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
         (api.Adagrad(initial_accumulator_value=0.5), ("sum",)),
+        (api.Ftrl(), ("n", "z")),
     ],
     ids=repr,
 )
@@ -322,7 +406,7 @@ def test_new_slots(optimizer, names, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", EACH_PATH, ids=repr)
+@pytest.mark.parametrize("optimizer", TORCH_PATHS, ids=repr)
 def test_extreme_values_pass_silently_as_in_torch(optimizer, dtype):
     limits = np.finfo(dtype)
     tiny, huge = limits.smallest_subnormal, limits.max
