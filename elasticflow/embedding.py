@@ -136,8 +136,8 @@ class Embedding:
         )
         self._look_up: Callable[..., Any] | None = None
 
-    def bind(self, look_up: Callable[..., Any]) -> None:
-        """To be called by the framework: what a call of this table does."""
+    def bind(self, look_up: Callable[..., Any] | None) -> None:
+        """To be called by the framework: what a call of this table does from now on; None: it cannot be."""
         self._look_up = look_up
 
     def __call__(
