@@ -162,6 +162,8 @@ class Embedding:
             "given",
             "left out without combine",
         )
+        whole = padding is None or _is_count(padding, -(1 << 63), (1 << 64) - 1)
+        _require("Embedding", whole, "padding", padding, "a 64-bit integer, or None")
         return self._look_up(ids, combine=combine, offsets=offsets, padding=padding)
 
 

@@ -131,9 +131,8 @@ class Rows(NamedTuple):
 
     def of(self, first: int, stop: int) -> Rows:
         """Those in buckets ``first..stop``, not copied."""
-        smallest, largest = bounds(first, stop)
-        start = int(np.searchsorted(self.keys, np.uint64(smallest), "left"))
-        end = int(np.searchsorted(self.keys, np.uint64(largest), "right"))
+        buckets = self.keys >> np.uint64(64 - BUCKET_BITS)
+        start, end = np.searchsorted(buckets, np.array([first, stop], np.uint64))
         return Rows(self.keys[start:end], self.values[start:end])
 
 
@@ -186,11 +185,15 @@ def hash_ids(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     do not count. Raises TypeError for what is not text.
     """
     array = np.asarray(values)
-    if array.dtype.kind in "UO":
-        array = np.char.encode(array.astype(np.str_), "utf-8")
+    if array.dtype.kind == "O" and all(isinstance(value, (str, bytes)) for value in array.flat):
+        encoded = [value.encode() if isinstance(value, str) else value for value in array.flat]
+        array = np.array(encoded, np.bytes_).reshape(array.shape)
+    elif array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8")
     if array.dtype.kind != "S":
         raise TypeError(
-            f"hash_ids() takes strings; found an array of {array.dtype}. Numbers are ids as they are."
+            f"hash_ids() takes strings alone; found an array of {array.dtype}. Numbers are ids as they are; "
+            "what is missing needs a name, such as ''."
         )
     width = array.dtype.itemsize
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, width)

@@ -100,7 +100,7 @@ class Lookups(ABC):
     def look_up(
         self, number: int, ids: Array, combine: str | None, offsets: Array | None, padding: int | None
     ) -> Lookup:
-        """Reads the rows of ``ids``. Raises ProgramError if these cannot be, and what ``read_rows`` raises."""
+        """Reads the rows of ``ids``. Raises ProgramError for bad ids, and whatever ``read_rows`` raises."""
         entry, spec = self.entries[number], self.specs[number]
         flat = _whole(entry.name, "ids", ids).reshape(-1)
         bags, shape = _bags(entry.name, ids, combine, offsets)
@@ -121,11 +121,12 @@ class Lookups(ABC):
         return Lookup(keys, values, order, starts, places, bags, sizes, (*shape, spec.dim))
 
 
-def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.integer[Any]]:
+def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:
+    """The same array, of any type of whole numbers."""
     if array.dtype.kind not in "iu":
         raise ProgramError(
-            f"table {name!r}: {what} are {array.dtype}; they must be whole numbers, such as int64 (in data(), "
-            "ef.hash_ids makes ids of strings)."
+            f"table {name!r}: {what} are {array.dtype}; they must be whole numbers, such as int64 "
+            "(ef.hash_ids makes such of strings, in data())."
         )
     return array  # type: ignore[return-value]
 

@@ -141,7 +141,7 @@ class _Summed(torch.autograd.Function):
         return embedding_bag(places, values, torch.from_numpy(starts), mode="sum")
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         lookup: Lookup = ctx.lookup  # type: ignore[attr-defined]
         bags, starts = torch.from_numpy(lookup.bags[lookup.order]), torch.from_numpy(lookup.starts)
@@ -158,7 +158,7 @@ class _TorchLookups(Lookups):
         lookup = self.look_up(number, _array(ids), combine, starts, padding)
         rows = torch.from_numpy(lookup.values).requires_grad_()
         self.looked_up.append((number, lookup.keys, rows))
-        sums: torch.Tensor = _Summed.apply(rows, lookup)  # type: ignore[no-untyped-call]
+        sums: torch.Tensor = _Summed.apply(rows, lookup)
         if combine == "mean":
             sums = sums / torch.from_numpy(lookup.sizes.clip(1)).unsqueeze(1)
         return sums.reshape(lookup.shape)

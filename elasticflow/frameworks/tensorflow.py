@@ -3,9 +3,10 @@
 A slice runs as a graph, traced once for each shape of batch. A graph will not do where it would not be
 a function of (state, batch, seed) alone: where it holds a random operation with a state of its own
 (``tf.nn.dropout``, ``tf.random.uniform``), a variable from outside ``model()``, or a number that Python
-drew; nor where ``forward`` cannot be traced at all, or calls a table in a loop of the graph's own. Such slices run eagerly, which is slower, after all
-random states have been set. Which of both it is follows from the program and the shapes of the batch,
-not from what happened before, since graphs and eager runs may differ in their last bits.
+drew; nor where ``forward`` cannot be traced at all, or calls a table in a loop or branch of the graph. Such
+slices run eagerly, which is slower, after all random states have been set. Which of both it is follows from
+the program and the shapes of the batch, not from what happened before, since graphs and eager runs may differ
+in their last bits.
 
 Tensors are named by where they lie in the model, such as ``net.0.kernel``: Keras's own names count
 the layers that a process has made before.
@@ -23,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from elasticflow.embedding import Embedding
@@ -300,7 +302,7 @@ def _convertible(function: Callable[..., Any]) -> Callable[..., Any]:
         return plain
 
 
-def _array(tensor: Any) -> Array:
+def _array(tensor: Any) -> npt.NDArray[Any]:
     """The values of an eager tensor, not copied."""
     return np.asarray(memoryview(tensor))
 
@@ -330,6 +332,10 @@ class _TensorFlowLookups(Lookups):
                 return ids.with_flat_values(inner(ids.flat_values))
             if ids.ragged_rank > 1:
                 return ids.with_values(inner(ids.values))
+            if offsets is not None:
+                raise ProgramError(
+                    f"table {self.entries[number].name!r}: ragged ids have offsets of their own."
+                )
             ids, offsets = ids.values, ids.row_splits[:-1]
         if _graph() is not self._graph:
             raise ProgramError(
@@ -472,9 +478,9 @@ class TensorFlowReplica(Replica):
 
     def _views(self, out: Vector) -> _Views:
         if out not in self._outs:
-            rules = Rule.UPDATE, Rule.MEAN, Rule.FIRST, Rule.REPORT
-            *others, (report,) = (out.tensors(self.layout.of_rule(rule)) for rule in rules)
-            self._outs[out] = _Views(*others, report)
+            rules = (Rule.UPDATE, Rule.MEAN, Rule.FIRST, Rule.REPORT)
+            updates, means, firsts, (report,) = (out.tensors(self.layout.of_rule(rule)) for rule in rules)
+            self._outs[out] = _Views(updates, means, firsts, report)
         return self._outs[out]
 
     def _train(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, ...]:
