@@ -136,8 +136,8 @@ class Embedding:
         )
         self._look_up: Callable[..., Any] | None = None
 
-    def bind(self, look_up: Callable[..., Any]) -> None:
-        """To be called by the framework: what a call of this table does."""
+    def bind(self, look_up: Callable[..., Any] | None) -> None:
+        """To be called by the framework: what a call of this table does from now on; None: it cannot be."""
         self._look_up = look_up
 
     def __call__(
@@ -162,6 +162,8 @@ class Embedding:
             "given",
             "left out without combine",
         )
+        whole = padding is None or _is_count(padding, -(1 << 63), (1 << 64) - 1)
+        _require("Embedding", whole, "padding", padding, "a 64-bit integer, or None")
         return self._look_up(ids, combine=combine, offsets=offsets, padding=padding)
 
 

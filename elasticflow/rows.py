@@ -17,6 +17,7 @@ from elasticflow.embedding import Constant, Initializer, Normal, Uniform
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]
+Places = npt.NDArray[np.intp]
 
 BUCKET_BITS = 6
 NUM_BUCKETS = 1 << BUCKET_BITS
@@ -59,10 +60,43 @@ def ids_of(keys: Keys) -> npt.NDArray[np.int64]:
     return z.view(np.int64)
 
 
-def distinct(keys: Keys) -> tuple[Keys, npt.NDArray[np.intp]]:
+def by_key(keys: Keys) -> tuple[Keys, Places, Places]:
+    """The keys that occur, ascending; the places of all elements of ``keys``, flat, key by key; its starts.
+
+    Those of key i are ``order[starts[i]:starts[i + 1]]``, in the order of occurrence.
+    """
+    flat = keys.reshape(-1)
+    low = np.uint64((1 << len(flat).bit_length()) - 1)
+    # The top bits of keys tell them apart, nearly always; sorted with their places in the lower bits, they
+    # take a third of the time that argsort does.
+    packed = flat & ~low
+    packed |= np.arange(len(flat), dtype=np.uint64)
+    packed.sort()
+    packed &= low
+    order = packed.astype(np.intp)
+    ascending = flat[order]
+    if np.any(ascending[1:] < ascending[:-1]):
+        order = np.argsort(flat, kind="stable")
+        ascending = flat[order]
+    first = np.ones(len(flat), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    return ascending[starts], order, starts
+
+
+def places_of(order: Places, starts: Places) -> Places:
+    """Of each element that ``by_key`` was given, the place of its key among those that occur."""
+    marks = np.zeros(len(order), np.intp)
+    marks[starts[1:]] = 1
+    places = np.empty(len(order), np.intp)
+    places[order] = np.cumsum(marks)
+    return places
+
+
+def distinct(keys: Keys) -> tuple[Keys, Places]:
     """The keys that occur, ascending, and of each element of ``keys``, flat, its place among them."""
-    found, places = np.unique(keys.reshape(-1), return_inverse=True)
-    return found, places.reshape(-1)
+    found, order, starts = by_key(keys)
+    return found, places_of(order, starts)
 
 
 def bounds(first: int, stop: int) -> tuple[int, int]:
@@ -88,15 +122,18 @@ class Rows(NamedTuple):
         """The sum of this, the left sibling, and the right one, over all keys of either."""
         if not len(right.keys) or not len(self.keys):
             return self if len(self.keys) else right
-        keys, places = distinct(np.concatenate([self.keys, right.keys]))
-        values = np.zeros((len(keys), self.values.shape[1]), np.float32)
-        mine, others = places[: len(self.keys)], places[len(self.keys) :]
-        values[mine] = self.values
-        both = np.zeros(len(keys), np.bool_)
-        both[mine] = True
-        twice = both[others]
-        values[others[twice]] += right.values[twice]
-        values[others[~twice]] = right.values[~twice]
+        place = np.searchsorted(self.keys, right.keys)
+        known = self.keys.take(place, mode="clip") == right.keys
+        old, new = np.flatnonzero(known), np.flatnonzero(~known)
+        added = place[new] + np.arange(len(new))  # where the new ones go
+        kept = np.ones(len(self.keys) + len(new), np.bool_)
+        kept[added] = False
+        source = np.empty(len(kept), np.intp)
+        source[kept] = np.arange(len(self.keys))
+        source[added] = len(self.keys) + new
+        keys = np.concatenate([self.keys, right.keys]).take(source)
+        values = np.concatenate([self.values, right.values]).take(source, axis=0)
+        values[np.flatnonzero(kept)[place[old]]] = self.values[place[old]] + right.values[old]
         return Rows(keys, values)
 
     def of(self, first: int, stop: int) -> Rows:
@@ -154,11 +191,15 @@ def hash_ids(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     do not count. Raises TypeError for what is not text.
     """
     array = np.asarray(values)
-    if array.dtype.kind in "UO":
-        array = np.char.encode(array.astype(np.str_), "utf-8")
+    if array.dtype.kind == "O" and all(isinstance(value, (str, bytes)) for value in array.flat):
+        encoded = [value.encode() if isinstance(value, str) else value for value in array.flat]
+        array = np.array(encoded, np.bytes_).reshape(array.shape)
+    elif array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8")
     if array.dtype.kind != "S":
         raise TypeError(
-            f"hash_ids() takes strings; found an array of {array.dtype}. Numbers are ids as they are."
+            f"hash_ids() takes strings alone; found an array of {array.dtype}. Numbers are ids as they are; "
+            "what is missing needs a name, such as ''."
         )
     width = array.dtype.itemsize
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, width)

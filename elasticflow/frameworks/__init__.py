@@ -1,5 +1,13 @@
 """Deep-learning frameworks behind one small interface (``base``); each is imported only when used."""
 
-from elasticflow.frameworks.base import Batch, CostError, Replica, framework_of, open_replica, set_up
+from elasticflow.frameworks.base import (
+    Batch,
+    CostError,
+    Interrupted,
+    Replica,
+    framework_of,
+    open_replica,
+    set_up,
+)
 
-__all__ = ["Batch", "CostError", "Replica", "framework_of", "open_replica", "set_up"]
+__all__ = ["Batch", "CostError", "Interrupted", "Replica", "framework_of", "open_replica", "set_up"]

@@ -1,7 +1,8 @@
 """What ElasticFlow needs of a framework: a replica of the user's model that computes slices.
 
 A replica's values live in ``state``, a flat Vector laid out by ``layout``: whoever has a new version
-copies it there and calls ``refresh``. All it computes is a function of (state, batch, seed) alone.
+copies it there and calls ``refresh``. Of embedding tables it has no state: ``read_rows`` gets the rows that a
+slice looks up. All it computes is a function of (state, rows, batch, seed) alone.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from elasticflow.api import Optimizer, _Optimizer
+from elasticflow.embedding import Embedding, TableSpec
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks.lookups import Lookups, ReadRows
 from elasticflow.layout import Array, Entry, Layout, Rule, Vector
 from elasticflow.program import Program, blaming
 
@@ -30,19 +34,42 @@ class CostError(ProgramError):
     """``forward`` returned something that is no cost: not a scalar, or not finite."""
 
 
+class Interrupted(BaseException):
+    """To be raised by ``read_rows``: the rows are not to be had any more, and the slice is to be given up.
+
+    No error of the program's, which neither its own handlers nor those of errors are to catch.
+    """
+
+
 class Replica(ABC):
     """A user's model in one process.
 
     framework: ``torch`` or ``tensorflow``. state: the values of the version it computes with.
-    unused: names of parameters that got no gradient in the last ``compute`` (a hint, not an error).
+    lookups: of its embedding tables. unused: names of parameters and tables that got no gradient in the last
+    ``compute`` (a hint, not an error).
     """
 
     framework: str
     layout: Layout
+    lookups: Lookups
     optimizer: Optimizer
     metrics: tuple[str, ...]
     state: Vector
     unused: tuple[str, ...] = ()
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """In the order of their entries."""
+        return self.lookups.specs
+
+    @property
+    def read_rows(self) -> ReadRows:
+        """Where rows of the version it computes with come from. By default: the first values."""
+        return self.lookups.read_rows
+
+    @read_rows.setter
+    def read_rows(self, read: ReadRows) -> None:
+        self.lookups.read_rows = read
 
     @abstractmethod
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
@@ -66,12 +93,13 @@ class Replica(ABC):
         """Forward and backward on a slice.
 
         out: gets weight * gradient for parameters, weight * change for MEAN buffers, the value after
-        for FIRST ones, and weight * cost in the first place of the report (the rest 0).
+        for FIRST ones, weight * cost in the first place of the report (the rest 0), and in ``rows``, of each
+        table, weight * gradient of the rows that were looked up.
         onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
         ready: called with a parameter's number, in the layout's order, once its gradient in ``out`` is final;
         not for each, and last layers first where the framework tells. It may run in another thread.
-        Raises CostError, and whatever ``forward`` raises; ``state`` is as before either way, and after
-        an error so is ``out``, but for what was ``ready``.
+        Raises CostError, and whatever ``forward`` and ``read_rows`` raise; ``state`` is as before either way,
+        and after an error so is ``out``, but for what was ``ready``.
         """
 
     @abstractmethod
@@ -84,17 +112,35 @@ def report_entry(num_metrics: int) -> Entry:
     return Entry(REPORT, (1 + num_metrics,), "float64", Rule.REPORT)
 
 
-def framework_of(values: Mapping[str, Any]) -> str:
-    """``torch`` or ``tensorflow``: whose objects ``model()`` returned. Imports nothing."""
+def framework_of(values: Mapping[str, Any], forward: Callable[..., Any]) -> str:
+    """``torch`` or ``tensorflow``: whose objects ``model()`` returned. Imports nothing.
+
+    Tables are of neither: of a model of tables alone it is the one that is loaded, or that ``forward`` uses.
+    """
     found = {_framework_of_one(value) for value in values.values()} - {None}
+    if not found and any(isinstance(value, Embedding) for value in values.values()):
+        found = {name for name in FRAMEWORKS if name in sys.modules}
+        if len(found) > 1:
+            found &= {_home(value) for value in getattr(forward, "__globals__", {}).values()}
+        if len(found) != 1:
+            raise ProgramError(
+                "model() returned embedding tables alone, which tell no framework; import PyTorch or "
+                "TensorFlow in the program, not both."
+            )
     if len(found) == 1:
         return str(found.pop())
     if not found:
         raise ProgramError(
             "model() returned nothing that can be trained: a dict of PyTorch tensors or modules, or of "
-            "TensorFlow variables, layers or models, and one 'optimizer'."
+            "TensorFlow variables, layers or models, or of ef.Embedding tables, and one 'optimizer'."
         )
     raise ProgramError("model() mixes PyTorch and TensorFlow objects; use one framework a program.")
+
+
+def _home(value: object) -> str:
+    """The package that a module, class or function comes from."""
+    name = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None)
+    return str(name).partition(".")[0]
 
 
 def _framework_of_one(value: object) -> str | None:
@@ -178,8 +224,8 @@ def open_replica(
     set_up(seed, threads)
     with blaming(program, "model"):
         values = check_values(program.model())
-    adapter = _adapter(framework_of(values))
-    replica: Replica = adapter.open_replica(program, values, sample, metric_arguments)
+    adapter = _adapter(framework_of(values, program.forward))
+    replica: Replica = adapter.open_replica(program, values, seed, sample, metric_arguments)
     return replica
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.functional import embedding_bag
 
+from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.base import (
     CONSTANTS,
@@ -23,6 +27,7 @@ from elasticflow.frameworks.base import (
     seed_python,
     take_optimizer,
 )  # fmt: skip
+from elasticflow.frameworks.lookups import Lookup, Lookups, put
 from elasticflow.layout import Array, Entry, Layout, Rule, Vector
 from elasticflow.program import Program, blaming
 
@@ -51,10 +56,11 @@ def _dtype(tensor: torch.Tensor, name: str) -> str:
 
 
 class _Found:
-    """The tensors of a model, each once, with the rule it follows."""
+    """The tensors of a model, each once, with the rule it follows; and its tables, by name."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.tables: dict[str, Embedding] = {}
         self.tensors: list[torch.Tensor] = []
         self.setters: list[Callable[[torch.Tensor], None]] = []
         self._seen: set[int] = set()
@@ -72,6 +78,16 @@ class _Found:
         self.entries.append(Entry(name, tuple(tensor.shape), dtype, rule))
         self.tensors.append(tensor)
         self.setters.append(setter)
+
+    def add_tables(self, name: str, value: object) -> None:
+        """A table, or those in a list or dict."""
+        if isinstance(value, Embedding):
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                self.tables[name] = value
+        elif isinstance(value, (list, tuple, dict)):
+            for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+                self.add_tables(f"{name}.{key}", part)
 
 
 def _set_data(tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
@@ -94,16 +110,62 @@ def _find(values: Mapping[str, Any]) -> tuple[_Found, list[torch.nn.Module]]:
                 found.add(f"{key}.{name}", parameter, parameter.requires_grad, _set_data(parameter))
             for name, buffer in value.named_buffers():
                 found.add(f"{key}.{name}", buffer, False, _set_data(buffer))
+            for path, module in value.named_modules():
+                for name, attribute in vars(module).items():
+                    found.add_tables(".".join(filter(None, (key, path, name))), attribute)
+        elif isinstance(value, Embedding):
+            found.add_tables(key, value)
         elif key != "optimizer" and not isinstance(value, CONSTANTS):
             raise ProgramError(
                 f"model()[{key!r}] is a {type(value).__name__}; allowed are tensors, torch.nn modules, "
-                "plain constants, and one 'optimizer'."
+                "ef.Embedding tables, plain constants, and one 'optimizer'."
             )
-    if not any(entry.rule is Rule.UPDATE for entry in found.entries):
+    if not found.tables and not any(entry.rule is Rule.UPDATE for entry in found.entries):
         raise ProgramError(
-            "model() has no parameters to train: no floating tensor, no module with parameters."
+            "model() has no parameters to train: no floating tensor, no module with parameters, no table."
         )
     return found, modules
+
+
+class _Summed(torch.autograd.Function):
+    """The sums of bags of rows: (k, dim) to (num_bags, dim).
+
+    A row's gradient is a sum too, of the gradients of the bags it is in, in the order of occurrence.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: torch.Tensor, lookup: Lookup) -> torch.Tensor:
+        ctx.lookup = lookup  # type: ignore[attr-defined]
+        starts = np.cumsum(lookup.sizes) - lookup.sizes
+        places = torch.from_numpy(lookup.places)
+        return embedding_bag(places, values, torch.from_numpy(starts), mode="sum")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        lookup: Lookup = ctx.lookup  # type: ignore[attr-defined]
+        bags, starts = torch.from_numpy(lookup.bags[lookup.order]), torch.from_numpy(lookup.starts)
+        return embedding_bag(bags, gradient.contiguous(), starts, mode="sum"), None
+
+
+class _TorchLookups(Lookups):
+    """Rows are leaves of the graph of their own."""
+
+    def answer(
+        self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None
+    ) -> torch.Tensor:
+        starts = None if offsets is None else _array(offsets)
+        lookup = self.look_up(number, _array(ids), combine, starts, padding)
+        rows = torch.from_numpy(lookup.values).requires_grad_()
+        self.looked_up.append((number, lookup.keys, rows))
+        sums: torch.Tensor = _Summed.apply(rows, lookup)
+        if combine == "mean":
+            sums = sums / torch.from_numpy(lookup.sizes.clip(1)).unsqueeze(1)
+        return sums.reshape(lookup.shape)
+
+
+def _array(value: Any) -> Array:
+    return value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 class TorchReplica(Replica):
@@ -115,16 +177,18 @@ class TorchReplica(Replica):
         self,
         program: Program,
         values: Mapping[str, Any],
+        lookups: _TorchLookups,
         metrics: Sequence[str],
         metric_arguments: Sequence[str],
     ) -> None:
         found, modules = _find(values)
+        self.lookups: _TorchLookups = lookups
         self._metric_arguments = tuple(metric_arguments)
         self._params = dict(values)
         self._program = program
         self.optimizer = take_optimizer(values)
         self.metrics = tuple(metrics)
-        self.layout = Layout([*found.entries, report_entry(len(metrics))])
+        self.layout = Layout([*found.entries, *lookups.entries, report_entry(len(metrics))])
         self.state = Vector(self.layout)
         views = [torch.from_numpy(view) for view in self.state.tensors(found.entries)]
         for tensor, view, setter in zip(found.tensors, views, found.setters, strict=True):
@@ -184,6 +248,18 @@ class TorchReplica(Replica):
         for array, clean in zip((*self._buffers, *self._counters), self._clean, strict=True):
             np.copyto(array, clean)
 
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Tables can be called within it; after it the buffers are as before."""
+        try:
+            with self.lookups.allowed():
+                yield
+        finally:
+            self._tell = None
+            for heard in self._heard:
+                heard.clear()
+            self._restore_buffers()
+
     def _set_training(self, training: bool) -> None:
         """Training mode is that of model(): what it has put into eval() stays there."""
         if self._training != training:
@@ -227,28 +303,35 @@ class TorchReplica(Replica):
         self._set_training(True)
         gradients, means, firsts, report = self._views(out)
         taken: set[int] = set()
-        try:
+        with self._restored():
             cost = self._cost(batch)
+            looked_up = list(
+                self.lookups.looked_up
+            )  # there may be more while the backward pass computes again
             if not cost.requires_grad:
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
             value = check_cost(cost.item())
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
             if ready and self._tells:
                 self._tell = self._teller(gradients, onto, taken, ready)
-            found = torch.autograd.grad(cost * weight, self._leaves, allow_unused=True)
+            leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
+            both = torch.autograd.grad(cost * weight, leaves, allow_unused=True)
+            found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
             self._check_heard(found, taken)
             self._rebind_buffers()
             self._take_buffers(weight, means, firsts, onto)
-        finally:
-            self._tell = None
-            for heard in self._heard:
-                heard.clear()
-            self._restore_buffers()
+        of_tables = [
+            (number, keys, gradient.numpy())
+            for (number, keys, _), gradient in zip(looked_up, of_rows, strict=True)
+            if gradient is not None
+        ]
+        put(out, of_tables, onto=onto)
+        self._name_unused(found, {number for number, _, _ in of_tables})
         rest = [number for number in range(len(gradients)) if number not in taken]
         if rest:
-            values = self._all(found, gradients)
+            values = [torch.zeros_like(gradients[n]) if found[n] is None else found[n] for n in rest]
             into = torch._foreach_add_ if onto else torch._foreach_copy_
-            into([gradients[number] for number in rest], [values[number] for number in rest])
+            into([gradients[number] for number in rest], values)
         if not onto:
             report.fill(0)
         report[0] += value * weight
@@ -285,16 +368,13 @@ class TorchReplica(Replica):
                 "or a backward pass inside the backward pass, which the first slice had not"
             )
 
-    def _all(
-        self, found: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Zeros for parameters that got no gradient, whose names are noted."""
+    def _name_unused(self, found: Sequence[torch.Tensor | None], tables: Container[int]) -> None:
+        """tables: numbers of those that got a gradient."""
         named = zip(found, self._trained, strict=True)
-        self.unused = tuple(entry.name for gradient, entry in named if gradient is None)
-        return [
-            torch.zeros_like(target) if gradient is None else gradient
-            for gradient, target in zip(found, gradients, strict=True)
-        ]
+        self.unused = (
+            *(entry.name for gradient, entry in named if gradient is None),
+            *(entry.name for number, entry in enumerate(self.lookups.entries) if number not in tables),
+        )
 
     def _take_buffers(
         self, weight: float, means: Sequence[Array], firsts: Sequence[Array], onto: bool
@@ -313,12 +393,9 @@ class TorchReplica(Replica):
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         _seed(seed)
         self._set_training(False)
-        try:
-            with torch.no_grad():
-                cost = check_cost(self._cost(batch).item())
-                return [cost, *self._measure(batch)]
-        finally:
-            self._restore_buffers()
+        with self._restored(), torch.no_grad():
+            cost = check_cost(self._cost(batch).item())
+            return [cost, *self._measure(batch)]
 
     def _measure(self, batch: Batch) -> list[float]:
         if not self.metrics:
@@ -342,7 +419,11 @@ def _seed(seed: int) -> None:
 
 
 def _metric_names(
-    program: Program, values: Mapping[str, Any], sample: Mapping[str, Array], arguments: Sequence[str]
+    program: Program,
+    values: Mapping[str, Any],
+    lookups: Lookups,
+    sample: Mapping[str, Array],
+    arguments: Sequence[str],
 ) -> tuple[str, ...]:
     """What metrics() calls its means, from a call on a few records."""
     modules = [value for value in values.values() if isinstance(value, torch.nn.Module)]
@@ -350,7 +431,7 @@ def _metric_names(
     for module in modules:
         module.eval()
     batch = {name: torch.from_numpy(sample[name]).clone() for name in arguments}
-    with torch.no_grad(), blaming(program, "metrics"):
+    with torch.no_grad(), lookups.allowed(), blaming(program, "metrics"):
         assert program.metrics is not None
         names = metric_names(program.metrics(**batch, params=values))
     for module, training in modes:
@@ -361,11 +442,15 @@ def _metric_names(
 def open_replica(
     program: Program,
     values: Mapping[str, Any],
+    seed: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
 ) -> TorchReplica:
     """See ``frameworks.open_replica``."""
-    _find(values)  # complains of what model() returned before metrics() meets it
+    found, _ = _find(values)  # complains of what model() returned before metrics() meets it
     take_optimizer(values)
-    names = () if metric_arguments is None else _metric_names(program, values, sample, metric_arguments)
-    return TorchReplica(program, values, names, metric_arguments or ())
+    lookups = _TorchLookups(found.tables, seed)
+    names: tuple[str, ...] = ()
+    if metric_arguments is not None:
+        names = _metric_names(program, values, lookups, sample, metric_arguments)
+    return TorchReplica(program, values, lookups, names, metric_arguments or ())

@@ -3,9 +3,10 @@
 A slice runs as a graph, traced once for each shape of batch. A graph will not do where it would not be
 a function of (state, batch, seed) alone: where it holds a random operation with a state of its own
 (``tf.nn.dropout``, ``tf.random.uniform``), a variable from outside ``model()``, or a number that Python
-drew; nor where ``forward`` cannot be traced at all. Such slices run eagerly, which is slower, after all
-random states have been set. Which of both it is follows from the program and the shapes of the batch,
-not from what happened before, since graphs and eager runs may differ in their last bits.
+drew; nor where ``forward`` cannot be traced at all, or calls a table in a loop or branch of the graph. Such
+slices run eagerly, which is slower, after all random states have been set. Which of both it is follows from
+the program and the shapes of the batch, not from what happened before, since graphs and eager runs may differ
+in their last bits.
 
 Tensors are named by where they lie in the model, such as ``net.0.kernel``: Keras's own names count
 the layers that a process has made before.
@@ -17,13 +18,16 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.base import (
     CONSTANTS,
@@ -37,13 +41,14 @@ from elasticflow.frameworks.base import (
     seed_python,
     take_optimizer,
 )
+from elasticflow.frameworks.lookups import Lookups, put
 from elasticflow.layout import Array, Entry, Layout, Rule, Vector
 from elasticflow.program import Program, blaming
 
 TRAINABLE = (tf.float32, tf.float64)
 VARIABLES = (tf.Variable, keras.Variable)
 LAYERS = keras.layers.Layer
-PARTS = (*VARIABLES, LAYERS, tf.Module, keras.random.SeedGenerator, list, tuple, dict)
+PARTS = (*VARIABLES, LAYERS, tf.Module, keras.random.SeedGenerator, Embedding, list, tuple, dict)
 
 Step: TypeAlias = Callable[[Batch, Any, Any], Any]
 """A computation of (batch, states of the random generators, weight)."""
@@ -75,7 +80,7 @@ def _seed(seed: int) -> None:
 
 
 class _Part(NamedTuple):
-    """A variable, layer or generator. frozen, inside: whether one of the layers around it is not to be
+    """A variable, layer, generator or table. frozen, inside: whether one of the layers around it is not to be
     trained; whether there is one."""
 
     name: str
@@ -98,7 +103,7 @@ def _parts(values: Mapping[str, Any]) -> Iterator[_Part]:
             name, value, frozen, inside = part
             if not isinstance(value, PARTS) or seen.setdefault(_identity(value), part) is not part:
                 continue
-            if isinstance(value, (*VARIABLES, keras.random.SeedGenerator)):
+            if isinstance(value, (*VARIABLES, keras.random.SeedGenerator, Embedding)):
                 yield part
                 continue
             if isinstance(value, LAYERS):
@@ -135,7 +140,7 @@ def _children(value: Any) -> Iterable[tuple[object, Any]]:
 
 
 class _Found:
-    """The variables of a model, each once, with the rule it follows.
+    """The variables of a model, each once, with the rule it follows; and its tables, by name.
 
     layers: those that lie in no other. unbuilt: names of layers without variables as yet.
     seeds: states of Keras's generators of random numbers, which are set, not kept.
@@ -143,6 +148,7 @@ class _Found:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.entries: list[Entry] = []
+        self.tables: dict[str, Embedding] = {}
         self.variables: list[tf.Variable] = []
         self.layers: list[keras.layers.Layer] = []
         self.unbuilt: list[str] = []
@@ -154,6 +160,8 @@ class _Found:
             elif isinstance(value, LAYERS):
                 self.layers += [] if part.inside else [value]
                 self.unbuilt += [] if value.built else [part.name]
+            elif isinstance(value, Embedding):
+                self.tables[part.name] = value
             else:
                 self.seeds.append(value.state.value)
 
@@ -192,10 +200,13 @@ def _with_variables(values: Mapping[str, Any]) -> dict[str, Any]:
             if id(value) not in made:
                 made[id(value)] = tf.Variable(value, trainable=value.dtype.is_floating)
             value = made[id(value)]
-        elif not isinstance(value, (*VARIABLES, LAYERS, tf.Module, *CONSTANTS)) and key != "optimizer":
+        elif key != "optimizer" and not isinstance(
+            value, (*VARIABLES, LAYERS, tf.Module, Embedding, *CONSTANTS)
+        ):
             raise ProgramError(
                 f"model()[{key!r}] is a {type(value).__name__}; allowed are TensorFlow tensors, variables "
-                "and modules, Keras layers and models, plain constants, and one 'optimizer'."
+                "and modules, Keras layers and models, ef.Embedding tables, plain constants, and one "
+                "'optimizer'."
             )
         params[key] = value
     return params
@@ -291,9 +302,75 @@ def _convertible(function: Callable[..., Any]) -> Callable[..., Any]:
         return plain
 
 
-def _array(tensor: Any) -> Array:
+def _array(tensor: Any) -> npt.NDArray[Any]:
     """The values of an eager tensor, not copied."""
     return np.asarray(memoryview(tensor))
+
+
+class _TensorFlowLookups(Lookups):
+    """Rows are watched by a tape. Where a graph runs, they are read from within it.
+
+    error: what was raised there: TensorFlow makes an error of its own of it.
+    """
+
+    def __init__(self, tables: Mapping[str, Embedding], seed: int) -> None:
+        super().__init__(tables, seed)
+        self.error: BaseException | None = None
+        self._tape: tf.GradientTape | None = None
+        self._graph: Any = None
+
+    def begin(self, tape: tf.GradientTape | None) -> None:
+        """Of a step. Only in the graph where it begins can a tape follow lookups."""
+        self.looked_up.clear()
+        self._tape, self._graph = tape, _graph()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def answer(self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None) -> Any:
+        if isinstance(ids, tf.RaggedTensor):
+            inner = partial(self.answer, number, combine=combine, offsets=offsets, padding=padding)
+            if combine is None or ids.flat_values.shape.rank > 1:
+                return ids.with_flat_values(inner(ids.flat_values))
+            if ids.ragged_rank > 1:
+                return ids.with_values(inner(ids.values))
+            if offsets is not None:
+                raise ProgramError(
+                    f"table {self.entries[number].name!r}: ragged ids have offsets of their own."
+                )
+            ids, offsets = ids.values, ids.row_splits[:-1]
+        if _graph() is not self._graph:
+            raise ProgramError(
+                f"table {self.entries[number].name!r}: was called in a loop or a branch of a graph, or in a "
+                "function that TensorFlow traces; look up before it."
+            )
+
+        def read(ids: Array, *starts: Array) -> tuple[Array, ...]:
+            try:
+                found = self.look_up(number, ids, combine, starts[0] if starts else None, padding)
+            except BaseException as error:
+                self.error = error
+                raise
+            return found.keys, found.values, found.places, found.bags, found.sizes, np.array(found.shape)
+
+        ids = tf.convert_to_tensor(ids)
+        arguments = [ids] if offsets is None else [ids, offsets]
+        types = [tf.uint64, tf.float32, tf.int64, tf.int64, tf.int64, tf.int64]
+        keys, rows, places, bags, sizes, shape = tf.numpy_function(read, arguments, types)
+        rows.set_shape((None, self.specs[number].dim))
+        if self._tape:
+            self._tape.watch(rows)
+        self.looked_up.append((number, keys, rows))
+        sums = tf.sparse.segment_sum(rows, places, bags, num_segments=tf.size(sizes))
+        if combine == "mean":
+            sums /= tf.cast(tf.maximum(sizes, 1), tf.float32)[:, tf.newaxis]
+        answer = tf.reshape(sums, shape)
+        vectors = tf.TensorShape([None]) if offsets is not None else ids.shape[:-1] if combine else ids.shape
+        answer.set_shape(vectors.concatenate(self.specs[number].dim))
+        return answer
+
+
+def _graph() -> Any:
+    """The one that is being traced; None if operations run at once."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 class _Views(NamedTuple):
@@ -315,15 +392,17 @@ class TensorFlowReplica(Replica):
         program: Program,
         params: Mapping[str, Any],
         mode: _Mode,
+        lookups: _TensorFlowLookups,
         metrics: Sequence[str],
         metric_arguments: Sequence[str],
     ) -> None:
         found = _find(params)
+        self.lookups: _TensorFlowLookups = lookups
         self._program, self._params, self._mode = program, dict(params), mode
         self._metric_arguments = tuple(metric_arguments)
         self.optimizer = take_optimizer(params)
         self.metrics = tuple(metrics)
-        self.layout = Layout([*found.entries, report_entry(len(metrics))])
+        self.layout = Layout([*found.entries, *lookups.entries, report_entry(len(metrics))])
         self.state = Vector(self.layout)
         self._kept = list(zip(found.entries, found.variables, strict=True))
         self._seeds = found.seeds
@@ -359,9 +438,15 @@ class TensorFlowReplica(Replica):
         ready: Callable[[int], None] | None = None,
     ) -> None:
         views = self._views(out)
-        cost, gradients, changes, counters = self._guarded(self._train, batch, seed, weight)
+        cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
         value = check_cost(float(cost))
-        self.unused = tuple(e.name for e, g in zip(self._trained, gradients, strict=True) if g is None)
+        of_tables = [(int(n), _array(keys), _array(g)) for n, keys, g in of_rows if g is not None]
+        used = {number for number, _, _ in of_tables}
+        self.unused = (
+            *(entry.name for entry, g in zip(self._trained, gradients, strict=True) if g is None),
+            *(entry.name for number, entry in enumerate(self.lookups.entries) if number not in used),
+        )
+        put(out, of_tables, onto=onto)
         summed = zip((*gradients, *changes), (*views.gradients, *views.means), strict=True)
         for number, (tensor, target) in enumerate(summed):
             array = 0 if tensor is None else _array(tensor)
@@ -381,28 +466,38 @@ class TensorFlowReplica(Replica):
 
     def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
         """Steps put back what they change, unless something raises on the way."""
+        self.lookups.error = None
         try:
-            return self._run(step, batch, seed, weight)
-        except BaseException:
+            with self.lookups.allowed():
+                return self._run(step, batch, seed, weight)
+        except BaseException as error:
             self.refresh()
+            if self.lookups.error and isinstance(error, tf.errors.OpError):
+                raise self.lookups.error from None
             raise
 
     def _views(self, out: Vector) -> _Views:
         if out not in self._outs:
-            of_rule = {rule: out.tensors(self.layout.of_rule(rule)) for rule in Rule}
-            (report,) = of_rule[Rule.REPORT]
-            self._outs[out] = _Views(of_rule[Rule.UPDATE], of_rule[Rule.MEAN], of_rule[Rule.FIRST], report)
+            rules = (Rule.UPDATE, Rule.MEAN, Rule.FIRST, Rule.REPORT)
+            updates, means, firsts, (report,) = (out.tensors(self.layout.of_rule(rule)) for rule in rules)
+            self._outs[out] = _Views(updates, means, firsts, report)
         return self._outs[out]
 
     def _train(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, ...]:
-        """Cost, weighted gradients (None where there is none) and changes, and counters. A Step."""
+        """Cost, weighted gradients (None where there is none) and changes, and counters. A Step.
+
+        Gradients of rows come with the number of the table and the keys, lookup by lookup.
+        """
         before = self._read()
         self._set_seeds(seeds)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._leaves)
+            self.lookups.begin(tape)
             cost = self._cost(batch, training=True)
-        gradients = tape.gradient(cost, self._leaves, tf.cast(weight, cost.dtype))
-        if all(gradient is None for gradient in gradients):
+        looked_up = list(self.lookups.looked_up)
+        leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
+        both = tape.gradient(cost, leaves, tf.cast(weight, cost.dtype))
+        if all(gradient is None for gradient in both):
             raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
         changes = [
             _change(old, variable.read_value(), weight)
@@ -411,12 +506,15 @@ class TensorFlowReplica(Replica):
         ]
         counters = [variable.read_value() for entry, variable in self._kept if entry.rule is Rule.FIRST]
         self._put_back(before)
-        return cost, list(map(_dense, gradients, self._leaves)), changes, counters
+        gradients, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
+        tables = [(n, keys, gradient) for (n, keys, _), gradient in zip(looked_up, of_rows, strict=True)]
+        return cost, list(map(_dense, gradients, self._leaves)), tables, changes, counters
 
     def _test(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, Any]:
         """Cost and metrics. A Step."""
         before = self._read()
         self._set_seeds(seeds)
+        self.lookups.begin(None)
         cost, values = self._cost(batch, training=False), {}
         if self.metrics:
             values = self._call(self._program.metrics, {n: batch[n] for n in self._metric_arguments}, False)
@@ -466,8 +564,11 @@ def _dense(gradient: Any, variable: tf.Variable) -> Any:
 
 def _find(params: Mapping[str, Any]) -> _Found:
     found = _Found(params)
-    if not found.unbuilt and not any(entry.rule is Rule.UPDATE for entry in found.entries):
-        raise ProgramError("model() has no parameters to train: no floating tensor, no layer with weights.")
+    trained = found.tables or any(entry.rule is Rule.UPDATE for entry in found.entries)
+    if not found.unbuilt and not trained:
+        raise ProgramError(
+            "model() has no parameters to train: no floating tensor, no layer with weights, no table."
+        )
     return found
 
 
@@ -492,6 +593,7 @@ def _build(program: Program, params: Mapping[str, Any], mode: _Mode, sample: Bat
 def open_replica(
     program: Program,
     values: Mapping[str, Any],
+    seed: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
 ) -> TensorFlowReplica:
@@ -499,15 +601,17 @@ def open_replica(
     if keras.backend.backend() != "tensorflow":
         raise ProgramError(f"Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow.")
     params = _with_variables(values)
-    mode = _Mode(_find(params).layers)
+    found = _find(params)
+    mode, lookups = _Mode(found.layers), _TensorFlowLookups(found.tables, seed)
     take_optimizer(values)
     batch = {name: tf.constant(column) for name, column in sample.items()}
-    _build(program, params, mode, batch)
     names: tuple[str, ...] = ()
-    if metric_arguments is not None:
-        arguments = {name: batch[name] for name in metric_arguments}
-        with blaming(program, "metrics"):
-            assert program.metrics is not None
-            metrics = program.metrics
-            names = metric_names(mode(run=lambda: metrics(**arguments, params=params), training=False))
-    return TensorFlowReplica(program, params, mode, names, metric_arguments or ())
+    with lookups.allowed():
+        _build(program, params, mode, batch)
+        if metric_arguments is not None:
+            arguments = {name: batch[name] for name in metric_arguments}
+            with blaming(program, "metrics"):
+                assert program.metrics is not None
+                metrics = program.metrics
+                names = metric_names(mode(run=lambda: metrics(**arguments, params=params), training=False))
+    return TensorFlowReplica(program, params, mode, lookups, names, metric_arguments or ())

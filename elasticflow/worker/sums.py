@@ -20,6 +20,8 @@ def add(left: Vector, right: Vector, kind: Kind) -> None:
         pushed = kind is Kind.TRAIN or group.rule is Rule.REPORT
         if pushed and group.rule is not Rule.FIRST:
             np.add(mine, other, out=mine)
+    if kind is Kind.TRAIN:
+        left.rows = [mine.plus(other) for mine, other in zip(left.rows, right.rows, strict=True)]
 
 
 class Sums:

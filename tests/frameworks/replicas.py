@@ -22,6 +22,7 @@ from elasticflow.api import SGD
 from elasticflow.frameworks import Replica, open_replica
 from elasticflow.layout import Rule, Vector
 from elasticflow.program import Program, bind
+from elasticflow.rows import Rows
 from elasticflow.schedule import Kind
 from elasticflow.worker.sums import add
 
@@ -68,6 +69,9 @@ def computed(replica: Replica, batch: dict[str, np.ndarray], seed: int = 5, weig
     out = Vector(replica.layout)
     for group in out.groups:
         group.fill(7)
+    out.rows = [
+        Rows(np.array([7], np.uint64), np.full((1, spec.dim), 7, np.float32)) for spec in replica.tables
+    ]
     replica.compute(replica.prepare(batch), seed, weight, out)
     return out
 
@@ -78,7 +82,9 @@ def values(replica: Replica, vector: Vector, rule: Rule) -> dict[str, np.ndarray
 
 
 def set_state(replica: Replica, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Another version: all of its floating tensors changed."""
+    """Another version: all of its floating tensors, and all rows, changed."""
+    read = replica.read_rows
+    replica.read_rows = lambda number, keys: change(read(number, keys))
     kept = [entry for entry in replica.layout.entries if entry.rule in (Rule.UPDATE, Rule.MEAN)]
     for array in replica.state.tensors(kept):
         array[...] = change(array)
@@ -86,11 +92,14 @@ def set_state(replica: Replica, change: Callable[[np.ndarray], np.ndarray]) -> N
 
 
 def digest(*vectors: Vector) -> str:
-    """One hash over all tensors, without the padding between them."""
+    """One hash over all tensors, without the padding between them, and over rows."""
     sha = hashlib.sha256()
     for vector in vectors:
-        for entry, array in zip(vector.layout.entries, vector.tensors(vector.layout.entries), strict=True):
+        dense = [entry for entry in vector.layout.entries if entry.rule is not Rule.ROWS]
+        for entry, array in zip(dense, vector.tensors(dense), strict=True):
             sha.update(f"{entry}".encode() + array.tobytes())
+        for entry, rows in zip(vector.layout.tables, vector.rows, strict=True):
+            sha.update(f"{entry}".encode() + rows.keys.tobytes() + rows.values.tobytes())
     return sha.hexdigest()
 
 
@@ -156,8 +165,10 @@ def started_anew(program: Program) -> tuple[str, str]:
     first = found()
     set_state(replica, lambda array: array * np.float32(0.75))
     computed(replica, columns(7), seed=9)
-    for mine, again in zip(replica.state.groups, opened(program).state.groups, strict=True):
+    anew = opened(program)
+    for mine, again in zip(replica.state.groups, anew.state.groups, strict=True):
         np.copyto(mine, again)
+    replica.read_rows = anew.read_rows
     replica.refresh()
     return first, found()
 

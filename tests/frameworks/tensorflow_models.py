@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras import layers
 from replicas import program
 
+from elasticflow import Constant, Embedding, Normal
+
 
 def cross_entropy(y, logits):
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
@@ -144,6 +146,44 @@ def untraceable_forward(x, y, params):
     return net_forward(x * float(x.numpy().mean()), y, params)
 
 
+class Towers(keras.Model):
+    """Has tables beside its layers, one of them in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = Embedding(None, 6, initializer=Normal(std=0.5))
+        self.others = [Embedding(8, 4, initializer=Constant(0.25))]
+        self.norm = layers.BatchNormalization()
+        self.drop = layers.Dropout(0.2)
+        self.head = layers.Dense(4)
+
+    def call(self, x):
+        ids = tf.cast(3 * x, tf.int64)
+        bags = self.users(ids, combine="mean", padding=0)
+        twice = tf.reduce_sum(self.users(ids[:, :2]), 1)
+        single = self.others[0](ids[:, 0] % 8)
+        return self.head(self.drop(self.norm(tf.concat([bags + twice, single], 1))))
+
+
+def towers():
+    return {"net": Towers()}
+
+
+def tables_alone():
+    return {"table": Embedding(None, 4)}
+
+
+def tables_alone_forward(x, y, params):
+    ids = tf.ragged.boolean_mask(tf.cast(4 * x, tf.int32), x > -1)
+    return cross_entropy(y, params["table"](ids, combine="sum"))
+
+
+def looping_forward(x, y, params):
+    """Its loop would be one of the graph."""
+    rows = tf.map_fn(lambda ids: params["table"](ids, combine="sum"), tf.cast(4 * x, tf.int64), tf.float32)
+    return cross_entropy(y, rows)
+
+
 PROGRAMS = {
     "mlp": program(mlp, net_forward, accuracy),
     "norm": program(norm, net_forward, accuracy),
@@ -152,10 +192,13 @@ PROGRAMS = {
     "bare": program(bare, bare_forward),
     "attention": program(attention, net_forward),
     "decorated": program(norm, decorated_forward, accuracy),
+    "towers": program(towers, net_forward, accuracy),
+    "tables alone": program(tables_alone, tables_alone_forward),
     # A graph will not do for these:
     "dropout": program(mlp, dropout_forward),
     "function": program(mlp, function_forward),
     "keras.random": program(mlp, keras_random_forward),
     "numpy": program(mlp, numpy_forward),
     "untraceable": program(mlp, untraceable_forward),
+    "table in a loop": program(tables_alone, looping_forward),
 }

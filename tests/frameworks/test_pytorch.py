@@ -50,7 +50,7 @@ def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
 @pytest.mark.parametrize("name", models.PROGRAMS)
 def test_gradients_are_told_of_when_they_are_final(name, onto):
     numbers = told_early(models.PROGRAMS[name], onto)
-    assert numbers, "at least one of them"
+    assert numbers or name == "tables alone", "at least one of them"
     if name == "mlp":
         assert numbers == sorted(numbers, reverse=True), "last layers first"
 
@@ -351,7 +351,7 @@ BAD_MODELS = {
     "returned a list": lambda: [1],
     "nothing that can be trained": lambda: {"rate": 0.1},
     "no parameters to train": lambda: {"columns": torch.arange(3)},
-    "is a list; allowed are": lambda: {**models.mlp(), "layers": [nn.Linear(8, 4)]},
+    "is a list; allowed are tensors": lambda: {**models.mlp(), "layers": [nn.Linear(8, 4)]},
     "must be float32 or float64": half,
     "result of a computation": computed_tensor,
     "lies on meta": lambda: {"net": nn.Linear(8, 4, device="meta")},

@@ -43,7 +43,7 @@ def fresh() -> Iterator[FreshProcess]:
     process.close()
 
 
-@pytest.mark.parametrize("name", ["norm", "bare"])
+@pytest.mark.parametrize("name", ["norm", "bare", "towers", "tables alone", "table in a loop"])
 def test_a_slice_added_onto_its_sibling_is_the_sum_of_both(name):
     onto, afterwards = added_in_place(models.PROGRAMS[name])
     assert onto == afterwards
@@ -55,7 +55,7 @@ def test_gradients_are_told_of_when_they_are_final(name, onto):
     assert told_early(models.PROGRAMS[name], onto)
 
 
-@pytest.mark.parametrize("name", ["norm", "bare", "dropout"])
+@pytest.mark.parametrize("name", ["norm", "bare", "dropout", "towers"])
 def test_first_values_can_be_made_again(name):
     first, again = started_anew(models.PROGRAMS[name])
     assert first == again
@@ -484,6 +484,7 @@ WHY_EAGER = {
     "keras.random": "it uses a variable that is not in model()",
     "numpy": "it uses Python's or NumPy's random numbers",
     "untraceable": "it cannot be traced to a graph: AttributeError: 'SymbolicTensor' object has no",
+    "table in a loop": "it cannot be traced to a graph: ProgramError: table 'table': was called in a loop",
 }
 
 

@@ -10,6 +10,8 @@ from replicas import program
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
+from elasticflow import Constant, Embedding, Normal
+
 
 def accuracy(x, y, params):
     return {"accuracy": (params["net"](x).argmax(1) == y).float().mean()}
@@ -72,10 +74,42 @@ def noisy_forward(x, y, params):
     return cross_entropy(params["net"](dropout(x, 0.3) + noise), y)
 
 
+class Towers(nn.Module):
+    """Has tables beside its layers, one of them in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = Embedding(None, 6, initializer=Normal(std=0.5))
+        self.others = [Embedding(8, 4, initializer=Constant(0.25))]
+        self.norm = nn.BatchNorm1d(10)
+        self.head = nn.Linear(10, 4)
+
+    def forward(self, x):
+        ids = (3 * x).long()
+        bags = self.users(ids, combine="mean", padding=0)
+        twice = self.users(ids[:, :2]).sum(1)
+        single = self.others[0](ids[:, 0] % 8)
+        return self.head(dropout(self.norm(torch.cat([bags + twice, single], 1)), 0.2, self.training))
+
+
+def towers():
+    return {"net": Towers()}
+
+
+def tables_alone():
+    return {"table": Embedding(None, 4)}
+
+
+def tables_alone_forward(x, y, params):
+    return cross_entropy(params["table"]((4 * x).int(), combine="sum"), y)
+
+
 PROGRAMS = {
     "mlp": program(mlp, net_forward, accuracy),
     "norm": program(norm, net_forward, accuracy),
     "bare": program(bare, bare_forward),
     "attention": program(attention, net_forward),
     "noisy": program(mlp, noisy_forward),
+    "towers": program(towers, net_forward, accuracy),
+    "tables alone": program(tables_alone, tables_alone_forward),
 }

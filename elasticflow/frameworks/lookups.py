@@ -1,0 +1,166 @@
+"""Lookups in embedding tables within ``forward``: what is the same in all frameworks.
+
+A lookup reads the rows of a slice's distinct ids. Each vector of its answer is the sum of the rows of a *bag*
+of ids, which without ``combine`` holds one id; the gradient of a row is the sum of its bags' gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.embedding import Embedding
+from elasticflow.errors import ProgramError
+from elasticflow.layout import Array, Entry, Rule, Vector
+from elasticflow.rows import (
+    Keys,
+    Places,
+    Rows,
+    Values,
+    by_key,
+    first_values,
+    keys_of,
+    no_rows,
+    places_of,
+    table_seed,
+)
+
+ReadRows: TypeAlias = Callable[[int, Keys], Values]
+"""(number of a table, keys, ascending) to the rows, (k, dim) float32.
+
+It may be called in another thread, while the one that computes waits. What it returns is not written to.
+"""
+
+
+class Lookup(NamedTuple):
+    """One call of a table.
+
+    keys: (k,), ascending. values: (k, dim), their rows. order, starts: the n ids key by key: see ``by_key``.
+    places: (n,), of each id the place of its row. bags: (n,), of each id the number of its bag, ascending.
+    sizes: (num_bags,), how many ids are in each. shape: of the answer.
+    """
+
+    keys: Keys
+    values: Values
+    order: Places
+    starts: Places
+    places: Places
+    bags: Places
+    sizes: Places
+    shape: tuple[int, ...]
+
+
+class Lookups(ABC):
+    """The tables of a model, and what a call of one does.
+
+    tables: by name. entries, specs: of each, in that order. read_rows: by default the first values, as they
+    are before the first step. looked_up: of each call by now, the number of the table, the keys, and the rows
+    as a tensor.
+    """
+
+    def __init__(self, tables: Mapping[str, Embedding], seed: int) -> None:
+        self._tables = tuple(tables.values())
+        self.specs = tuple(table.spec for table in self._tables)
+        self.entries = tuple(
+            Entry(name, (spec.rows or 0, spec.dim), "float32", Rule.ROWS)
+            for name, spec in zip(tables, self.specs, strict=True)
+        )
+        seeds = [table_seed(seed, name) for name in tables]
+
+        def first_rows(number: int, keys: Keys) -> Values:
+            spec = self.specs[number]
+            return first_values(spec.initializer, seeds[number], keys, spec.dim)
+
+        self.read_rows: ReadRows = first_rows
+        self.looked_up: list[tuple[int, Any, Any]] = []
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Within it tables can be called."""
+        for number, table in enumerate(self._tables):
+            table.bind(partial(self.answer, number))
+        try:
+            yield
+        finally:
+            self.looked_up.clear()
+            for table in self._tables:
+                table.bind(None)
+
+    @abstractmethod
+    def answer(self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None) -> Any:
+        """What a call of table ``number`` returns: see ``Embedding``."""
+
+    def look_up(
+        self, number: int, ids: Array, combine: str | None, offsets: Array | None, padding: int | None
+    ) -> Lookup:
+        """Reads the rows of ``ids``. Raises ProgramError for bad ids, and whatever ``read_rows`` raises."""
+        entry, spec = self.entries[number], self.specs[number]
+        flat = _whole(entry.name, "ids", ids).reshape(-1)
+        bags, shape = _bags(entry.name, ids, combine, offsets)
+        if padding is not None:
+            real = flat != padding
+            flat, bags = flat[real], bags[real]
+        if spec.rows is not None and len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < spec.rows:
+            wrong = flat[(flat < 0) | (flat >= spec.rows)]
+            raise ProgramError(
+                f"table {entry.name!r}: there is no id {wrong[0]}; it has rows={spec.rows}, so its ids are "
+                f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
+            )
+        keys, order, starts = by_key(keys_of(flat))
+        values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+        values = np.require(values, np.float32, ["C", "W"])  # frameworks warn of arrays that are read-only
+        sizes = np.bincount(bags, minlength=math.prod(shape))
+        places = places_of(order, starts)
+        return Lookup(keys, values, order, starts, places, bags, sizes, (*shape, spec.dim))
+
+
+def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:
+    """The same array, of any type of whole numbers."""
+    if array.dtype.kind not in "iu":
+        raise ProgramError(
+            f"table {name!r}: {what} are {array.dtype}; they must be whole numbers, such as int64 "
+            "(ef.hash_ids makes such of strings, in data())."
+        )
+    return array  # type: ignore[return-value]
+
+
+def _bags(
+    name: str, ids: Array, combine: str | None, offsets: Array | None
+) -> tuple[Places, tuple[int, ...]]:
+    """Of each id the number of its bag; the shape of all bags."""
+    if combine is None:
+        return np.arange(ids.size), ids.shape
+    if offsets is None:
+        if not ids.ndim:
+            raise ProgramError(
+                f"table {name!r}: combine={combine!r} is over the last axis; the ids have none."
+            )
+        num_bags = math.prod(ids.shape[:-1])
+        return np.repeat(np.arange(num_bags), ids.shape[-1]), ids.shape[:-1]
+    starts = _whole(name, "offsets", offsets).astype(np.int64)
+    flat = ids.ndim == starts.ndim == 1
+    sizes = np.diff(np.append(starts, len(ids))) if flat else np.empty(0, np.int64)
+    if not flat or (sizes < 0).any() or sizes.sum() != len(ids):
+        raise ProgramError(
+            f"table {name!r}: offsets of shape {starts.shape} do not fit ids of shape {ids.shape}: both must "
+            "have one axis, and offsets begin with 0, never fall, and never pass the number of ids."
+        )
+    return np.repeat(np.arange(len(starts)), sizes), starts.shape
+
+
+def put(out: Vector, found: Iterable[tuple[int, Keys, Values]], *, onto: bool) -> None:
+    """Puts the gradients of lookups into ``out``, added up in the order of the calls.
+
+    found: of each the number of the table, the keys and the values. onto: ``out`` holds the left sibling's.
+    """
+    rows = [no_rows(entry.shape[1]) for entry in out.layout.tables]
+    for number, keys, values in found:
+        rows[number] = rows[number].plus(Rows(keys, values))
+    out.rows = [left.plus(right) for left, right in zip(out.rows, rows, strict=True)] if onto else rows
