@@ -2,24 +2,28 @@
 
 A checkpoint is there from the moment its manifest is. All functions raise CheckpointError if the
 storage fails.
+
+Checkpoints share row files, so these are removed when no manifest names them any more. Not so newer ones:
+the next checkpoint may name them, and one that none of up to the newest checkpoint's does no later one
+will, since a server's chain only grows, or begins anew. A manifest that cannot be read may name any.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
 from elasticflow.checkpoint.failures import naming
-from elasticflow.checkpoint.manifest import (
+from elasticflow.checkpoint.manifest import Manifest, decode, encode
+from elasticflow.checkpoint.names import (
     MANIFEST,
     ROOT,
-    Manifest,
-    decode,
-    encode,
+    ROWS,
     folder_of,
     is_part_name,
+    rows_folder_of,
     step_of,
 )
 from elasticflow.errors import CheckpointError, ConfigError
@@ -34,15 +38,14 @@ def commit(storage: Storage, manifest: Manifest) -> None:
     """Makes the checkpoint visible, in one act, once all its parts are written.
 
     May be done again: a checkpoint that is committed already, with the same parts, stays as it is.
-    Raises CheckpointError, and commits nothing, if a part is missing or short, a chunk is in no
+    Raises CheckpointError, and commits nothing, if a file is missing or short, a chunk is in no
     part or in two, or another checkpoint is committed at this step.
     """
     data = encode(manifest)
-    for part in manifest.parts:
-        path = f"{manifest.folder}/{part.file}"
+    for path, num_bytes in manifest.files.items():
         with naming(path):
-            if (size := storage.size(path)) != part.num_bytes:
-                raise CheckpointError(f"{path}: {size} bytes, its server wrote {part.num_bytes}")
+            if (size := storage.size(path)) != num_bytes:
+                raise CheckpointError(f"{path}: {size} bytes, its server wrote {num_bytes}")
     path = f"{manifest.folder}/{MANIFEST}"
     with naming(path):
         try:
@@ -56,8 +59,7 @@ def commit(storage: Storage, manifest: Manifest) -> None:
 
 def copy(source: Storage, manifest: Manifest, target: Storage) -> None:
     """Commits the same checkpoint in another storage. What was copied is not looked at: see ``verify``."""
-    for part in manifest.parts:
-        path = f"{manifest.folder}/{part.file}"
+    for path in manifest.files:
         with naming(path), source.open(path) as old, target.create(path) as new:
             shutil.copyfileobj(old, new, COPY_BYTES)
     commit(target, manifest)
@@ -82,15 +84,15 @@ def prune(storage: Storage, keep: int) -> list[int]:
 
     Returns the steps of the removed folders. A crash on the way leaves no checkpoint in part:
     a manifest goes before what it names. Nothing of a checkpoint that is kept is touched, and nothing
-    that is newer, where servers may be writing.
+    that is newer, where servers may be writing. Row files go once all that stay are known to need none.
     """
     if keep < 1:
         raise ConfigError(f"prune(keep={keep}): the newest checkpoint always stays. Use 1 or more.")
     kept = commits(storage)[-keep:]
     old = [step for step, _ in _folders(storage) if kept and step < kept[-1] and step not in kept]
     _remove(storage, old)
-    for step in kept:
-        _tidy(storage, step)
+    manifests = [_tidy(storage, step) for step in kept]
+    _tidy_rows(storage, manifests, lambda step: not kept or step > kept[-1])
     return old
 
 
@@ -98,10 +100,14 @@ def discard_unfinished(storage: Storage, keep: Container[int] = ()) -> list[int]
     """Removes all that was begun and not committed, and returns its steps.
 
     For the start of a run, while nobody writes: a step that comes again finds its folder empty.
-    keep: steps to leave alone since servers may be writing them, such as ``range(1200, sys.maxsize)``.
+    keep: steps to leave alone, since servers may be writing them, or have written row files that are still
+    to be named; such as ``range(1200, sys.maxsize)``.
     """
-    unfinished = [step for step, committed in _folders(storage) if not committed and step not in keep]
+    folders = _folders(storage)
+    unfinished = [step for step, committed in folders if not committed and step not in keep]
     _remove(storage, unfinished)
+    manifests = [_manifest_of(storage, step) for step, committed in folders if committed]
+    _tidy_rows(storage, manifests, keep.__contains__)
     return unfinished
 
 
@@ -132,18 +138,49 @@ def _remove(storage: Storage, steps: list[int]) -> None:
             storage.remove(folder_of(step))
 
 
-def _tidy(storage: Storage, step: int) -> None:
-    """Removes parts that a committed checkpoint does not name: of servers that were lost over it.
-
-    A damaged one is left as it is, for a person to look at.
-    """
+def _manifest_of(storage: Storage, step: int) -> Manifest | None:
+    """None if it is damaged. Raises CheckpointError if the storage cannot be asked."""
     with naming(folder_of(step)):
         try:
-            manifest = _read(storage, step)
+            return _read(storage, step)
         except (ValueError, CheckpointError):
+            return None
+
+
+def _tidy(storage: Storage, step: int) -> Manifest | None:
+    """Removes parts that a committed checkpoint does not name: of servers that were lost over it.
+
+    A damaged one is left as it is, for a person to look at. Returns its manifest, None if that is damaged.
+    """
+    manifest = _manifest_of(storage, step)
+    if manifest:
+        with naming(manifest.folder):
+            _keep_only(storage, manifest.folder, {part.file for part in manifest.parts})
+    return manifest
+
+
+def _tidy_rows(storage: Storage, manifests: Iterable[Manifest | None], spares: Callable[[int], bool]) -> None:
+    """Removes row files that no manifest names, but for steps that ``spares`` is true of.
+
+    None among the manifests is a damaged one, which may name any.
+    """
+    named: set[str] = set()
+    for manifest in manifests:
+        if manifest is None:
             return
-        named = {MANIFEST, *(part.file for part in manifest.parts)}
-        storage.sweep(folder_of(step))
-        for name in storage.list(folder_of(step)):
-            if is_part_name(name) and name not in named:
-                storage.remove(f"{folder_of(step)}/{name}")
+        named.update(manifest.files)
+    with naming(ROWS):
+        steps = [step for name in storage.list(ROWS) if (step := step_of(name)) is not None]
+        for folder in (rows_folder_of(step) for step in steps if not spares(step)):
+            if needed := {name.removeprefix(f"{folder}/") for name in named if name.startswith(f"{folder}/")}:
+                _keep_only(storage, folder, needed)
+            else:
+                storage.remove(folder)
+
+
+def _keep_only(storage: Storage, folder: str, needed: Container[str]) -> None:
+    """Removes all servers' files of a folder that are not needed, and what killed writers left."""
+    storage.sweep(folder)
+    for name in storage.list(folder):
+        if is_part_name(name) and name not in needed:
+            storage.remove(f"{folder}/{name}")

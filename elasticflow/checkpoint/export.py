@@ -14,6 +14,10 @@ line loads each; for the module that ``model()`` returned as ``"net"``, whose te
     Keras       net.set_weights([array for name, array in numpy.load("model.npz").items()
                                  if name.startswith("net.")])
     HDF5        weight = h5py.File("model.h5")["net.0.weight"][()]
+
+An embedding table named ``"words"`` is two arrays, ``words.ids`` (n,) and ``words.rows`` (n, dim):
+
+    NumPy       rows = dict(zip(arrays["words.ids"], arrays["words.rows"]))
 """
 
 from __future__ import annotations

@@ -7,25 +7,23 @@ It is written last. A folder without one is no checkpoint, only the start of one
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from elasticflow.checkpoint.chains import RowFile, TableSize, check_chains, joined, size_of
 from elasticflow.checkpoint.failures import naming
+from elasticflow.checkpoint.names import MANIFEST, VALUE, folder_of, is_part_name
+from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError
 from elasticflow.layout import Chunk, Entry, Layout, Rule
 
-FORMAT = 2
-ROOT = "checkpoints"
-MANIFEST = "manifest.json"
-VALUE = "value"
-"""The name of a chunk's own array, beside those of the optimizer's slots."""
+FORMAT = 3
+READABLE = (2, FORMAT)
+"""2 is of models without tables."""
 
-_FOLDER = re.compile(r"step-(\d{10,})")
-_PART = re.compile(r"[\w-][\w.-]*\.h5")
 _SHOWN_DIFFERENCES = 5
 
 
@@ -41,12 +39,15 @@ class Part(msgspec.Struct, frozen=True):
 
     chunks: by chunk number, each array by its name: ``value`` and those of the slots.
     frame: the SHA-256 of the other bytes, with which HDF5 surrounds the arrays.
+    rows: the chain of the server's buckets of all tables, oldest file first; files that it wrote and those
+    that it took over, of which it names its own buckets.
     """
 
     file: str
     num_bytes: int
     chunks: dict[int, dict[str, Saved]]
     frame: str = ""
+    rows: tuple[RowFile, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tick: the internal position, counted like steps but through evaluation too.
     work: what fixes the work to do, such as seed, batch_size, slices, epochs, num_records.
     quarantined: (row, first tick in which it was left out).
-    signature: of the layout of ``entries``.
+    signature: of the layout of ``entries``. tables: in the order of their entries.
     """
 
     format: int = FORMAT
@@ -69,12 +70,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: tuple[tuple[int, int], ...] = ()
     signature: str
     entries: tuple[Entry, ...]
+    tables: tuple[TableSpec, ...] = ()
     parts: tuple[Part, ...]
 
     @property
     def folder(self) -> str:
         """Where the checkpoint lies in its storage."""
         return folder_of(self.step)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Number of bytes of all files by their path, without the manifest's own."""
+        parts = {f"{self.folder}/{part.file}": part.num_bytes for part in self.parts}
+        return parts | {file.path: file.num_bytes for part in self.parts for file in part.rows}
 
     def layout(self) -> Layout:
         """The layout of the model that was saved."""
@@ -91,30 +99,29 @@ class _Sealed(msgspec.Struct):
     manifest: msgspec.Raw
 
 
-def folder_of(step: int) -> str:
-    """The folder of the checkpoint at ``step``, such as ``checkpoints/step-0000001200``."""
-    return f"{ROOT}/step-{step:010d}"
-
-
-def step_of(folder_name: str) -> int | None:
-    """The step that a folder's last name tells; None if it is not a checkpoint's."""
-    match = _FOLDER.fullmatch(folder_name)
-    return int(match[1]) if match else None
-
-
-def part_name(generation: int, server: str) -> str:
-    """The name of a server's file in the folder: no two servers, and no two lives of the row, share one."""
-    return f"generation-{generation}-{server}.h5"
-
-
-def is_part_name(name: str) -> bool:
-    """Whether a file of this name can be a part."""
-    return _PART.fullmatch(name) is not None
+def is_kept(layout: Layout, chunk: Chunk) -> bool:
+    """Whether a part holds this chunk. Cost and metrics are not kept; tables are in row files."""
+    return layout.groups[chunk.group].rule not in (Rule.REPORT, Rule.ROWS)
 
 
 def kept_chunks(layout: Layout) -> list[Chunk]:
-    """The chunks that a checkpoint holds: all but the cost and the metrics."""
-    return [chunk for chunk in layout.chunks if layout.groups[chunk.group].rule is not Rule.REPORT]
+    """The chunks that the parts of a checkpoint hold: all but the cost, the metrics, and those of tables."""
+    return [chunk for chunk in layout.chunks if is_kept(layout, chunk)]
+
+
+def chain_of(manifest: Manifest, chunk_numbers: Container[int]) -> tuple[RowFile, ...]:
+    """The chain of row files for a server that takes over these chunks, oldest first."""
+    return joined((part.rows for part in manifest.parts), chunk_numbers)
+
+
+def table_sizes(manifest: Manifest) -> dict[str, TableSize]:
+    """Of each table by its name."""
+    layout = manifest.layout()
+    numbers = {
+        entry.name: {chunk.number for chunk in layout.chunks if chunk.group == layout.places[entry.name][0]}
+        for entry in layout.tables
+    }
+    return {name: size_of(chain_of(manifest, mine)) for name, mine in numbers.items()}
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -136,8 +143,9 @@ def decode(data: bytes, step: int) -> Manifest:
         if found != sealed.sha256:
             raise ValueError(f"damaged: SHA-256 is {found}, not {sealed.sha256}")
         version = msgspec.json.decode(sealed.manifest, type=_Version).format
-        if version != FORMAT:
-            raise ValueError(f"format {version}, this ElasticFlow reads {FORMAT}. Use the one that wrote it")
+        if version not in READABLE:
+            known = " and ".join(map(str, READABLE))
+            raise ValueError(f"format {version}, this ElasticFlow reads {known}. Use the one that wrote it")
         manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
         if manifest.step != step:
             raise ValueError(f"the manifest is of step {manifest.step}, the folder of step {step}")
@@ -146,7 +154,7 @@ def decode(data: bytes, step: int) -> Manifest:
 
 
 def _check_complete(manifest: Manifest) -> None:
-    """Raises ValueError unless each chunk that must be kept is in exactly one, decently named file."""
+    """Raises ValueError unless each chunk that must be kept is in one, decently named file, or one chain."""
     layout = Layout(manifest.entries)
     if layout.signature != manifest.signature:
         raise ValueError(f"signature {manifest.signature}, but its entries make {layout.signature}")
@@ -160,6 +168,7 @@ def _check_complete(manifest: Manifest) -> None:
         odd = sorted(((wanted - found) + (found - wanted)).keys())
         raise ValueError(f"chunks {odd}: in no file, in several, or not to be kept. Each must be in one")
     _check_arrays(manifest, layout)
+    check_chains([part.rows for part in manifest.parts], layout, manifest.tables, manifest.step)
 
 
 def _check_arrays(manifest: Manifest, layout: Layout) -> None:
@@ -173,13 +182,15 @@ def _check_arrays(manifest: Manifest, layout: Layout) -> None:
                 raise ValueError(f"{part.file}: chunk {number} has {found}, its group {wanted}")
 
 
-def check_model(manifest: Manifest, layout: Layout) -> None:
+def check_model(manifest: Manifest, layout: Layout, tables: Iterable[TableSpec] = ()) -> None:
     """Raises CheckpointError, with the first differences, if the checkpoint is of another model.
 
-    Cost and metrics are not kept in it, and may differ.
+    tables: the model's, in the order of their entries; all that is set of them counts. Cost and metrics are
+    not kept in a checkpoint, and may differ.
     """
     differences = list(_differences(_kept(manifest.entries), _kept(layout.entries)))
-    if not differences and kept_chunks(manifest.layout()) != kept_chunks(layout):
+    differences += _table_differences(_by_name(manifest.layout(), manifest.tables), _by_name(layout, tables))
+    if not differences and _numbers(manifest.layout()) != _numbers(layout):
         differences = ["cost and metrics lie before other tensors"]
     if not differences:
         return
@@ -193,6 +204,14 @@ def check_model(manifest: Manifest, layout: Layout) -> None:
 
 def _kept(entries: Iterable[Entry]) -> dict[str, Entry]:
     return {entry.name: entry for entry in entries if entry.rule is not Rule.REPORT}
+
+
+def _numbers(layout: Layout) -> list[Chunk]:
+    return [chunk for chunk in layout.chunks if layout.groups[chunk.group].rule is not Rule.REPORT]
+
+
+def _by_name(layout: Layout, tables: Iterable[TableSpec]) -> dict[str, TableSpec]:
+    return {entry.name: spec for entry, spec in zip(layout.tables, tables, strict=True)}
 
 
 def _differences(saved: dict[str, Entry], model: dict[str, Entry]) -> Iterator[str]:
@@ -210,6 +229,17 @@ def _differences(saved: dict[str, Entry], model: dict[str, Entry]) -> Iterator[s
         yield f"the checkpoint has {moved[0]!r} where the model has {moved[1]!r}"
 
 
+def _table_differences(saved: dict[str, TableSpec], model: dict[str, TableSpec]) -> Iterator[str]:
+    """What else differs of tables that both have: their rows would go on otherwise than they began."""
+    for name in filter(model.__contains__, saved):
+        for setting in ("initializer", "optimizer", "min_count", "evict_after_steps"):
+            old, new = getattr(saved[name], setting), getattr(model[name], setting)
+            if old != new:
+                yield f"table {name!r} has {setting} {old} in the checkpoint, {new} in the model"
+
+
 def _describe(entry: Entry) -> str:
+    if entry.rule is Rule.ROWS:
+        return f"a table of {entry.shape[0] or 'any'} rows of {entry.shape[1]}"
     kind = "parameter" if entry.rule is Rule.UPDATE else f"buffer ({entry.rule.value})"
     return f"a {entry.dtype} {kind} of shape {entry.shape}"

@@ -1,21 +1,35 @@
-"""Reads checkpoints: chunk by chunk or tensor by tensor, and nothing whose hash is not the manifest's."""
+"""Reads checkpoints: by chunks, by rows, or by tensors, and nothing whose hash is not the manifest's."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from elasticflow.checkpoint.catalog import commits, load_manifest
+from elasticflow.checkpoint.chains import CANDIDATES, KEYS, OF_CANDIDATES, SEEN, RowFile, SavedRows, by_chunk
 from elasticflow.checkpoint.failures import naming, noting
-from elasticflow.checkpoint.manifest import VALUE, Manifest, Part, kept_chunks
-from elasticflow.checkpoint.parts import check_frame, read_array, sha256
+from elasticflow.checkpoint.hdf5 import bytes_of, check_frame, read_array, sha256
+from elasticflow.checkpoint.manifest import Manifest, Part, kept_chunks
+from elasticflow.checkpoint.names import VALUE
+from elasticflow.checkpoint.row_files import latest
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Array, Chunk, Entry, Rule
+from elasticflow.layout import Array, Chunk, Entry, Layout, Rule
+from elasticflow.rows import ids_of
 from elasticflow.storage import Storage
+
+
+class _File(NamedTuple):
+    """A part, or a row file: what must be known to read it. frame: None if it cannot be checked."""
+
+    path: str
+    num_bytes: int
+    chunks: Mapping[int, Mapping[str, SavedRows]]
+    frame: str | None
 
 
 class Reader:
@@ -29,8 +43,10 @@ class Reader:
         self.manifest = manifest
         self.layout = manifest.layout()
         self._storage = storage
-        self._parts = {number: part for part in manifest.parts for number in part.chunks}
-        self._files: dict[str, BinaryIO] = {}
+        parts = [_of_part(part, self.layout, manifest.folder) for part in manifest.parts]
+        self._parts = {number: part for part in parts for number in part.chunks}
+        self._chains = by_chunk(part.rows for part in manifest.parts)
+        self._open_files: dict[str, BinaryIO] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Reader:
@@ -41,7 +57,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes all files. What has been read is right, so a failure to close them is nobody's concern."""
-        self._files.clear()
+        self._open_files.clear()
         with suppress(OSError, RuntimeError):
             self._stack.close()
 
@@ -55,46 +71,73 @@ class Reader:
 
     def read_array(self, number: int, name: str) -> Array:
         """One array of a chunk."""
-        part = self._part(number)
-        file = self._open(part)
-        with naming(f"{self._path(part)}: chunk {number}, {name!r}"):
-            return read_array(file, part.chunks[number][name], self.layout, self.layout.chunks[number])
+        return self._read(self._part(number), number, name)
+
+    def read_rows(self, number: int) -> Iterator[dict[str, Array]]:
+        """A bucket's arrays by name, see ``RowFile``, of each file of its chain, oldest first."""
+        if number not in self._chains:
+            raise CheckpointError(f"{self.manifest.folder}: there are no rows of chunk {number}")
+        for row_file in self._chains[number]:
+            file = _of_rows(row_file)
+            yield {name: self._read(file, number, name) for name in file.chunks[number]}
 
     def problems(self, part: Part) -> list[str]:
-        """Everything that is wrong with a part. Reads it all."""
+        """Everything that is wrong with a server's files. Reads them all."""
         found: list[str] = []
-        with noting(found):
-            file = self._open(part)
-            for number, names in part.chunks.items():
-                for name in names:
-                    with noting(found):
-                        self.read_array(number, name)
-            with noting(found), naming(f"{self._path(part)}: the HDF5 around its arrays"):
-                check_frame(file, part, self.layout)
+        for file in (_of_part(part, self.layout, self.manifest.folder), *map(_of_rows, part.rows)):
+            with noting(found):
+                opened = self._open(file)
+                for number, names in file.chunks.items():
+                    for name in names:
+                        with noting(found):
+                            self._read(file, number, name)
+                with noting(found), naming(f"{file.path}: the HDF5 around its arrays"):
+                    if file.frame is not None:
+                        arrays = [array for named in file.chunks.values() for array in named.values()]
+                        extents = [(array.start, array.num_bytes) for array in arrays]
+                        check_frame(opened, file.num_bytes, file.frame, extents)
         return found
 
-    def _open(self, part: Part) -> BinaryIO:
-        """The open file of a part. Raises CheckpointError if it is missing, cut or unreadable."""
-        if part.file not in self._files:
-            path = self._path(part)
-            with naming(f"{path} ({_chunks_of(part)})"):
-                if (size := self._storage.size(path)) != part.num_bytes:
-                    raise ValueError(f"{size} bytes, expected {part.num_bytes}")
-                self._files[part.file] = self._stack.enter_context(self._storage.open(path))
-        return self._files[part.file]
+    def _read(self, file: _File, number: int, name: str) -> Array:
+        opened, array = self._open(file), file.chunks[number][name]
+        with naming(f"{file.path}: chunk {number}, {name!r}"):
+            if not 0 <= array.start <= file.num_bytes - array.num_bytes:
+                raise ValueError(f"at byte {array.start}, which is outside the file")
+            return read_array(opened, array.start, array.sha256, array.shape, array.dtype)
 
-    def _part(self, number: int) -> Part:
+    def _open(self, file: _File) -> BinaryIO:
+        """The open file. Raises CheckpointError if it is missing, cut or unreadable."""
+        if file.path not in self._open_files:
+            with naming(f"{file.path} ({_chunks_of(file)})"):
+                if (size := self._storage.size(file.path)) != file.num_bytes:
+                    raise ValueError(f"{size} bytes, expected {file.num_bytes}")
+                self._open_files[file.path] = self._stack.enter_context(self._storage.open(file.path))
+        return self._open_files[file.path]
+
+    def _part(self, number: int) -> _File:
         if number not in self._parts:
             raise CheckpointError(f"{self.manifest.folder}: there is no chunk {number}")
         return self._parts[number]
 
-    def _path(self, part: Part) -> str:
-        return f"{self.manifest.folder}/{part.file}"
+
+def _of_part(part: Part, layout: Layout, folder: str) -> _File:
+    chunks: dict[int, dict[str, SavedRows]] = {}
+    for number, named in part.chunks.items():
+        chunk = layout.chunks[number]
+        shape, dtype = (chunk.stop - chunk.start,), layout.groups[chunk.group].dtype
+        chunks[number] = {
+            name: SavedRows(saved.start, saved.sha256, shape, dtype) for name, saved in named.items()
+        }
+    return _File(f"{folder}/{part.file}", part.num_bytes, chunks, part.frame)
 
 
-def _chunks_of(part: Part) -> str:
+def _of_rows(file: RowFile) -> _File:
+    return _File(file.path, file.num_bytes, file.chunks, file.frame or None)
+
+
+def _chunks_of(file: _File) -> str:
     """Such as ``chunks 0, 1, 2`` or, of many, ``12 chunks from 0 to 11``."""
-    numbers = sorted(part.chunks)
+    numbers = sorted(file.chunks)
     if len(numbers) > 8:
         return f"{len(numbers)} chunks from {numbers[0]} to {numbers[-1]}"
     return f"chunks {', '.join(map(str, numbers)) or 'none'}"
@@ -110,12 +153,15 @@ class _Tensors:
             self._chunks.setdefault(chunk.group, []).append(chunk)
         self._last: dict[tuple[int, str], tuple[int, Array]] = {}
 
-    def slots(self, entry: Entry) -> list[str]:
-        """Names of the optimizer's slots for a tensor, sorted."""
+    def tensors(self, entry: Entry, slots: bool) -> Iterator[tuple[str, Array]]:
+        """A tensor and, if wanted, the optimizer's slots for it, sorted, as ``name#slot``."""
+        yield entry.name, self._tensor(entry, VALUE)
         group, _ = self._reader.layout.places[entry.name]
-        return sorted(set(self._reader.names(self._chunks[group][0].number)) - {VALUE})
+        names = set(self._reader.names(self._chunks[group][0].number)) - {VALUE}
+        for slot in sorted(names) if slots else ():
+            yield f"{entry.name}#{slot}", self._tensor(entry, slot)
 
-    def tensor(self, entry: Entry, name: str) -> Array:
+    def _tensor(self, entry: Entry, name: str) -> Array:
         """The value or a slot of a tensor, in its shape."""
         group, start = self._reader.layout.places[entry.name]
         pieces = list(self._pieces(group, name, start, start + entry.size))
@@ -135,31 +181,93 @@ class _Tensors:
         return self._last[group, name][1]
 
 
+class _Tables:
+    """Tables as they are after the checkpoint's step, whatever files they are in."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._specs = dict(zip(reader.layout.tables, reader.manifest.tables, strict=True))
+
+    def buckets(self, entry: Entry) -> Iterator[dict[str, Array]]:
+        """The arrays of each bucket by their names in ``tensors``; keys ascend from one to the next."""
+        group, _ = self._reader.layout.places[entry.name]
+        for chunk in self._reader.layout.chunks:
+            if chunk.group == group:
+                pieces = self._reader.read_rows(chunk.number)
+                arrays = latest(pieces, self._specs[entry].evict_after_steps, self._reader.manifest.step)
+                yield {
+                    f"{entry.name}.{_column(name)}": ids_of(array.view(np.uint64)) if name in (KEYS, CANDIDATES) else array
+                    for name, array in arrays.items()
+                }
+
+    def tensors(self, entry: Entry, slots: bool) -> Iterator[tuple[str, Array]]:
+        """Ids and rows; with slots all there is. Holds the whole table."""
+        columns: dict[str, list[Array]] = {}
+        for arrays in self.buckets(entry):
+            for name, array in arrays.items():
+                if slots or name in (f"{entry.name}.ids", f"{entry.name}.rows"):
+                    columns.setdefault(name, []).append(array)
+        for name in list(columns):
+            yield name, np.concatenate(columns.pop(name))
+
+    def lines(self, entry: Entry) -> Iterator[str]:
+        """See ``digest``. Holds one bucket."""
+        hashes: dict[str, Any] = {}
+        lengths: Counter[str] = Counter()
+        arrays: dict[str, Array] = {}
+        for arrays in self.buckets(entry):
+            for name, array in arrays.items():
+                hashes.setdefault(name, hashlib.sha256()).update(bytes_of(array))
+                lengths[name] += len(array)
+        for name, array in arrays.items():
+            yield _line(name, array.dtype, (lengths[name], *array.shape[1:]), hashes[name].hexdigest())
+
+
+def _column(name: str) -> str:
+    """What an array of row files is called where people see it."""
+    if name == SEEN or name in OF_CANDIDATES:
+        return name
+    return {KEYS: "ids", VALUE: "rows"}.get(name, f"rows#{name}")
+
+
 def tensors(storage: Storage, manifest: Manifest, slots: bool = False) -> Iterator[tuple[str, Array]]:
     """All parameters and buffers with their names, in the model's order; with slots as ``name#slot``.
 
-    Holds one tensor and a few chunks at a time. Raises CheckpointError at the first damage.
+    A table is ``name.ids`` (n,), int64, and ``name.rows`` (n, dim), in the order of the ids' keys; with
+    slots also ``name.rows#slot`` (n, dim), ``name.seen`` (n,), the step of each row's last update, and, if it
+    has a minimum count, ``name.candidates``, ids that are not rows yet, with ``name.counts`` and
+    ``name.candidates_seen``.
+    Holds one tensor or table and a few chunks at a time. Raises CheckpointError at the first damage.
     """
     with Reader(storage, manifest) as reader:
-        cut = _Tensors(reader)
+        cut, tables = _Tensors(reader), _Tables(reader)
         for entry in reader.layout.entries:
-            if entry.rule is not Rule.REPORT:
-                yield entry.name, cut.tensor(entry, VALUE)
-                for slot in cut.slots(entry) if slots else ():
-                    yield f"{entry.name}#{slot}", cut.tensor(entry, slot)
+            if entry.rule is Rule.ROWS:
+                yield from tables.tensors(entry, slots)
+            elif entry.rule is not Rule.REPORT:
+                yield from cut.tensors(entry, slots)
 
 
 def digest(storage: Storage, manifest: Manifest) -> str:
-    """SHA-256 (hex) of the model: of names, shapes, dtypes and bytes of parameters, buffers and slots.
+    """SHA-256 (hex) of the model: of names, shapes, dtypes and bytes of all that ``tensors`` has, with slots.
 
-    The same for the same model, however many servers wrote it. It is the hash of one line a
-    tensor, in sorted order: its name, dtype, shape and the SHA-256 of its bytes.
+    The same for the same model, however many servers wrote it, and in how many row files. It is the hash of
+    one line an array, in sorted order: its name, dtype, shape and the SHA-256 of its bytes.
     """
-    lines = (
-        f"{name!r} {array.dtype.name} {array.shape} {sha256(array)}\n"
-        for name, array in tensors(storage, manifest, slots=True)
-    )
+    lines: list[str] = []
+    with Reader(storage, manifest) as reader:
+        cut, tables = _Tensors(reader), _Tables(reader)
+        for entry in reader.layout.entries:
+            if entry.rule is Rule.ROWS:
+                lines += tables.lines(entry)
+            elif entry.rule is not Rule.REPORT:
+                for name, array in cut.tensors(entry, slots=True):
+                    lines.append(_line(name, array.dtype, array.shape, sha256(array)))
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _line(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], hashed: str) -> str:
+    return f"{name!r} {dtype.name} {shape} {hashed}\n"
 
 
 def verify(storage: Storage, step: int) -> list[str]:

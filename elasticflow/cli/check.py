@@ -42,7 +42,11 @@ def check(arguments: argparse.Namespace) -> int:
     slice_s = time.perf_counter() - since_s
     layout = Layout(spec.entries)
     for entry in layout.entries:
-        if entry.rule is not Rule.REPORT:
+        if entry.rule is Rule.ROWS:
+            rows = f"{entry.shape[0]:,}" if entry.shape[0] else "any number of"
+            size = f"{entry.num_bytes:,} bytes each"
+            print(f"{entry.name}  table  {rows} rows of {entry.shape[1]}  {entry.dtype}  {size}")
+        elif entry.rule is not Rule.REPORT:
             kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
             print(f"{entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
     settings = ", ".join(f"{name} {value}" for name, value in spec.optimizer.settings().items())

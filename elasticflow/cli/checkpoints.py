@@ -42,8 +42,8 @@ def list_(arguments: argparse.Namespace) -> int:
     storage = _storage(arguments.dir)
     for step in checkpoint.commits(storage):
         manifest = checkpoint.load_manifest(storage, step)
-        size = sum(part.num_bytes for part in manifest.parts)
-        files = f"{len(manifest.parts)} file" + "s" * (len(manifest.parts) > 1)
+        size, count = sum(manifest.files.values()), len(manifest.files)
+        files = f"{count} file" + "s" * (count > 1)
         print(f"step {step}  epoch {manifest.epoch}  {files}  {size:,} bytes  {manifest.folder}")
     return 0
 
@@ -57,12 +57,22 @@ def show(arguments: argparse.Namespace) -> int:
     print("fingerprint: " + ", ".join(f"{key} {value}" for key, value in manifest.fingerprint.items()))
     if manifest.quarantined:
         print(f"quarantined rows: {', '.join(str(row) for row, _ in manifest.quarantined)}")
+    tables = checkpoint.table_sizes(manifest)
     for entry in manifest.entries:
-        if entry.rule is not Rule.REPORT:
+        if entry.rule is Rule.ROWS:
+            size = tables[entry.name]
+            count = f"{'' if size.is_exact else 'at most '}{size.most_rows:,} rows"
+            print(
+                f"  {entry.name}  table  {count} of {entry.shape[1]}  {entry.dtype}  {size.num_bytes:,} bytes"
+            )
+        elif entry.rule is not Rule.REPORT:
             kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
             print(f"  {entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
     for part in manifest.parts:
         print(f"  {part.file}  {len(part.chunks)} chunks  {part.num_bytes:,} bytes")
+    for file in checkpoint.chain_of(manifest, range(len(manifest.layout().chunks))):
+        kind = "whole" if file.whole else "delta"
+        print(f"  {file.path}  {kind}  {len(file.chunks)} buckets  {file.num_bytes:,} bytes")
     return 0
 
 
