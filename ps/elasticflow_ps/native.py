@@ -153,7 +153,8 @@ ENTRY_BYTES = 16
 
 _P, _N, _STEP, _REAL = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_float
 _INDEX = ctypes.POINTER(RowIndex)
-_MOVED = (_P, _N, _N, _N, _P, _N, ctypes.c_char_p)
+_PACKED = ctypes.c_char_p
+_MOVED = struct.Struct(f"PNNNPN{1 + MAX_SLOTS}P")
 _NEW = (_P, _N, _N, ctypes.c_uint64, _REAL, _REAL, _P)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fit_index": (ctypes.c_int, (_INDEX, _P, _N)),
@@ -163,8 +164,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "list_rows": (_N, (_INDEX, _STEP, _P, _P, _P)),
     "rebuild_index": (None, (_INDEX, _STEP, _INDEX)),
     "close_gaps": (None, (_INDEX, _P, _N, _P)),
-    "gather_rows": (None, _MOVED),
-    "scatter_rows": (None, _MOVED),
+    "gather_rows": (None, (_PACKED,)),
+    "scatter_rows": (None, (_PACKED,)),
+    "update_rows": (None, (_PACKED, _P, _P, _N, _P, _PACKED)),
     "merge_rows": (_N, (_P, _P, _N, _P, _P, _N, _N, _P, _P)),
     "uniform_rows": (None, _NEW),
     "normal_rows": (None, _NEW),
@@ -173,8 +175,11 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 _in_c: Any = _lib
 rows_available = _lib is not None and hasattr(_lib, "index_bytes")
 """Whether what follows is done in C. The index is there only if it is."""
+_row_rules: dict[str, int | None] = {}
 if rows_available:
-    assert _in_c.index_bytes() == ctypes.sizeof(RowIndex)
+    assert _in_c.index_bytes() == ctypes.sizeof(RowIndex) and _in_c.row_update_bytes() == _UPDATE.size
+    for _rule in RULES:
+        _row_rules[_rule] = ctypes.cast(_rules[_rule, np.dtype(np.float32)], _P).value
     for _name, (_result, _arguments) in _SIGNATURES.items():
         _function = getattr(_in_c, _name)
         _function.restype, _function.argtypes = _result, _arguments
@@ -224,16 +229,21 @@ def close_gaps(index: RowIndex, rows: Values) -> None:
     _in_c.close_gaps(index, _address(rows), rows[0].nbytes, _address(taken))
 
 
+def _rows(rows: Values, places: Places, parts: Sequence[Values]) -> bytes:
+    """``Rows`` in C, see there."""
+    _, pieces, dim = rows.shape
+    none = (0,) * (1 + MAX_SLOTS - len(parts))
+    sizes = 4 * pieces * dim, 4 * dim, len(parts), _address(places), len(places)
+    return _MOVED.pack(_address(rows), *sizes, *map(_address, parts), *none)
+
+
 def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
     """Writes ``rows[places, i]`` to ``parts[i]``, but for places that are negative.
 
     rows: (n, pieces, dim). places: (k,). parts: (k, dim) each, of the first pieces or all.
     """
     if rows_available and takes(rows, *parts):
-        addresses = struct.pack(f"{len(parts)}P", *map(_address, parts))
-        _, pieces, dim = rows.shape
-        shape = (4 * pieces * dim, 4 * dim, len(parts))
-        _in_c.gather_rows(_address(rows), *shape, _address(places), len(places), addresses)
+        _in_c.gather_rows(_rows(rows, places, parts))
         return
     known = places >= 0
     for number, part in enumerate(parts):
@@ -243,14 +253,37 @@ def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
 def scatter(rows: Values, places: Places, parts: Sequence[Values]) -> None:
     """Writes ``parts[i]`` to ``rows[places, i]``: the reverse of ``gather``."""
     if rows_available and takes(rows, *parts):
-        addresses = struct.pack(f"{len(parts)}P", *map(_address, parts))
-        _, pieces, dim = rows.shape
-        shape = (4 * pieces * dim, 4 * dim, len(parts))
-        _in_c.scatter_rows(_address(rows), *shape, _address(places), len(places), addresses)
+        _in_c.scatter_rows(_rows(rows, places, parts))
         return
     known = places >= 0
     for number, part in enumerate(parts):
         rows[places[known], number] = part[known]
+
+
+def update_rows(
+    rule: str,
+    rows: Values,
+    places: Places,
+    grads: Values,
+    before: Values,
+    blocks: Values,
+    numbers: Sequence[float],
+) -> None:
+    """``update`` of ``rows[places]``, (n, 1 + slots, dim), where they are. Only if ``rows_available``.
+
+    before: (k, dim), of what the values were. blocks: (1 + slots, some, dim), to work in.
+    """
+    pieces = rows.shape[1]
+    parts = [before] + [blocks[0]] * (pieces - 1)
+    in_c = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
+    _in_c.update_rows(
+        _rows(rows, places, parts),
+        _address(grads),
+        _address(blocks),
+        blocks.shape[1],
+        _row_rules[rule],
+        in_c,
+    )
 
 
 def merge(left: Rows, right: Rows) -> Rows:

@@ -86,9 +86,7 @@ class Kernel(ABC):
         """
         assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
         before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
-        factor = -grad_scale if self.maximize else grad_scale
-        shrink = 1 - lr * self.decoupled_decay
-        numbers = (factor, self.coupled_decay, shrink, *self.constants(lr, update))
+        numbers = self.numbers(lr, update, grad_scale)
         if native.takes(params, grad, out, *before, *after):
             native.update(self.rule, params, grad, out, before, after, numbers)
         else:
@@ -105,7 +103,7 @@ class Kernel(ABC):
     ) -> None:
         """``apply`` where C cannot, and what its bits have to be.
 
-        numbers: factor on the gradient, coupled decay, factor on the parameters, and the ``constants``.
+        numbers: see ``numbers``.
         """
         length = BLOCK_BYTES // params.itemsize
         spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
@@ -126,6 +124,12 @@ class Kernel(ABC):
                 if shrink != 1:  # the gradient, which may lie in s, has been used
                     p = np.multiply(p, shrink, out=s)
                 np.subtract(p, o, out=o)
+
+    def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
+        """Factor on the gradient, coupled decay, factor on the parameters, and the ``constants``."""
+        factor = -grad_scale if self.maximize else grad_scale
+        shrink = 1 - lr * self.decoupled_decay
+        return factor, self.coupled_decay, shrink, *self.constants(lr, update)
 
     @abstractmethod
     def constants(self, lr: float, update: int) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ Bits: those of NumPy in row_index.py, table.py and elasticflow/rows.py. Compiled
 
 enum {
     LINE_BYTES = 64,
+    MAX_PIECES = 4,    /* of a row: its value and its slots */
     BUCKET_SHIFT = 58, /* a key's bits below those of its bucket */
     AHEAD = 24,        /* so many keys ahead memory is asked for */
     AHEAD_LINES = 8,   /* and so much of a row: the processor sees by itself how a longer one goes on */
@@ -216,7 +217,19 @@ void close_gaps(Index *index, char *rows, size_t row_bytes, uint8_t *taken)
 
 /* --- rows --------------------------------------------------------------------------------------- */
 
-INLINE void copy_row(char *to, const char *from, size_t num_bytes)
+/* Rows at some places of a table. Each has several pieces, one after the other; ``parts`` are as many arrays of
+pieces, or fewer. A row at a negative place is left out. */
+typedef struct {
+    char *table;
+    size_t row_bytes, piece_bytes, pieces;
+    const int64_t *places;
+    size_t n;
+    char *parts[MAX_PIECES];
+} Rows;
+
+enum Way { GATHER, SCATTER, SCATTER_NEAR /* in the cache already */ };
+
+INLINE void copy_piece(char *to, const char *from, size_t num_bytes)
 {
     for (; num_bytes >= LINE_BYTES; num_bytes -= LINE_BYTES, to += LINE_BYTES, from += LINE_BYTES)
         memcpy(to, from, LINE_BYTES); /* no call: most rows are short */
@@ -224,38 +237,67 @@ INLINE void copy_row(char *to, const char *from, size_t num_bytes)
         memcpy(to, from, num_bytes);
 }
 
-INLINE void ask_for_row(const char *row, size_t num_bytes)
+INLINE void ask_for_row(const Rows *rows, size_t i)
 {
-    for (size_t at = 0; at < num_bytes && at < AHEAD_LINES * LINE_BYTES; at += LINE_BYTES)
-        __builtin_prefetch(row + at);
+    const size_t all = rows->pieces * rows->piece_bytes, most = AHEAD_LINES * LINE_BYTES;
+    if (i < rows->n && rows->places[i] >= 0)
+        for (size_t at = 0; at < (all < most ? all : most); at += LINE_BYTES)
+            __builtin_prefetch(rows->table + (size_t)rows->places[i] * rows->row_bytes + at);
 }
 
-/* Rows of several pieces of ``dim`` numbers each, one after the other. parts: for each piece an array of such
-pieces, (n, dim). A row of a negative number is left out. */
-ANY_WIDTH void gather_rows(const char *rows, size_t row_bytes, size_t piece_bytes, size_t pieces,
-                           const int64_t *places, size_t n, char *const *parts)
+/* Copies rows start..stop to parts, or from them. */
+INLINE void move_rows(const Rows *rows, size_t start, size_t stop, char *const *parts, enum Way way)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (i + AHEAD < n && places[i + AHEAD] >= 0)
-            ask_for_row(rows + (size_t)places[i + AHEAD] * row_bytes, pieces * piece_bytes);
-        if (places[i] >= 0)
-            for (size_t piece = 0; piece < pieces; piece++)
-                copy_row(parts[piece] + i * piece_bytes,
-                         rows + (size_t)places[i] * row_bytes + piece * piece_bytes, piece_bytes);
+    for (size_t i = start; i < stop; i++) {
+        if (way != SCATTER_NEAR)
+            ask_for_row(rows, i + AHEAD);
+        if (rows->places[i] < 0)
+            continue;
+        for (size_t piece = 0; piece < rows->pieces; piece++) {
+            const size_t at = piece * rows->piece_bytes;
+            char *row = rows->table + (size_t)rows->places[i] * rows->row_bytes + at;
+            char *part = parts[piece] + (i - start) * rows->piece_bytes;
+            copy_piece(way == GATHER ? part : row, way == GATHER ? row : part, rows->piece_bytes);
+        }
     }
 }
 
-/* The reverse. */
-ANY_WIDTH void scatter_rows(char *rows, size_t row_bytes, size_t piece_bytes, size_t pieces,
-                            const int64_t *places, size_t n, const char *const *parts)
+ANY_WIDTH void gather_rows(const Rows *rows) { move_rows(rows, 0, rows->n, rows->parts, GATHER); }
+ANY_WIDTH void scatter_rows(const Rows *rows) { move_rows(rows, 0, rows->n, rows->parts, SCATTER); }
+
+/* What an update in native.c takes, of float32. */
+typedef struct {
+    const char *params, *grad;
+    char *out;
+    const char *before[MAX_PIECES - 1];
+    char *after[MAX_PIECES - 1];
+    double numbers[8];
+} Update;
+typedef void Rule(const Update *update, size_t n);
+
+/* For native.py. */
+size_t row_update_bytes(void) { return sizeof(Update); }
+
+/* Updates rows where they are, so few at a time that they stay in the nearest cache. parts[0]: memory for all
+values as they were. blocks: for ``length`` values, and as many of each slot. */
+ANY_WIDTH void update_rows(const Rows *rows, const char *grads, char *blocks, size_t length, Rule *rule,
+                           const double *numbers)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (i + AHEAD < n && places[i + AHEAD] >= 0)
-            ask_for_row(rows + (size_t)places[i + AHEAD] * row_bytes, pieces * piece_bytes);
-        if (places[i] >= 0)
-            for (size_t piece = 0; piece < pieces; piece++)
-                copy_row(rows + (size_t)places[i] * row_bytes + piece * piece_bytes,
-                         parts[piece] + i * piece_bytes, piece_bytes);
+    char *old[MAX_PIECES], *next[MAX_PIECES];
+    Update update = {.out = blocks};
+    memcpy(update.numbers, numbers, sizeof update.numbers);
+    for (size_t piece = 0; piece < rows->pieces; piece++) {
+        old[piece] = next[piece] = blocks + piece * length * rows->piece_bytes;
+        if (piece > 0)
+            update.before[piece - 1] = update.after[piece - 1] = next[piece];
+    }
+    for (size_t start = 0; start < rows->n; start += length) {
+        const size_t stop = start + length < rows->n ? start + length : rows->n;
+        update.params = old[0] = rows->parts[0] + start * rows->piece_bytes;
+        update.grad = grads + start * rows->piece_bytes;
+        move_rows(rows, start, stop, old, GATHER);
+        rule(&update, (stop - start) * rows->piece_bytes / sizeof(float));
+        move_rows(rows, start, stop, next, SCATTER_NEAR);
     }
 }
 
@@ -272,7 +314,7 @@ ANY_WIDTH size_t merge_rows(const Key *left_keys, const Real *left, size_t num_l
         if (from_left && from_right)
             EACH(i, dim) values[i] = one[i] + other[i];
         else
-            copy_row((char *)values, (const char *)(from_left ? one : other), dim * sizeof(float));
+            copy_piece((char *)values, (const char *)(from_left ? one : other), dim * sizeof(float));
         l += from_left, r += from_right;
     }
     return n;

@@ -9,7 +9,7 @@ step when it was last seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from elasticflow_ps.native import Places
 from elasticflow_ps.optimizers import Kernel, squared_norm
 from elasticflow_ps.row_index import new_index
 
-BLOCK_BYTES = 64 << 10
+BLOCK_BYTES = 8 << 10
 """Of values that are updated at a time: what one pass over them leaves behind is in cache for the next."""
 MIN_ROWS_BYTES = 64 << 10
 
@@ -151,22 +151,27 @@ class Table:
     def _update(self, places: Places, grads: Values, lr: float, update: int, scale: float) -> None:
         if len(self._before) < len(places):
             self._before = np.empty((len(places) * 3 // 2, self._dim), np.float32)
-        for block in _blocks(len(places), self._blocks.shape[1]):
-            old, part = self._before[block], places[block]
-            new, *slots = self._blocks[:, : len(part)]
-            native.gather(self._rows, part, [old, *slots])
-            flat = {name: slot.reshape(-1) for name, slot in zip(self._kernel.slots, slots, strict=True)}
-            self._kernel.apply(
-                old.reshape(-1),
-                grads[block].reshape(-1),
-                flat,
-                new.reshape(-1),
-                flat,
-                lr=lr,
-                update=update,
-                grad_scale=scale,
-            )
-            native.scatter(self._rows, part, [new, *slots])
+        before, grads = self._before[: len(places)], np.ascontiguousarray(grads)
+        kernel = self._kernel
+        if native.rows_available:
+            numbers = kernel.numbers(lr, update, scale)
+            native.update_rows(kernel.rule, self._rows, places, grads, before, self._blocks, numbers)
+            return
+        new = np.empty_like(before)
+        slots = [np.empty_like(before) for _ in kernel.slots]
+        native.gather(self._rows, places, [before, *slots])
+        flat = {name: slot.reshape(-1) for name, slot in zip(kernel.slots, slots, strict=True)}
+        kernel.apply(
+            before.reshape(-1),
+            grads.reshape(-1),
+            flat,
+            new.reshape(-1),
+            flat,
+            lr=lr,
+            update=update,
+            grad_scale=scale,
+        )
+        native.scatter(self._rows, places, [new, *slots])
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -201,9 +206,9 @@ class Table:
     def changed(self, since_step: int, step: int) -> list[dict[str, Array]]:
         """By bucket, copies of all that has been updated after ``since_step``, as it is after ``step``.
 
-        since_step: 0 for all. keys: (k,), ascending. value, and the slots by name: (k, dim). seen: (k,), the
-        steps of their last updates. With a min_count also candidates (c,), ascending, counts (c,) of the steps
-        that had a gradient for each, and candidates_seen (c,). What no later step could read is left out.
+        since_step: 0 for all. keys: (k,), ascending. value, and the slots by name: (k, dim). seen: (k,), steps
+        of their last updates. With a min_count also candidates: (c,), ascending, counts: (c,), of the steps with
+        a gradient for each, and candidates_seen: (c,). What no later step could read is left out.
         """
         oldest = max(since_step + 1, self._oldest(step + 1))
         keys, places, seen = self._index.listed(oldest)
@@ -228,7 +233,7 @@ class Table:
         return "value", *self._kernel.slots
 
     def restore(self, bucket: int, arrays: dict[str, Array]) -> None:
-        """Takes what ``changed`` gave for a bucket. To be called in the order of writing: the last one wins."""
+        """Takes what ``changed`` gave for a bucket. In the order of writing: what comes later replaces."""
         keys = _of(arrays["keys"], np.uint64)
         self._check(keys)
         self._make_room(len(keys))
@@ -248,10 +253,6 @@ class Table:
 
 def _of(array: Array, dtype: type[Number]) -> npt.NDArray[Number]:
     return np.ascontiguousarray(array).astype(dtype, copy=False)
-
-
-def _blocks(size: int, length: int) -> Iterator[slice]:
-    return (slice(start, min(start + length, size)) for start in range(0, size, length))
 
 
 def _among(known: Keys, keys: Keys) -> Places:
