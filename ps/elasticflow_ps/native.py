@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from elasticflow.embedding import Constant, Initializer, Uniform
 from elasticflow.layout import Array
+from elasticflow.rows import Keys, Rows, Values
+from elasticflow.rows import first_values as first_values_with_numpy
 
 RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
@@ -124,3 +127,187 @@ def update(
 def add_squares(grad: Array, sums: npt.NDArray[np.float64]) -> None:
     """Adds the square of element i to ``sums[i % len(sums)]``, in the order of i."""
     _add_squares[grad.dtype](_address(grad), grad.size, _address(sums), sums.size)
+
+
+# --- rows of embedding tables: rows.c -------------------------------------------------------------
+
+Places = npt.NDArray[np.int64]
+Seen = npt.NDArray[np.uint32]
+
+
+class RowIndex(ctypes.Structure):
+    """``Index`` in C, see there."""
+
+    _fields_ = [("entries", ctypes.c_void_p)] + [
+        (name, ctypes.c_uint64) for name in ("low", "buckets", "per_bucket", "used", "rows")
+    ]
+    low: int
+    buckets: int
+    per_bucket: int
+    used: int
+    rows: int
+
+
+ENTRY_BYTES = 16
+"""Of an entry of the index."""
+
+_P, _N, _STEP, _REAL = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_float
+_INDEX = ctypes.POINTER(RowIndex)
+_PACKED = ctypes.c_char_p
+_MOVED = struct.Struct(f"PNNNPN{1 + MAX_SLOTS}P")
+_NEW = (_P, _N, _N, ctypes.c_uint64, _REAL, _REAL, _P)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "fit_index": (ctypes.c_int, (_INDEX, _P, _N)),
+    "find_rows": (_N, (_INDEX, _P, _N, _STEP, _P)),
+    "admit_rows": (_N, (_INDEX, _P, _N, _STEP, _STEP, ctypes.c_int32, _P, _P)),
+    "put_rows": (None, (_INDEX, _P, _N, _P, _P, _P)),
+    "list_rows": (_N, (_INDEX, _STEP, _P, _P, _P)),
+    "rebuild_index": (None, (_INDEX, _STEP, _INDEX)),
+    "close_gaps": (None, (_INDEX, _P, _N, _P)),
+    "gather_rows": (None, (_PACKED,)),
+    "scatter_rows": (None, (_PACKED,)),
+    "update_rows": (None, (_PACKED, _P, _P, _N, _P, _PACKED)),
+    "merge_rows": (_N, (_P, _P, _N, _P, _P, _N, _N, _P, _P)),
+    "uniform_rows": (None, _NEW),
+    "normal_rows": (None, _NEW),
+}
+
+_in_c: Any = _lib
+rows_available = _lib is not None and hasattr(_lib, "index_bytes")
+"""Whether what follows is done in C. The index is there only if it is."""
+_row_rules: dict[str, int | None] = {}
+if rows_available:
+    assert _in_c.index_bytes() == ctypes.sizeof(RowIndex) and _in_c.row_update_bytes() == _UPDATE.size
+    for _rule in RULES:
+        _row_rules[_rule] = ctypes.cast(_rules[_rule, np.dtype(np.float32)], _P).value
+    for _name, (_result, _arguments) in _SIGNATURES.items():
+        _function = getattr(_in_c, _name)
+        _function.restype, _function.argtypes = _result, _arguments
+
+
+def fit_index(index: RowIndex, keys: Keys) -> bool:
+    """Whether keys are ascending, each once, all of this index's buckets: only such may be given to it."""
+    return bool(_in_c.fit_index(index, _address(keys), len(keys)))
+
+
+def find_rows(index: RowIndex, keys: Keys, oldest: int, places: Places) -> int:
+    """Writes the numbers of the rows seen from step ``oldest`` on, -1 for other keys; returns how many."""
+    return int(_in_c.find_rows(index, _address(keys), len(keys), oldest, _address(places)))
+
+
+def admit_rows(
+    index: RowIndex, keys: Keys, step: int, oldest: int, min_count: int, places: Places, fresh: Places
+) -> int:
+    """Counts a step for each key; writes the numbers of their rows, -1 for candidates, and which are new.
+
+    Returns how many are. Without bounds, as the next one: see that there is room.
+    """
+    at, count = _address(keys), len(keys)
+    number = _in_c.admit_rows(index, at, count, step, oldest, min_count, _address(places), _address(fresh))
+    return int(number)
+
+
+def put_rows(index: RowIndex, keys: Keys, seen: Seen, counts: Seen | None, places: Places) -> None:
+    """Makes keys those of rows, whose numbers it writes, or of candidates."""
+    at = None if counts is None else _address(counts)
+    _in_c.put_rows(index, _address(keys), len(keys), _address(seen), at, _address(places))
+
+
+def list_rows(index: RowIndex, oldest: int, keys: Keys, places: Places, seen: Seen) -> int:
+    """Writes all that was seen from step ``oldest`` on; returns how many these are."""
+    return int(_in_c.list_rows(index, oldest, _address(keys), _address(places), _address(seen)))
+
+
+def rebuild_index(index: RowIndex, oldest: int, to: RowIndex) -> None:
+    """Moves all that was seen from step ``oldest`` on to another index, or closer together in the same."""
+    _in_c.rebuild_index(index, oldest, to)
+
+
+def close_gaps(index: RowIndex, rows: Values) -> None:
+    """Moves rows to numbers that no key has any more, so that numbers are below the number of rows."""
+    taken = np.zeros(index.rows, np.bool_)
+    _in_c.close_gaps(index, _address(rows), rows[0].nbytes, _address(taken))
+
+
+def _rows(rows: Values, places: Places, parts: Sequence[Values]) -> bytes:
+    """``Rows`` in C, see there."""
+    _, pieces, dim = rows.shape
+    none = (0,) * (1 + MAX_SLOTS - len(parts))
+    sizes = 4 * pieces * dim, 4 * dim, len(parts), _address(places), len(places)
+    return _MOVED.pack(_address(rows), *sizes, *map(_address, parts), *none)
+
+
+def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
+    """Writes ``rows[places, i]`` to ``parts[i]``, but for places that are negative.
+
+    rows: (n, pieces, dim). places: (k,). parts: (k, dim) each, of the first pieces or all.
+    """
+    if rows_available and takes(rows, *parts):
+        _in_c.gather_rows(_rows(rows, places, parts))
+        return
+    known = places >= 0
+    for number, part in enumerate(parts):
+        part[known] = rows[places[known], number]
+
+
+def scatter(rows: Values, places: Places, parts: Sequence[Values]) -> None:
+    """Writes ``parts[i]`` to ``rows[places, i]``: the reverse of ``gather``."""
+    if rows_available and takes(rows, *parts):
+        _in_c.scatter_rows(_rows(rows, places, parts))
+        return
+    known = places >= 0
+    for number, part in enumerate(parts):
+        rows[places[known], number] = part[known]
+
+
+def update_rows(
+    rule: str,
+    rows: Values,
+    places: Places,
+    grads: Values,
+    before: Values,
+    blocks: Values,
+    numbers: Sequence[float],
+) -> None:
+    """``update`` of ``rows[places]``, (n, 1 + slots, dim), where they are. Only if ``rows_available``.
+
+    before: (k, dim), of what the values were. blocks: (1 + slots, some, dim), to work in.
+    """
+    pieces = rows.shape[1]
+    parts = [before] + [blocks[0]] * (pieces - 1)
+    in_c = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
+    _in_c.update_rows(
+        _rows(rows, places, parts),
+        _address(grads),
+        _address(blocks),
+        blocks.shape[1],
+        _row_rules[rule],
+        in_c,
+    )
+
+
+def merge(left: Rows, right: Rows) -> Rows:
+    """``left.plus(right)``."""
+    if not (rows_available and len(left.keys) and len(right.keys)):
+        return left.plus(right)
+    most, dim = len(left.keys) + len(right.keys), left.values.shape[1]
+    keys, values = np.empty(most, np.uint64), np.empty((most, dim), np.float32)
+    mine = _address(left.keys), _address(left.values), len(left.keys)
+    others = _address(right.keys), _address(right.values), len(right.keys)
+    number = _in_c.merge_rows(*mine, *others, dim, _address(keys), _address(values))
+    return Rows(keys[:number], values[:number])
+
+
+def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> Values:
+    """``elasticflow.rows.first_values``."""
+    if not rows_available or isinstance(initializer, Constant):
+        return first_values_with_numpy(initializer, seed, keys, dim)
+    values = np.empty((len(keys), dim), np.float32)
+    if isinstance(initializer, Uniform):
+        low = np.float32(initializer.low)
+        fill, numbers = _in_c.uniform_rows, (low, np.float32(initializer.high) - low)
+    else:
+        scale = np.float32(2.0**-21 * initializer.std)
+        fill, numbers = _in_c.normal_rows, (np.float32(initializer.mean), scale)
+    fill(_address(keys), len(keys), dim, seed, *map(float, numbers), _address(values))
+    return values
