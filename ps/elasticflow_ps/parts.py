@@ -61,7 +61,7 @@ class Parts:
     ) -> None:
         """Writes a snapshot to ``folder``, then releases it. copy_s: seconds that taking it took.
 
-        rows: what is to be written of the tables. The store that was taken the snapshot of then has the chain.
+        rows: what is to be written of the tables. The snapshot's store then knows the chain.
         """
         generation, took_s = self._generation, 0.0
 

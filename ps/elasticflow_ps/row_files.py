@@ -17,7 +17,7 @@ from elasticflow_ps.tables import changed
 
 
 class Changes(NamedTuple):
-    """What the row file of ``step`` is to hold, copied. before: the files that it continues; none: it is whole."""
+    """What the row file of ``step`` is to hold. before: the files that it continues; none: it is whole."""
 
     step: int
     chunks: list[tuple[Chunk, Mapping[str, Array]]]

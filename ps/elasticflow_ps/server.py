@@ -83,8 +83,8 @@ from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.optimizers import Kernel, kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
-from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
 from elasticflow_ps.row_files import changes
+from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
 from elasticflow_ps.snapshots import Copy, Row
 from elasticflow_ps.sources import Fetching, Loading
 from elasticflow_ps.store import Snapshot, Store

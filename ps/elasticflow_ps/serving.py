@@ -148,14 +148,17 @@ class Serving:
 
     def _read(self, worker: str, message: Read, frames: list[memoryview]) -> None:
         """Rows of a version that may be the one before: they do not wait for anything."""
-        table = self._store.tables.get(message.parcel)
-        if table is None or len(frames) != 1 or not 0 <= message.version <= table.version:
-            raise ProtocolError(f"there are no rows of version {message.version}, parcel {message.parcel}")
-        keys = parse_keys(self._parcels[message.parcel], frames[0])
+        parcel = self._parcel(message.parcel)
+        table = self._store.tables.get(parcel.number)
+        if parcel.table is None or table is None or len(frames) != 1:
+            raise ProtocolError(f"there are no rows in parcel {message.parcel}")
+        if not 0 <= message.version <= table.version:
+            raise ProtocolError(f"there are no rows of version {message.version} yet")
+        keys = parse_keys(parcel, frames[0])
         if message.version < table.version - 1:
             self._ways.answer(worker, RowsRead(number=message.number, gone=True))
             return
-        values = np.empty((len(keys), table.dim), np.float32)
+        values = np.empty((len(keys), self._specs[parcel.table].dim), np.float32)
         table.read(keys, message.version, self._schedule.steps_before(message.version) + 1, values)
         self._ways.answer(worker, RowsRead(number=message.number), [values])
 
@@ -165,7 +168,7 @@ class Serving:
             raise ProtocolError(f"there is no tick {push.tick}")
         kind = self._schedule.at(push.tick).kind
         if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
-            return parse_rows(parcel, self._store.tables[parcel.number].dim, frames)
+            return parse_rows(parcel, self._specs[parcel.table].dim, frames)
         spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
         value = parse(spans, frames)
         if push.lent >= 0:

@@ -69,6 +69,6 @@ def parse_rows(parcel: Parcel, dim: int, frames: Sequence[memoryview]) -> Rows:
 def changed(
     tables: Tables, parcels: Sequence[Parcel], since_step: int, step: int
 ) -> Iterator[tuple[Chunk, Mapping[str, Array]]]:
-    """Copies of the rows that were updated after a step, by bucket; of all, after step 0. step: the present one."""
+    """By bucket, copies of the rows that were updated after a step, of all after step 0. step: the present."""
     for number, table in tables.items():
         yield from zip(parcels[number].chunks, table.changed(since_step, step), strict=True)
