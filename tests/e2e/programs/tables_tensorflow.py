@@ -1,4 +1,4 @@
-"""``tables_torch.py`` in TensorFlow, with two of its tables."""
+"""``tables_torch.py`` in TensorFlow."""
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ def model():
     return {
         "words": ef.Embedding(None, 8, initializer=ef.Normal(std=0.1), evict_after_steps=12),
         "users": ef.Embedding(USERS, 8),
+        "places": ef.Embedding(None, 8, optimizer=ef.Ftrl(lr=0.1)),
         "net": net,
         "optimizer": ef.Adagrad(lr=0.05),
     }
@@ -22,8 +23,9 @@ def learning_rate(step, epoch):
     return 0.05
 
 
-def forward(words, user, y, params):
-    rows = [params["words"](words, combine="mean", padding=PADDING), params["users"](user)]
+def forward(words, user, place, y, params):
+    bags = params["words"](words, combine="mean", padding=PADDING)
+    rows = [bags, params["users"](user), params["places"](place)]
     losses = tf.keras.losses.sparse_categorical_crossentropy(
         y, params["net"](tf.concat(rows, axis=1)), from_logits=True
     )
