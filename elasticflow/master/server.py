@@ -400,7 +400,7 @@ class Master:
         """False if the run is over, or ends now since the program is not the checkpoint's."""
         if self._manifest and join.spec and not self._state.spec and not self._end:
             try:
-                check_model(self._manifest, Layout(join.spec.entries))
+                check_model(self._manifest, Layout(join.spec.entries), join.spec.tables)
                 _check_same_data(self._manifest, join.spec)
                 self._remove_damaged(self._manifest)
             except ElasticFlowError as error:
