@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import embedding_bag
 
 from elasticflow.embedding import Embedding
@@ -141,7 +141,6 @@ class _Summed(torch.autograd.Function):
         return embedding_bag(places, values, torch.from_numpy(starts), mode="sum")
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         lookup: Lookup = ctx.lookup  # type: ignore[attr-defined]
         bags, starts = torch.from_numpy(lookup.bags[lookup.order]), torch.from_numpy(lookup.starts)

@@ -1,0 +1,198 @@
+"""What a call of a table means, whatever the framework: ids, bags, and which rows are read."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticflow import Embedding, hash_ids
+from elasticflow.api import SGD
+from elasticflow.errors import ProgramError
+from elasticflow.frameworks.base import framework_of, take_optimizer
+from elasticflow.frameworks.lookups import Lookup, Lookups, put
+from elasticflow.layout import Entry, Layout, Rule, Vector
+from elasticflow.rows import Rows, first_values, ids_of, keys_of, table_seed
+
+
+class PlainLookups(Lookups):
+    """A call of a table returns what a framework needs to answer it."""
+
+    def answer(self, number: int, ids: Any, **named: Any) -> Lookup:
+        offsets = named.pop("offsets")
+        starts = None if offsets is None else np.asarray(offsets)
+        return self.look_up(number, np.asarray(ids), named["combine"], starts, named["padding"])
+
+
+def called(table: Embedding, *arguments: Any, **named: Any) -> Lookup:
+    with PlainLookups({"users": table}, seed=1).allowed():
+        found: Lookup = table(*arguments, **named)
+        return found
+
+
+def vectors(found: Lookup) -> list[list[int]]:
+    """The ids that each vector of the answer is made of."""
+    ids = ids_of(found.keys)[found.places]
+    assert np.all(found.bags[1:] >= found.bags[:-1])
+    np.testing.assert_array_equal(found.sizes, np.bincount(found.bags, minlength=len(found.sizes)))
+    return [ids[found.bags == bag].tolist() for bag in range(len(found.sizes))]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_each_id_is_looked_up(dtype: type) -> None:
+    found = called(Embedding(None, 4), np.array([[5, 3], [5, 0]], dtype))
+    assert (vectors(found), found.shape) == ([[5], [3], [5], [0]], (2, 2, 4))
+    assert len(found.keys) == 3 and np.all(found.keys[1:] > found.keys[:-1])
+
+
+def test_an_id_by_itself() -> None:
+    found = called(Embedding(None, 4), 2**62)
+    assert (vectors(found), found.shape) == ([[2**62]], (4,))
+
+
+def test_bags_are_of_the_last_axis() -> None:
+    found = called(Embedding(None, 4), [[[1, 2, 1]], [[3, 4, 5]]], combine="sum")
+    assert (vectors(found), found.shape) == ([[1, 2, 1], [3, 4, 5]], (2, 1, 4))
+    found = called(Embedding(None, 4), [1, 2], combine="mean")
+    assert (vectors(found), found.shape) == ([[1, 2]], (4,))
+    assert vectors(called(Embedding(None, 4), np.empty((2, 0), int), combine="sum")) == [[], []]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
+def test_offsets_begin_bags(dtype: type) -> None:
+    offsets = np.array([0, 2, 2, 4], dtype)
+    found = called(Embedding(None, 4), [5, 6, 7, 8], combine="sum", offsets=offsets)
+    assert (vectors(found), found.shape) == ([[5, 6], [], [7, 8], []], (4, 4))
+
+
+def test_nothing_to_look_up() -> None:
+    asked: list[int] = []
+    table = Embedding(5, 4)
+    lookups = PlainLookups({"users": table}, seed=1)
+    lookups.read_rows = lambda number, keys: asked.append(number)  # type: ignore[assignment, return-value]
+    with lookups.allowed():
+        for ids, named in (([], {}), ([9, 9], {"padding": 9}), ([], {"combine": "sum", "offsets": [0, 0]})):
+            found = table(np.array(ids, np.int64), **named)
+            assert found.values.shape == (0, 4)
+    assert not asked
+
+
+def test_padding_stands_for_nothing() -> None:
+    """Nor need it be an id that there is."""
+    table = Embedding(5, 4)
+    found = called(table, [[1, -1], [-1, -1]], padding=-1)
+    assert (vectors(found), found.shape) == ([[1], [], [], []], (2, 2, 4))
+    found = called(table, [[1, -1], [-1, -1], [2, 3]], combine="mean", padding=-1)
+    assert vectors(found) == [[1], [], [2, 3]]
+    found = called(table, [9, 1, 9, 9, 2], combine="sum", offsets=[0, 2, 4], padding=9)
+    assert vectors(found) == [[1], [], [2]]
+
+
+BAD_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    r"table 'users': there is no id 5; it has rows=5, so its ids are 0\.\.4": ([1, 5], {}),
+    "there is no id -1": ([[1, -1]], {"combine": "sum"}),
+    "there is no id 18446744073709551615": (np.array([2**64 - 1], np.uint64), {}),
+    "there is no id 7": ([7, 8], {"padding": 8}),
+    "table 'users': ids are float64; they must be whole numbers": ([1.0], {}),
+    "ids are bool": ([True], {}),
+    "ids are <U1": (["a"], {}),
+    "offsets are float64": ([1, 2], {"combine": "sum", "offsets": [0.0]}),
+    "over the last axis; the ids have none": (1, {"combine": "sum"}),
+    r"offsets of shape \(1,\) do not fit ids of shape \(2,\)": ([1, 2], {"combine": "sum", "offsets": [1]}),
+    r"offsets of shape \(3,\)": ([1, 2], {"combine": "sum", "offsets": [0, 2, 1]}),
+    r"offsets of shape \(2,\)": ([1, 2], {"combine": "sum", "offsets": [0, 3]}),
+    r"offsets of shape \(0,\)": ([1, 2], {"combine": "sum", "offsets": np.empty(0, int)}),
+    r"ids of shape \(1, 1\)": ([[1]], {"combine": "sum", "offsets": [0]}),
+    r"offsets of shape \(1, 1\)": ([1], {"combine": "sum", "offsets": [[0]]}),
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_calls(message: str) -> None:
+    ids, named = BAD_CALLS[message]
+    with pytest.raises(ProgramError, match=message):
+        called(Embedding(5, 4), ids, **named)
+
+
+def test_rows_are_the_first_values_unless_others_are_to_be_had() -> None:
+    one, two = Embedding(None, 4), Embedding(9, 2)
+    lookups = PlainLookups({"one": one, "two": two}, seed=3)
+    assert lookups.specs == (one.spec, two.spec)
+    assert lookups.entries == (
+        Entry("one", (0, 4), "float32", Rule.ROWS),
+        Entry("two", (9, 2), "float32", Rule.ROWS),
+    )
+    with lookups.allowed():
+        found = two([4, 1, 4])
+        np.testing.assert_array_equal(
+            found.values, first_values(two.spec.initializer, table_seed(3, "two"), found.keys, 2)
+        )
+        frozen = np.ones((2, 2), np.float32)
+        frozen.flags.writeable = False
+        lookups.read_rows = lambda number, keys: frozen[:, ::-1] * number
+        np.testing.assert_array_equal(two([4, 1, 4]).values, frozen)
+    with pytest.raises(ProgramError, match="alone"):
+        two([4])
+
+
+def test_gradients_are_put_in_the_order_of_the_calls() -> None:
+    layout = Layout([Entry("one", (0, 1), "float32", Rule.ROWS), Entry("two", (0, 1), "float32", Rule.ROWS)])
+
+    def rows(*numbers: float) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(len(numbers), dtype=np.uint64), np.array(numbers, np.float32)[:, None]
+
+    out = Vector(layout)
+    out.rows = [Rows(*rows(7.0)), Rows(*rows(7.0))]
+    put(out, [(1, *rows(1e8, 1)), (1, *rows(1)), (1, *rows(-1e8, 0, 5))], onto=False)
+    assert [table.values.ravel().tolist() for table in out.rows] == [[], [0, 1, 5]]
+    put(out, [(0, *rows(2)), (1, *rows(1))], onto=True)
+    assert [table.values.ravel().tolist() for table in out.rows] == [[2], [1, 1, 5]]
+
+
+class Framework(ModuleType):
+    """All that it has are classes of which nothing is an instance."""
+
+    def __getattr__(self, name: str) -> Any:
+        return type(name, (), {}) if name[0].isupper() else self
+
+
+def test_tables_alone_are_of_the_framework_that_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"table": Embedding(None, 4)}
+    for name in ("torch", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ProgramError, match="which tell no framework"):
+        framework_of(values, print)
+    monkeypatch.setitem(sys.modules, "torch", Framework("torch"))
+    assert framework_of(values, print) == "torch"
+    monkeypatch.setitem(sys.modules, "tensorflow", Framework("tensorflow"))
+    with pytest.raises(ProgramError, match="which tell no framework"):
+        framework_of(values, print)
+    functional = ModuleType("torch.nn.functional")
+    exec("def forward(): pass", uses := {"functional": functional, "ef": sys.modules["elasticflow"]})
+    assert framework_of(values, uses["forward"]) == "torch"
+    exec("def forward(): pass", uses := {"tf": sys.modules["tensorflow"], "hash_ids": hash_ids})
+    assert framework_of(values, uses["forward"]) == "tensorflow"
+
+
+def test_the_optimizer_of_a_table_is_not_that_of_the_model() -> None:
+    with pytest.raises(ProgramError, match="names no optimizer"):
+        take_optimizer({"table": Embedding(None, 4, optimizer=SGD(lr=0.1))})
+
+
+def test_keys_are_asked_for_once() -> None:
+    asked: list[np.ndarray] = []
+    table = Embedding(None, 2)
+    lookups = PlainLookups({"users": table}, seed=1)
+
+    def read(number: int, keys: np.ndarray) -> np.ndarray:
+        asked.append(keys)
+        return np.zeros((len(keys), 2), np.float32)
+
+    lookups.read_rows = read
+    with lookups.allowed():
+        table([[3, 3], [1, 3]])
+    (keys,) = asked
+    assert keys.tolist() == sorted(keys_of(np.array([1, 3])).tolist())
