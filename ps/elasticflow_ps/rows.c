@@ -91,14 +91,16 @@ INLINE Entry *seek_or_add(Index *index, uint64_t key)
 /* Whether keys are ascending, each once, and all of these buckets: others would lie outside the array. */
 int fit_index(const Index *index, const Key *keys, size_t n)
 {
-    int fit = n == 0 || (keys[0] >= index->low && (keys[n - 1] - index->low) >> BUCKET_SHIFT < index->buckets);
+    int fit = 1;
+    if (n > 0)
+        fit = keys[0] >= index->low && (keys[n - 1] - index->low) >> BUCKET_SHIFT < index->buckets;
     for (size_t i = 1; i < n; i++)
         fit &= keys[i - 1] < keys[i];
     return fit;
 }
 
-/* Writes the numbers of the rows that these keys had from step ``oldest`` on, -1 for those without. Returns how
-many are without. */
+/* Writes the numbers of the rows seen from step ``oldest`` on, -1 for keys without. Returns how many are
+without. */
 size_t find_rows(const Index *index, const Key *keys, size_t n, uint32_t oldest, int64_t *places)
 {
     size_t missing = 0;
@@ -192,7 +194,7 @@ void rebuild_index(const Index *from, uint32_t oldest, Index *to)
     to->used = used, to->rows = from->rows;
 }
 
-/* Moves rows to the numbers that no entry has, until there are as many numbers as rows. taken: zeros, as many as
+/* Moves rows to numbers that no entry has, until there are as many numbers as rows. taken: zeros, as many as
 there are numbers. */
 void close_gaps(Index *index, char *rows, size_t row_bytes, uint8_t *taken)
 {
@@ -217,8 +219,8 @@ void close_gaps(Index *index, char *rows, size_t row_bytes, uint8_t *taken)
 
 /* --- rows --------------------------------------------------------------------------------------- */
 
-/* Rows at some places of a table. Each has several pieces, one after the other; ``parts`` are as many arrays of
-pieces, or fewer. A row at a negative place is left out. */
+/* Rows at some places of a table. Each has several pieces, one after the other. parts: arrays of these pieces,
+(n, dim) each, of the first ``pieces``. A row at a negative place is left out. */
 typedef struct {
     char *table;
     size_t row_bytes, piece_bytes, pieces;
@@ -331,7 +333,8 @@ INLINE uint64_t mixed(uint64_t z)
     return z ^ (z >> 31);
 }
 
-ANY_WIDTH void uniform_rows(const Key *keys, size_t n, size_t dim, uint64_t seed, float low, float span, float *out)
+ANY_WIDTH void uniform_rows(const Key *keys, size_t n, size_t dim, uint64_t seed, float low, float span,
+                            float *out)
 {
     for (size_t row = 0; row < n; row++, out += dim) {
         const uint64_t stream = keys[row] ^ seed;
@@ -343,7 +346,8 @@ ANY_WIDTH void uniform_rows(const Key *keys, size_t n, size_t dim, uint64_t seed
     }
 }
 
-ANY_WIDTH void normal_rows(const Key *keys, size_t n, size_t dim, uint64_t seed, float mean, float scale, float *out)
+ANY_WIDTH void normal_rows(const Key *keys, size_t n, size_t dim, uint64_t seed, float mean, float scale,
+                           float *out)
 {
     enum { WORDS = 4, FIELD_BITS = 21, MOST = (1 << FIELD_BITS) - 1, MIDDLE = 3 * WORDS * MOST / 2 };
     for (size_t row = 0; row < n; row++, out += dim) {

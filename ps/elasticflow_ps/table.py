@@ -206,9 +206,9 @@ class Table:
     def changed(self, since_step: int, step: int) -> list[dict[str, Array]]:
         """By bucket, copies of all that has been updated after ``since_step``, as it is after ``step``.
 
-        since_step: 0 for all. keys: (k,), ascending. value, and the slots by name: (k, dim). seen: (k,), steps
-        of their last updates. With a min_count also candidates: (c,), ascending, counts: (c,), of the steps with
-        a gradient for each, and candidates_seen: (c,). What no later step could read is left out.
+        since_step: 0 for all. keys: (k,), ascending. value, and the slots by name: (k, dim). seen: (k,), the
+        steps of their last updates. With a min_count also candidates: (c,), ascending, counts: (c,), of the
+        steps with a gradient for each, and candidates_seen: (c,). What nobody could read any more is left out.
         """
         oldest = max(since_step + 1, self._oldest(step + 1))
         keys, places, seen = self._index.listed(oldest)
