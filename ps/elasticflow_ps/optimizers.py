@@ -271,8 +271,8 @@ class AdagradKernel(Kernel):
 class FtrlKernel(Kernel):
     """McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", algorithm 1.
 
-    Its ``w`` is the weight as it is stored, which may begin elsewhere than at 0. A weight whose ``z`` is within
-    l1 becomes exactly 0. With a learning rate of 0 neither weights nor slots change.
+    Its ``w`` is the weight as it is stored, which may begin elsewhere than at 0. A weight whose ``z`` is
+    within l1 becomes exactly 0. With a learning rate of 0 neither weights nor slots change.
     """
 
     rule = "ftrl"
