@@ -14,7 +14,7 @@ OPTIMIZER = ef.Adagrad(lr=0.01)
 """Of the layers."""
 DEEP = {"initializer": ef.Normal(std=0.05), "optimizer": ef.Adagrad(lr=0.01)}
 WIDE = {"initializer": ef.Constant(0.0), "optimizer": ef.Ftrl(lr=0.2, beta=0.001, l1=0.002)}
-"""A gradient is the mean over a batch of some thousand: with one record a step beta and l1 would be 1 and 2."""
+"""A gradient is the mean over a thousand records: with one record a step, beta and l1 would be 1 and 2."""
 
 
 def data():

@@ -271,9 +271,8 @@ class AdagradKernel(Kernel):
 class FtrlKernel(Kernel):
     """McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", algorithm 1.
 
-    The gradient is the one at the weight that is stored, and this is the ``w`` of the algorithm, so weights
-    may begin elsewhere than at 0: the first update starts from there. A weight whose ``z`` is within l1 is 0.
-    With a learning rate of 0 nothing changes.
+    Its ``w`` is the weight as it is stored, which may begin elsewhere than at 0. A weight whose ``z`` is
+    within l1 becomes exactly 0. With a learning rate of 0 neither weights nor slots change.
     """
 
     rule = "ftrl"
