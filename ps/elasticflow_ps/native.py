@@ -229,11 +229,12 @@ def close_gaps(index: RowIndex, rows: Values) -> None:
     _in_c.close_gaps(index, _address(rows), rows[0].nbytes, _address(taken))
 
 
-def _rows(rows: Values, places: Places, parts: Sequence[Values]) -> bytes:
+def _rows(rows: Values, places: Places, parts: Sequence[Values], pieces: int) -> bytes:
     """``Rows`` in C, see there."""
-    _, pieces, dim = rows.shape
+    dim = rows.shape[2]
+    assert all(part.shape == (len(places), dim) for part in parts)
     none = (0,) * (1 + MAX_SLOTS - len(parts))
-    sizes = 4 * pieces * dim, 4 * dim, len(parts), _address(places), len(places)
+    sizes = rows.strides[0], 4 * dim, pieces, _address(places), len(places)
     return _MOVED.pack(_address(rows), *sizes, *map(_address, parts), *none)
 
 
@@ -243,7 +244,7 @@ def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
     rows: (n, pieces, dim). places: (k,). parts: (k, dim) each, of the first pieces or all.
     """
     if rows_available and takes(rows, *parts):
-        _in_c.gather_rows(_rows(rows, places, parts))
+        _in_c.gather_rows(_rows(rows, places, parts, len(parts)))
         return
     known = places >= 0
     for number, part in enumerate(parts):
@@ -253,7 +254,7 @@ def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
 def scatter(rows: Values, places: Places, parts: Sequence[Values]) -> None:
     """Writes ``parts[i]`` to ``rows[places, i]``: the reverse of ``gather``."""
     if rows_available and takes(rows, *parts):
-        _in_c.scatter_rows(_rows(rows, places, parts))
+        _in_c.scatter_rows(_rows(rows, places, parts, len(parts)))
         return
     known = places >= 0
     for number, part in enumerate(parts):
@@ -273,17 +274,11 @@ def update_rows(
 
     before: (k, dim), of what the values were. blocks: (1 + slots, some, dim), to work in.
     """
-    pieces = rows.shape[1]
-    parts = [before] + [blocks[0]] * (pieces - 1)
-    in_c = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
-    _in_c.update_rows(
-        _rows(rows, places, parts),
-        _address(grads),
-        _address(blocks),
-        blocks.shape[1],
-        _row_rules[rule],
-        in_c,
-    )
+    assert grads.shape == before.shape and len(blocks) == rows.shape[1] and takes(grads, before, blocks)
+    job = _rows(rows, places, [before], len(blocks))
+    packed = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
+    at, length = _address(blocks), blocks.shape[1]
+    _in_c.update_rows(job, _address(grads), at, length, _row_rules[rule], packed)
 
 
 def merge(left: Rows, right: Rows) -> Rows:

@@ -61,7 +61,7 @@ INLINE void ask_for(const Index *index, uint64_t key)
 {
     const Entry *entry = &index->entries[home(index, key)];
     __builtin_prefetch(entry);
-    __builtin_prefetch(entry + 3); /* half of them are not at home */
+    __builtin_prefetch(entry + 3); /* many are not at home */
 }
 
 /* Where a key is or would be. */
@@ -82,8 +82,7 @@ INLINE Entry *seek_or_add(Index *index, uint64_t key)
     while (gap->seen != 0)
         gap++;
     memmove(entry + 1, entry, (size_t)(gap - entry) * sizeof(Entry));
-    *entry = (Entry){key, 0, 0};
-    entry->place = -1;
+    *entry = (Entry){key, -1, 0};
     index->used++;
     return entry;
 }

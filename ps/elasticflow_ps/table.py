@@ -87,7 +87,7 @@ class Table:
 
         step: of the slices that read; of the version before, the step that made this one.
         """
-        assert self.version - 1 <= version <= self.version
+        assert self.version - 1 <= version <= self.version and out.shape == (len(keys), self._dim)
         self._check(keys)
         places, num_unknown = self._index.find(keys, self._oldest(step))
         if num_unknown:
@@ -100,6 +100,7 @@ class Table:
     def apply(self, rows: Rows, *, lr: float, update: int, scale: float) -> None:
         """Makes the next version from the sum over all slices of step ``update``, see ``Kernel.apply``."""
         keys, grads = rows
+        assert grads.shape == (len(keys), self._dim) and grads.dtype == np.float32
         self._check(keys)
         self._forget(update)
         self._make_room(len(keys))
@@ -208,7 +209,7 @@ class Table:
 
         since_step: 0 for all. keys: (k,), ascending. value, and the slots by name: (k, dim). seen: (k,), the
         steps of their last updates. With a min_count also candidates: (c,), ascending, counts: (c,), of the
-        steps with a gradient for each, and candidates_seen: (c,). What nobody could read any more is left out.
+        steps with a gradient for each, and candidates_seen: (c,). What nobody can read any more is left out.
         """
         oldest = max(since_step + 1, self._oldest(step + 1))
         keys, places, seen = self._index.listed(oldest)
