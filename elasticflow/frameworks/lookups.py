@@ -35,7 +35,8 @@ from elasticflow.rows import (
 ReadRows: TypeAlias = Callable[[int, Keys], Values]
 """(number of a table, keys, ascending) to the rows, (k, dim) float32.
 
-It may be called in another thread, while the one that computes waits. What it returns is not written to.
+What it returns is not written to. It may be called in another thread, one of TensorFlow's, while the one that
+computes waits; in such a thread denormal numbers count as 0, so rows are better copied than computed there.
 """
 
 
