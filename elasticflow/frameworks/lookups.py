@@ -116,6 +116,7 @@ class Lookups(ABC):
             )
         keys, order, starts = by_key(keys_of(flat))
         values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+        assert values.shape == (len(keys), spec.dim), "what read_rows promises"
         values = np.require(values, np.float32, ["C", "W"])  # frameworks warn of arrays that are read-only
         sizes = np.bincount(bags, minlength=math.prod(shape))
         places = places_of(order, starts)
