@@ -63,7 +63,7 @@ def test_bags_are_of_the_last_axis() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64])
 def test_offsets_begin_bags(dtype: type) -> None:
-    offsets = np.array([0, 2, 2, 4], dtype)
+    offsets: np.ndarray = np.array([0, 2, 2, 4], dtype)
     found = called(Embedding(None, 4), [5, 6, 7, 8], combine="sum", offsets=offsets)
     assert (vectors(found), found.shape) == ([[5, 6], [], [7, 8], []], (4, 4))
 
