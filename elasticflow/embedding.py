@@ -76,6 +76,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Embedding:
     """A table of ``dim`` float32 numbers for each id, on the parameter servers, for ``model()``'s dict.
 
+    It may also be an attribute of a module or layer there.
+
     rows: ids are 0..rows-1; None: any 64-bit integers are (for strings see ``ef.hash_ids``), and there are as
     many rows as ids that were trained. initializer: what a row is before its first update; it follows from
     the seed, the table's name and the id, so it does not matter when, and by whom, an id is first seen.

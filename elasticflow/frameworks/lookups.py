@@ -35,7 +35,8 @@ from elasticflow.rows import (
 ReadRows: TypeAlias = Callable[[int, Keys], Values]
 """(number of a table, keys, ascending) to the rows, (k, dim) float32.
 
-It may be called in another thread, while the one that computes waits. What it returns is not written to.
+What it returns is not written to. It may be called in another thread, one of TensorFlow's, while the one that
+computes waits; in such a thread denormal numbers count as 0, so rows are better copied than computed there.
 """
 
 
@@ -115,6 +116,7 @@ class Lookups(ABC):
             )
         keys, order, starts = by_key(keys_of(flat))
         values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+        assert values.shape == (len(keys), spec.dim), "what read_rows promises"
         values = np.require(values, np.float32, ["C", "W"])  # frameworks warn of arrays that are read-only
         sizes = np.bincount(bags, minlength=math.prod(shape))
         places = places_of(order, starts)

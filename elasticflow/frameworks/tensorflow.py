@@ -359,7 +359,10 @@ class _TensorFlowLookups(Lookups):
         if self._tape:
             self._tape.watch(rows)
         self.looked_up.append((number, keys, rows))
-        sums = tf.sparse.segment_sum(rows, places, bags, num_segments=tf.size(sizes))
+        if combine is None and padding is None:
+            sums = tf.gather(rows, places)  # each bag holds one id
+        else:
+            sums = tf.sparse.segment_sum(rows, places, bags, num_segments=tf.size(sizes))
         if combine == "mean":
             sums /= tf.cast(tf.maximum(sizes, 1), tf.float32)[:, tf.newaxis]
         answer = tf.reshape(sums, shape)
@@ -506,9 +509,10 @@ class TensorFlowReplica(Replica):
         ]
         counters = [variable.read_value() for entry, variable in self._kept if entry.rule is Rule.FIRST]
         self._put_back(before)
+        both = list(map(_dense, both, leaves))
         gradients, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
         tables = [(n, keys, gradient) for (n, keys, _), gradient in zip(looked_up, of_rows, strict=True)]
-        return cost, list(map(_dense, gradients, self._leaves)), tables, changes, counters
+        return cost, gradients, tables, changes, counters
 
     def _test(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, Any]:
         """Cost and metrics. A Step."""
@@ -555,11 +559,11 @@ def _change(old: Any, new: Any, weight: Any) -> Any:
     return tf.where(old == new, tf.zeros_like(old), new - old) * tf.cast(weight, old.dtype)
 
 
-def _dense(gradient: Any, variable: tf.Variable) -> Any:
+def _dense(gradient: Any, leaf: tf.Variable | tf.Tensor) -> Any:
     """A sparse gradient's rows, those with one number added up, in their places."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, tf.shape(leaf)[0])
 
 
 def _find(params: Mapping[str, Any]) -> _Found:

@@ -12,7 +12,7 @@ from elasticflow.frameworks import Batch, Replica
 from elasticflow.messages import Excluded
 from elasticflow.schedule import Kind, Schedule, Work
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 Slice = tuple[Batch | None, int]
 
 
@@ -34,9 +34,9 @@ class _Order:
         self._shuffle = source.shuffle(seed)
         self._num_rows = source.num_rows
         self._epoch = self._first = -1
-        self._rows: Rows = np.empty(0, np.int64)
+        self._rows: RowNumbers = np.empty(0, np.int64)
 
-    def rows(self, epoch: int, first: int, last: int) -> Rows:
+    def rows(self, epoch: int, first: int, last: int) -> RowNumbers:
         """Row numbers at these positions; not to be written to."""
         inside = epoch == self._epoch and self._first <= first and last <= self._first + len(self._rows)
         if not inside:
@@ -45,7 +45,7 @@ class _Order:
             self._rows = self._shuffle.rows(epoch, first, stop)
         return self._rows[first - self._first : last - self._first]
 
-    def soon(self, epoch: int, first: int, epochs: int) -> Rows:
+    def soon(self, epoch: int, first: int, epochs: int) -> RowNumbers:
         """Some record of each block that will be wanted next, once those around a position are used up."""
         rows = self._shuffle.next_window(epoch, first)
         if not len(rows) and epoch + 1 < epochs:
@@ -81,7 +81,7 @@ class Batches:
         """The records that are left out."""
         return tuple(Excluded(row, from_tick) for row, from_tick in sorted(self._excluded.items()))
 
-    def rows(self, work: Work, number: int) -> Rows:
+    def rows(self, work: Work, number: int) -> RowNumbers:
         """Row numbers of a slice, quarantined records left out."""
         first, last = self._schedule.slice_of(work, number)
         if work.kind is Kind.EVALUATE:
@@ -92,7 +92,7 @@ class Batches:
             rows = rows[since > work.tick]
         return rows
 
-    def of_rows(self, kind: Kind, rows: Rows) -> Batch:
+    def of_rows(self, kind: Kind, rows: RowNumbers) -> Batch:
         """These records, in this order."""
         source = self._train if kind is Kind.TRAIN else self._test
         assert source is not None

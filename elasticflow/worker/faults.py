@@ -11,7 +11,7 @@ from elasticflow.frameworks import CostError, Replica
 from elasticflow.layout import Vector
 from elasticflow.program import describe, users_traceback
 from elasticflow.schedule import Kind
-from elasticflow.worker.batches import Batches, Rows
+from elasticflow.worker.batches import Batches, RowNumbers
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Blame:
 
 
 def blame(
-    error: Exception, path: str, replica: Replica, batches: Batches, rows: Rows, scratch: Vector
+    error: Exception, path: str, replica: Replica, batches: Batches, rows: RowNumbers, scratch: Vector
 ) -> Blame:
     """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one."""
 

@@ -63,18 +63,23 @@ def test_bags_are_of_the_last_axis() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64])
 def test_offsets_begin_bags(dtype: type) -> None:
-    offsets = np.array([0, 2, 2, 4], dtype)
+    offsets: np.ndarray = np.array([0, 2, 2, 4], dtype)
     found = called(Embedding(None, 4), [5, 6, 7, 8], combine="sum", offsets=offsets)
     assert (vectors(found), found.shape) == ([[5, 6], [], [7, 8], []], (4, 4))
 
 
 def test_nothing_to_look_up() -> None:
     asked: list[int] = []
+    calls: list[tuple[list[int], dict[str, Any]]] = [
+        ([], {}),
+        ([9, 9], {"padding": 9}),
+        ([], {"combine": "sum", "offsets": [0, 0]}),
+    ]
     table = Embedding(5, 4)
     lookups = PlainLookups({"users": table}, seed=1)
     lookups.read_rows = lambda number, keys: asked.append(number)  # type: ignore[assignment, return-value]
     with lookups.allowed():
-        for ids, named in (([], {}), ([9, 9], {"padding": 9}), ([], {"combine": "sum", "offsets": [0, 0]})):
+        for ids, named in calls:
             found = table(np.array(ids, np.int64), **named)
             assert found.values.shape == (0, 4)
     assert not asked
@@ -171,10 +176,14 @@ def test_tables_alone_are_of_the_framework_that_is_loaded(monkeypatch: pytest.Mo
     with pytest.raises(ProgramError, match="which tell no framework"):
         framework_of(values, print)
     functional = ModuleType("torch.nn.functional")
-    exec("def forward(): pass", uses := {"functional": functional, "ef": sys.modules["elasticflow"]})
-    assert framework_of(values, uses["forward"]) == "torch"
-    exec("def forward(): pass", uses := {"tf": sys.modules["tensorflow"], "hash_ids": hash_ids})
-    assert framework_of(values, uses["forward"]) == "tensorflow"
+    assert framework_of(values, _forward(functional=functional, ef=sys.modules["elasticflow"])) == "torch"
+    assert framework_of(values, _forward(tf=sys.modules["tensorflow"], hash_ids=hash_ids)) == "tensorflow"
+
+
+def _forward(**uses: object) -> Any:
+    """A function of a module in which there is this."""
+    exec("def forward(): pass", uses)
+    return uses["forward"]
 
 
 def test_the_optimizer_of_a_table_is_not_that_of_the_model() -> None:
