@@ -157,15 +157,16 @@ class TestAnyHistory:
             st.tuples(st.just("save"), st.sampled_from([None, True, False])),
             st.tuples(st.just("give up"), st.integers(0, 3)),
             st.tuples(st.just("restart"), st.integers(1, 5)),
+            st.tuples(st.just("go back"), st.integers(1, 5)),
             st.tuples(st.just("prune"), st.integers(1, 3)),
         ),
         max_size=25,
     )
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(actions, st.integers(0, 6), st.integers(1, 3), st.integers(1, 4))
     def test_every_checkpoint_is_what_a_dict_says(self, actions, evict_after_steps, min_count, num_servers):
-        """Through deltas, checkpoints that were given up, other servers, and removals."""
+        """Through deltas, checkpoints that were given up, other servers, lost steps, and removals."""
         spec = make_spec(2, min_count=min_count, evict_after_steps=evict_after_steps)
         table, chance = Table(spec), np.random.default_rng(0)
         with tempfile.TemporaryDirectory() as folder:
@@ -179,10 +180,14 @@ class TestAnyHistory:
                     saved = servers.save(step, value if value or all(servers.chains) else None)
                     check_tables(storage, saved, servers.tables)
                     digests[step] = checkpoint.digest(storage, saved)
+                    before = dict(table.rows), dict(table.candidates)
                 elif action == "give up":
                     for server in range(min(value, len(servers.shares))):
                         servers.write_rows(server, step)
                 elif action == "restart" and saved:
+                    servers.start(value, saved)
+                elif action == "go back" and saved:
+                    step, table.rows, table.candidates = saved.step, *map(dict, before)
                     servers.start(value, saved)
                 elif action == "prune":
                     checkpoint.prune(storage, value)
