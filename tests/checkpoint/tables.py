@@ -61,7 +61,10 @@ class Table:
         keys = those(self.rows, lambda row: row[1])
         states = [self.rows[key][0] for key in keys]
         stacked = np.array(states, np.float32).reshape(len(keys), 1 + len(SLOTS), self.spec.dim)
-        arrays = {"keys": np.array(keys, np.uint64), "seen": np.array([self.rows[k][1] for k in keys], np.uint32)}
+        arrays = {
+            "keys": np.array(keys, np.uint64),
+            "seen": np.array([self.rows[k][1] for k in keys], np.uint32),
+        }
         for number, name in enumerate(("value", *SLOTS)):
             arrays[name] = np.ascontiguousarray(stacked[:, number])
         if self.spec.min_count > 1:

@@ -1,7 +1,10 @@
-"""Embedding tables in checkpoints: what was written in many files, by many servers, comes back as one table."""
+"""Tables in checkpoints: what was written in many files, by many servers, comes back as one table."""
 
+import argparse
 import re
+import shutil
 import tempfile
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -14,6 +17,7 @@ from tables import DENSE, Servers, Table, entry_of, make_spec
 from elasticflow import checkpoint
 from elasticflow.api import Adagrad
 from elasticflow.checkpoint.manifest import decode, encode
+from elasticflow.cli import checkpoints
 from elasticflow.embedding import Uniform
 from elasticflow.errors import CheckpointError
 from elasticflow.layout import Entry, Layout, Rule, spread
@@ -333,7 +337,9 @@ class TestRefused:
     def change_array(self, name, **changes):
         def change(parts):
             chunks = {
-                number: {n: msgspec.structs.replace(a, **changes) if n == name else a for n, a in named.items()}
+                number: {
+                    n: msgspec.structs.replace(a, **changes) if n == name else a for n, a in named.items()
+                }
                 for number, named in parts[0].rows[0].chunks.items()
             }
             return self.change_file(0, chunks=chunks)(parts)
@@ -476,7 +482,9 @@ class TestCheckModel:
         with pytest.raises(CheckpointError, match="'u' of the model is not in the checkpoint"):
             self.check(storage, make_spec(3), name="u")
         vector = Entry("t", (3,), "float32", Rule.UPDATE)
-        with pytest.raises(CheckpointError, match="a table of any rows of 3 in the checkpoint, a float32 par"):
+        with pytest.raises(
+            CheckpointError, match="a table of any rows of 3 in the checkpoint, a float32 par"
+        ):
             self.check(storage, make_spec(3), (*DENSE, vector))
 
     def test_metrics_before_a_table_would_number_its_buckets_otherwise(self, storage):
@@ -488,3 +496,154 @@ class TestCheckModel:
 def test_there_are_as_many_chunks_as_buckets():
     layout = Layout((*ENTRIES, entry_of("t", make_spec(3))))
     assert len(layout.chunks) - len(checkpoint.kept_chunks(layout)) == NUM_BUCKETS + 1
+
+
+class TestRemoval:
+    @pytest.fixture
+    def servers(self, storage):
+        """Checkpoints of 10 (whole), 20 (delta), 30 (whole); row files of 25, given up, and of 40."""
+        servers = Servers(storage, two_tables())
+        train(servers.tables, range(1, 11))
+        servers.save(10)
+        train(servers.tables, range(11, 21), num_ids=1)
+        servers.save(20, whole=False)
+        train(servers.tables, range(21, 31))
+        chains, since = list(servers.chains), list(servers.since)
+        servers.write_rows(0, 25)
+        servers.chains, servers.since = chains, since
+        servers.generation = 2
+        servers.save(30, whole=True)
+        servers.write_rows(1, 40, whole=False)
+        return servers
+
+    def steps(self, storage):
+        return [int(folder.removeprefix("step-")) for folder in storage.list("rows")]
+
+    def test_row_files_go_once_no_checkpoint_needs_them(self, storage, servers):
+        assert self.steps(storage) == [10, 20, 25, 30, 40]
+        checkpoint.prune(storage, keep=3)
+        assert self.steps(storage) == [10, 20, 30, 40], "25 was given up"
+        checkpoint.prune(storage, keep=2)
+        assert self.steps(storage) == [10, 20, 30, 40], "20 is a delta of 10"
+        checkpoint.prune(storage, keep=1)
+        assert self.steps(storage) == [30, 40]
+        assert checkpoint.verify(storage, 30) == []
+
+    def test_what_others_wrote_for_the_same_step(self, storage, servers):
+        storage.remove("checkpoints/step-0000000030")
+        lost = "rows/step-0000000030/generation-1-server-0.h5"
+        (storage.root / lost).write_bytes(b"by a generation that was lost")
+        checkpoint.commit(storage, servers.manifest(30, servers.parts(30)))
+        partial = storage.root / "rows/step-0000000020/.x.h5.12.partial"
+        partial.write_bytes(b"killed")
+        (storage.root / "rows/step-0000000020/notes.txt").write_text("a person's")
+        in_work = storage.root / "rows/step-0000000040/.x.h5.12.partial"
+        in_work.write_bytes(b"in work")
+        checkpoint.prune(storage, keep=3)
+        assert not storage.exists(lost) and not partial.exists() and in_work.exists()
+        assert storage.list("rows/step-0000000020")[-1] == "notes.txt"
+        assert [checkpoint.verify(storage, step) for step in (10, 20, 30)] == [[]] * 3
+
+    @pytest.mark.parametrize("step", [20, 30])
+    @pytest.mark.parametrize("data", [b"{", b"", b'{"sha256": "", "manifest": {"format": 9}}'])
+    def test_a_manifest_that_cannot_be_read_may_need_any(self, storage, servers, step, data):
+        (storage.root / f"checkpoints/step-{step:010d}/manifest.json").write_bytes(data)
+        checkpoint.prune(storage, keep=2)
+        checkpoint.discard_unfinished(storage)
+        assert self.steps(storage) == [10, 20, 25, 30, 40]
+        checkpoint.prune(storage, keep=1)
+        assert self.steps(storage) == ([30, 40] if step == 20 else [10, 20, 25, 30, 40])
+
+    def test_a_manifest_that_the_storage_does_not_give(self, storage, servers, monkeypatch):
+        def refuse(name):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(storage, "open", refuse)
+        for remove in (
+            lambda: checkpoint.prune(storage, keep=2),
+            lambda: checkpoint.discard_unfinished(storage),
+        ):
+            with pytest.raises(CheckpointError, match="Input/output error"):
+                remove()
+        assert self.steps(storage) == [10, 20, 25, 30, 40]
+
+    def test_what_was_not_committed_goes_at_the_start_of_a_run(self, storage, servers):
+        checkpoint.discard_unfinished(storage, keep=range(25, 1000))
+        assert self.steps(storage) == [10, 20, 25, 30, 40]
+        checkpoint.discard_unfinished(storage, keep={40})
+        assert self.steps(storage) == [10, 20, 30, 40]
+        assert checkpoint.discard_unfinished(storage) == []
+        assert self.steps(storage) == [10, 20, 30]
+
+    def test_before_the_first_checkpoint(self, storage):
+        servers = Servers(storage, two_tables())
+        servers.write_rows(0, 10)
+        checkpoint.prune(storage, keep=1)
+        assert self.steps(storage) == [10]
+        checkpoint.discard_unfinished(storage)
+        assert self.steps(storage) == []
+
+    def test_killed_between_any_two_removals(self, storage, servers, tmp_path):
+        """Whatever it has removed: what is committed is whole, and the next one does the rest."""
+
+        class KilledError(Exception):
+            pass
+
+        digest = checkpoint.digest(storage, checkpoint.load_manifest(storage, 30))
+        for allowed in range(100):
+            root = tmp_path / str(allowed)
+            shutil.copytree(storage.root, root)
+            killed, removed = DirectoryStorage(root), []
+
+            def remove(name, removed=removed, allowed=allowed, remove=killed.remove):
+                if len(removed) == allowed:
+                    raise KilledError
+                removed.append(name)
+                remove(name)
+
+            killed.remove = remove
+            with suppress(KilledError):
+                checkpoint.prune(killed, keep=1)
+            again = DirectoryStorage(root)
+            for step in checkpoint.commits(again):
+                assert checkpoint.verify(again, step) == []
+            checkpoint.prune(again, keep=1)
+            assert self.steps(again) == [30, 40]
+            assert checkpoint.digest(again, checkpoint.load_manifest(again, 30)) == digest
+            if len(removed) < allowed:
+                break
+        assert allowed > 6
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors", ".h5"])
+def test_exports_have_ids_and_rows(storage, servers, tmp_path, ending):
+    path = tmp_path / f"model{ending}"
+    checkpoint.export(storage, checkpoint.load_manifest(storage, 20), path)
+    if ending == ".npz":
+        with np.load(path) as file:
+            found = dict(file)
+    elif ending == ".safetensors":
+        found = pytest.importorskip("safetensors.numpy").load_file(path)
+    else:
+        with pytest.importorskip("h5py").File(path) as file:
+            found = {name: file[name][()] for name in file}
+    assert found.keys() == {"w", "words.ids", "words.rows", "users.ids", "users.rows"}
+    for name, table in servers.tables.items():
+        expected = table.expected(name, 20)
+        assert same(found[f"{name}.ids"], expected[f"{name}.ids"])
+        assert same(found[f"{name}.rows"], expected[f"{name}.rows"])
+
+
+def test_the_command_line_shows_tables(storage, servers, capsys):
+    arguments = argparse.Namespace(dir=str(storage.root), step=20)
+    assert checkpoints.show(arguments) == checkpoints.list_(arguments) == checkpoints.verify(arguments) == 0
+    text = capsys.readouterr().out
+    sizes = checkpoint.table_sizes(checkpoint.load_manifest(storage, 20))
+    for name, dim in (("words", 3), ("users", 2)):
+        size = sizes[name]
+        line = f"  {name}  table  at most {size.most_rows} rows of {dim}  float32  {size.num_bytes:,} bytes\n"
+        assert line in text
+    assert re.search(
+        r"  rows/step-0000000010/generation-1-server-0.h5  whole  64 buckets  [\d,]+ bytes", text
+    )
+    assert "step 20  epoch 2  6 files  " in text and "step 20: whole" in text

@@ -102,7 +102,9 @@ class Saving:
     def jobs(self):
         for server, numbers in enumerate(self.servers.shares):
             name, chain = f"server-{server}", checkpoint.chain_of(self.manifest, numbers)
-            yield lambda name=name, numbers=numbers: self.parts.update({name: self._write(200, name, numbers)})
+            yield lambda name=name, numbers=numbers: self.parts.update(
+                {name: self._write(200, name, numbers)}
+            )
             yield lambda name=name, numbers=numbers, chain=chain: self.parts.update(
                 {name: replace(self.parts[name], rows=(*chain, self._write_rows(200, name, numbers)))}
             )
