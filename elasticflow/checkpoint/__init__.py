@@ -8,7 +8,7 @@ a checkpoint, and every failure is a CheckpointError that names the file. HDF5 i
 """
 
 from elasticflow.checkpoint.catalog import commit, commits, copy, discard_unfinished, load_manifest, prune
-from elasticflow.checkpoint.chains import RowFile, SavedRows, TableSize, should_be_whole
+from elasticflow.checkpoint.chains import RowFile, SavedRows, TableSize, extended, should_be_whole
 from elasticflow.checkpoint.export import export
 from elasticflow.checkpoint.manifest import (
     Manifest,
@@ -40,6 +40,7 @@ __all__ = [
     "digest",
     "discard_unfinished",
     "export",
+    "extended",
     "folder_of",
     "kept_chunks",
     "load_manifest",

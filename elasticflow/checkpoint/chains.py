@@ -118,16 +118,24 @@ def by_chunk(chains: Iterable[Iterable[RowFile]]) -> dict[int, list[RowFile]]:
     return found
 
 
+def extended(chain: tuple[RowFile, ...], file: RowFile) -> tuple[RowFile, ...]:
+    """A server's chain once it has written another file; one in which nothing is needs no place in it."""
+    if not file.chunks:
+        return chain
+    return (file,) if file.whole else (*chain, file)
+
+
 def should_be_whole(chain: Sequence[RowFile], delta_bytes: int) -> bool:
     """Whether the next row file after ``chain`` is to be whole, rather than a delta of ``delta_bytes``.
 
-    It is if the deltas together would be larger than the whole file that they change, or if a chain would be
-    longer than ``MOST_FILES``.
+    It is if the deltas together would be larger than the whole file that they change, or if the chain would be
+    longer than ``MOST_FILES``. What was taken over from several servers at one step counts once.
     """
-    longest = max(Counter(number for file in chain for number in file.chunks).values(), default=0)
+    deltas = [file for file in chain if not file.whole]
     whole_bytes = sum(file.array_bytes for file in chain if file.whole)
-    deltas_bytes = sum(file.array_bytes for file in chain if not file.whole) + delta_bytes
-    return not chain or longest >= MOST_FILES or deltas_bytes > whole_bytes
+    deltas_bytes = sum(file.array_bytes for file in deltas) + delta_bytes
+    length = 2 + len({file.step for file in deltas})
+    return not chain or length > MOST_FILES or deltas_bytes > whole_bytes
 
 
 def check_rows(arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> None:

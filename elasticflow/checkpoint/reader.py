@@ -196,7 +196,9 @@ class _Tables:
                 pieces = self._reader.read_rows(chunk.number)
                 arrays = latest(pieces, self._specs[entry].evict_after_steps, self._reader.manifest.step)
                 yield {
-                    f"{entry.name}.{_column(name)}": ids_of(array.view(np.uint64)) if name in (KEYS, CANDIDATES) else array
+                    f"{entry.name}.{_column(name)}": ids_of(array.view(np.uint64))
+                    if name in (KEYS, CANDIDATES)
+                    else array
                     for name, array in arrays.items()
                 }
 

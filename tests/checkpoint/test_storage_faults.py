@@ -9,9 +9,12 @@ import textwrap
 from contextlib import contextmanager
 
 import msgspec
+import numpy as np
 import pytest
 from faults import Faults, all_of, never, often, once
+from msgspec.structs import replace
 from saving import make_manifest, make_model, save, write_parts
+from tables import Servers, Table, make_spec
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError
@@ -38,26 +41,36 @@ def open_bytes(path):
 class Saving:
     """The checkpoint of step 200 is written by two servers, committed, and the rest tidied up.
 
-    Step 100 is committed already; step 50 was begun once, and so was 200, by a server that is lost.
+    Step 100 is committed already; steps 50 and 150 were begun once, and so was 200, by a server that is lost.
+    A table has its row files of step 100, and gets deltas.
     """
 
     def __init__(self, root):
-        self.root, self.model, self.parts = root, make_model(SMALL), {}
+        self.root, self.parts, self.table = root, {}, Table(make_spec(2))
         if TEMPLATE:
             shutil.copytree(TEMPLATE[0], root)
         else:
-            self._prepare()
+            root.mkdir()
         self.storage = DirectoryStorage(root)
-        self.before = every_file(root)
+        self.servers = Servers(self.storage, {"t": self.table}, dense=SMALL)
+        self.model = self.servers.model
+        self.table.update(range(9), 99, np.random.default_rng(0))
+        if not TEMPLATE:
+            self._prepare()
+        self.manifest = checkpoint.load_manifest(self.storage, 100)
+        self.table.update([3], 199, np.random.default_rng(1))
+        self.before = every_file(self.root)
 
     def _prepare(self):
-        self.root.mkdir()
-        self.storage = DirectoryStorage(self.root)
-        save(self.storage, self.model, 100)
-        write_parts(self.storage, self.model, 50, 1)
-        self._write(200, "server-9", spread(self.model.layout, 1)[0])
-        folder = self.root / checkpoint.folder_of(200)
-        (folder / ".generation-1-server-9.h5.0123.partial").write_bytes(b"killed")
+        self.servers.save(100)
+        everything = spread(self.model.layout, 1)[0]
+        for step in (50, 150):
+            self._write(step, "server-0", everything)
+            self._write_rows(step, "server-0", everything)
+        self._write(200, "server-9", everything)
+        self._write_rows(200, "server-9", everything)
+        for folder in (checkpoint.folder_of(200), "rows/step-0000000200"):
+            (self.root / folder / ".generation-1-server-9.h5.0123.partial").write_bytes(b"killed")
 
     def _write(self, step, server, numbers):
         return checkpoint.write_part(
@@ -65,16 +78,38 @@ class Saving:
             checkpoint.folder_of(step),
             checkpoint.part_name(1, server),
             self.model.layout,
-            [(self.model.layout.chunks[number], self.model.chunk(number)) for number in numbers],
+            [
+                (self.model.layout.chunks[number], self.model.chunk(number))
+                for number in numbers
+                if self.model.layout.table_of(self.model.layout.chunks[number]) is None
+            ],
+        )
+
+    def _write_rows(self, step, server, numbers):
+        chunks = [self.model.layout.chunks[number] for number in numbers]
+        return checkpoint.write_rows(
+            self.storage,
+            checkpoint.row_file_name(step, 1, server),
+            [
+                (chunk, self.table.changed(chunk.start, 100, step))
+                for chunk in chunks
+                if self.model.layout.table_of(chunk) is not None
+            ],
+            step=step,
+            whole=False,
         )
 
     def jobs(self):
-        for server, numbers in enumerate(spread(self.model.layout, 2)):
-            yield lambda server=server, numbers=numbers: self.parts.update(
-                {server: self._write(200, f"server-{server}", numbers)}
+        for server, numbers in enumerate(self.servers.shares):
+            name, chain = f"server-{server}", checkpoint.chain_of(self.manifest, numbers)
+            yield lambda name=name, numbers=numbers: self.parts.update(
+                {name: self._write(200, name, numbers)}
+            )
+            yield lambda name=name, numbers=numbers, chain=chain: self.parts.update(
+                {name: replace(self.parts[name], rows=(*chain, self._write_rows(200, name, numbers)))}
             )
         yield lambda: checkpoint.commit(
-            self.storage, make_manifest(self.model, 200, tuple(self.parts[n] for n in sorted(self.parts)))
+            self.storage, self.servers.manifest(200, tuple(self.parts[n] for n in sorted(self.parts)))
         )
         yield lambda: checkpoint.prune(self.storage, keep=2)
 
@@ -99,7 +134,7 @@ class Saving:
         for name, data in every_file(self.root).items():
             assert name.endswith(".partial") or data == reference.get(name, self.before.get(name)), name
         for name, data in self.before.items():
-            if "0000000100" in name:
+            if "0000000100" in name:  # parts and row files
                 assert open_bytes(self.root / name) == data
 
     def check_done(self):
@@ -123,9 +158,13 @@ def reference(tmp_path_factory):
         faults = Faults(patch, directory)
         assert saving.run(faults) == []
         REFERENCE[:] = [every_file(saving.root), faults.calls]
-    names = sorted(os.path.basename(name) for name in REFERENCE[0] if "0000000200" in name)
-    assert names == ["generation-1-server-0.h5", "generation-1-server-1.h5", "manifest.json"]
-    assert not any("0000000050" in name for name in REFERENCE[0])
+    files = ["generation-1-server-0.h5", "generation-1-server-1.h5"]
+    assert sorted(REFERENCE[0]) == sorted(
+        f"{folder}/step-{step:010d}/{name}"
+        for step in (100, 200)
+        for folder, names in (("checkpoints", [*files, "manifest.json"]), ("rows", files))
+        for name in names
+    )
     yield
     TEMPLATE.clear()
     REFERENCE.clear()
@@ -298,7 +337,7 @@ def test_the_background_gets_over_a_failure(tmp_path, monkeypatch):
         for job in saving.jobs():
             background.submit(job, lambda result, error: ends.append(error), troubles.append)
             wait_for(background)
-        assert ends == [""] * 4
+        assert ends == [""] * 6
         assert len(set(troubles)) > 1 and troubles[-1] == ""
         background.close()
     checkpoint.prune(saving.storage, keep=2)
