@@ -20,6 +20,7 @@ Values = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
 
 BUCKET_BITS = 6
+FRAME_BYTES = 4 << 20
 NUM_BUCKETS = 1 << BUCKET_BITS
 """Of each table: so many servers can share it. Fixed, so that checkpoints fit any number of servers."""
 
@@ -110,6 +111,12 @@ def part_of(keys: Keys, first: int, stop: int) -> slice:
     smallest, largest = bounds(first, stop)
     start = int(np.searchsorted(keys, np.uint64(smallest), "left"))
     return slice(start, int(np.searchsorted(keys, np.uint64(largest), "right")))
+
+
+def blocks(num_rows: int, dim: int) -> list[slice]:
+    """How rows are cut to travel: in frames of at most ``FRAME_BYTES`` of their values; never in none."""
+    length = max(1, FRAME_BYTES // (4 * dim))
+    return [slice(start, min(start + length, num_rows)) for start in range(0, num_rows or 1, length)]
 
 
 class Rows(NamedTuple):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from elasticflow.layout import Array, Layout, Rule, Vector
 from elasticflow.messages import Push
-from elasticflow.rows import Rows
+from elasticflow.rows import Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow.strategies import Outgoing
 from elasticflow_ps.parcels import Parcel, Span
@@ -136,7 +136,8 @@ class Pushing(Outgoing):
             from_right = [part.rows[table] for part in reversed(self._parts)]
             self._rows[table] = reduce(lambda right, left: left.plus(right), from_right)
         rows = self._rows[table].of(parcel.buckets.start, parcel.buckets.stop)
-        return [rows.keys, rows.values]
+        cut = blocks(*rows.values.shape)
+        return [array for block in cut for array in (rows.keys[block], rows.values[block])]
 
     def _sum(self, spans: Sequence[Span]) -> list[Array]:
         """Of these, the sum of all parts, made in the first."""

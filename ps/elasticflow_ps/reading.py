@@ -11,7 +11,7 @@ import zmq
 from elasticflow.frameworks import Interrupted
 from elasticflow.layout import Layout
 from elasticflow.messages import Read, RowsRead
-from elasticflow.rows import Keys, Values, part_of
+from elasticflow.rows import Keys, Values, blocks, part_of
 from elasticflow_ps.remote import Remote
 
 _Asked: TypeAlias = dict[Remote, Values]
@@ -36,8 +36,8 @@ class Reading:
                 part = part_of(keys, parcel.buckets.start, parcel.buckets.stop)
                 if part.start < part.stop:
                     question = Read(number=self._number, version=version, parcel=parcel.number)
-                    remote.link.send(question, [keys[part]])
-                    asked[remote] = values[part]
+                    mine, asked[remote] = keys[part], values[part]
+                    remote.link.send(question, [mine[block] for block in blocks(*asked[remote].shape)])
         if len(keys) != sum(len(part) for part in asked.values()):
             raise Interrupted("the way to the servers is lost")
         self._await(asked, urgent)
@@ -72,6 +72,8 @@ class Reading:
         if message.gone:
             raise Interrupted("that version is past")
         target = asked.pop(remote)
-        if [frame.nbytes for frame in frames] != [target.nbytes]:
+        parts = [target[block] for block in blocks(*target.shape)]
+        if [frame.nbytes for frame in frames] != [part.nbytes for part in parts]:
             raise Interrupted(f"{remote.name} sends other rows than it was asked for")
-        np.copyto(target, np.frombuffer(frames[0], np.float32).reshape(target.shape))
+        for part, frame in zip(parts, frames, strict=True):
+            np.copyto(part, np.frombuffer(frame, np.float32).reshape(part.shape))

@@ -29,8 +29,9 @@ from elasticflow.messages import (
     Uninitialised,
     Version,
 )  # fmt: skip
-from elasticflow.rows import Rows
+from elasticflow.rows import Rows, blocks
 from elasticflow.schedule import Kind
+from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
@@ -87,7 +88,7 @@ class Serving:
         self._state = st.ServerState(
             schedule=assignment.schedule,
             num_parcels=len(self._parcels),
-            combine=lambda left, right: left.plus(right),
+            combine=_combined,
             leads=row.leads,
             clips=assignment.spec.optimizer.clip_norm is not None,
             start=start,
@@ -150,17 +151,18 @@ class Serving:
         """Rows of a version that may be the one before: they do not wait for anything."""
         parcel = self._parcel(message.parcel)
         table = self._store.tables.get(parcel.number)
-        if parcel.table is None or table is None or len(frames) != 1:
+        if parcel.table is None or table is None:
             raise ProtocolError(f"there are no rows in parcel {message.parcel}")
         if not 0 <= message.version <= table.version:
             raise ProtocolError(f"there are no rows of version {message.version} yet")
-        keys = parse_keys(parcel, frames[0])
+        keys = parse_keys(parcel, frames)
         if message.version < table.version - 1:
             self._ways.answer(worker, RowsRead(number=message.number, gone=True))
             return
         values = np.empty((len(keys), self._specs[parcel.table].dim), np.float32)
         table.read(keys, message.version, self._schedule.steps_before(message.version) + 1, values)
-        self._ways.answer(worker, RowsRead(number=message.number), [values])
+        cut = [values[block] for block in blocks(*values.shape)]
+        self._ways.answer(worker, RowsRead(number=message.number), cut)
 
     def _pushed(self, worker: str, push: Push, frames: list[memoryview]) -> Sum | Rows | None:
         parcel = self._parcel(push.parcel)
@@ -338,6 +340,14 @@ class Serving:
     def clip(self, message: Clip) -> None:
         """The leading server's answer to Norms."""
         self._handle(st.ClipEvent(message.tick, message.norm))
+
+
+def _combined(left: Sum | Rows, right: Sum | Rows) -> Sum | Rows:
+    """The sum of two siblings' values of one parcel."""
+    if isinstance(left, Sum) and isinstance(right, Sum):
+        return left.plus(right)
+    assert isinstance(left, Rows) and isinstance(right, Rows)
+    return native.merge(left, right)
 
 
 def norm_chunks_of(assignment: Assignment, layout: Layout) -> dict[str, frozenset[int]]:

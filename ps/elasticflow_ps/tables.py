@@ -11,7 +11,8 @@ from elasticflow.api import Optimizer
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Chunk, Layout
-from elasticflow.rows import Keys, Rows, Values, bounds, first_values, table_seed
+from elasticflow.rows import Keys, Rows, bounds, table_seed
+from elasticflow_ps import native
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.table import Table
@@ -28,7 +29,7 @@ def tables_of(
     for parcel in parcels:
         if parcel.table is not None:
             spec, name = specs[parcel.table], layout.tables[parcel.table].name
-            values = partial(_first_values, spec, table_seed(seed, name))
+            values = partial(native.first_values, spec.initializer, table_seed(seed, name), dim=spec.dim)
             made[parcel.number] = Table(
                 dim=spec.dim,
                 kernel=kernel_for(spec.optimizer or optimizer),
@@ -41,15 +42,12 @@ def tables_of(
     return made
 
 
-def _first_values(spec: TableSpec, seed: int, keys: Keys) -> Values:
-    return first_values(spec.initializer, seed, keys, spec.dim)
-
-
-def parse_keys(parcel: Parcel, frame: memoryview) -> Keys:
+def parse_keys(parcel: Parcel, frames: Sequence[memoryview]) -> Keys:
     """Keys that came for a table's parcel. Raises ProtocolError if they are not ascending, or not of it."""
-    if frame.nbytes % 8:
-        raise ProtocolError(f"keys of {frame.nbytes} bytes")
-    keys: Keys = np.frombuffer(frame, np.uint64)
+    if not frames or any(frame.nbytes % 8 for frame in frames):
+        raise ProtocolError(f"keys of {[frame.nbytes for frame in frames]} bytes")
+    parts = [np.frombuffer(frame, np.uint64) for frame in frames]
+    keys: Keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
     smallest, largest = bounds(parcel.buckets.start, parcel.buckets.stop)
     if len(keys) and not (smallest <= keys[0] and keys[-1] <= largest and bool((keys[1:] > keys[:-1]).all())):
         raise ProtocolError("keys that are not ascending, or of another server's buckets")
@@ -58,17 +56,16 @@ def parse_keys(parcel: Parcel, frame: memoryview) -> Keys:
 
 def parse_rows(parcel: Parcel, dim: int, frames: Sequence[memoryview]) -> Rows:
     """Gradients that were pushed of a table's parcel. Raises ProtocolError if they are not that."""
-    if len(frames) != 2:
-        raise ProtocolError(f"{len(frames)} arrays, where keys and gradients belong")
-    keys = parse_keys(parcel, frames[0])
-    if frames[1].nbytes != len(keys) * dim * 4:
-        raise ProtocolError(f"{frames[1].nbytes} bytes of gradients for {len(keys)} rows of {dim}")
-    return Rows(keys, np.frombuffer(frames[1], np.float32).reshape(len(keys), dim))
+    keys, parts = parse_keys(parcel, frames[::2]), frames[1::2]
+    if [part.nbytes * 2 for part in parts] != [frame.nbytes * dim for frame in frames[::2]]:
+        raise ProtocolError(f"gradients of {[part.nbytes for part in parts]} bytes, for {len(keys)} rows")
+    values = [np.frombuffer(part, np.float32).reshape(-1, dim) for part in parts]
+    return Rows(keys, values[0] if len(values) == 1 else np.concatenate(values))
 
 
 def changed(
     tables: Tables, parcels: Sequence[Parcel], since_step: int, step: int
 ) -> Iterator[tuple[Chunk, Mapping[str, Array]]]:
-    """By bucket, copies of the rows that were updated after a step, of all after step 0. step: the present."""
+    """By bucket, copies of the rows that were updated after a step, of all after step 0. step: now."""
     for number, table in tables.items():
         yield from zip(parcels[number].chunks, table.changed(since_step, step), strict=True)
