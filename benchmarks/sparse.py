@@ -62,12 +62,12 @@ class Costs(NamedTuple):
 def measure(case: Sparse) -> Costs:
     """Those of a job of one worker and one server."""
     with tempfile.TemporaryDirectory() as folder:
-        case = case._replace(file=str(Path(folder) / "seconds.json"))
+        case = case._replace(file=str(Path(folder) / "seconds"))
         members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
         with job(case, *members, program=PROGRAM, settings={**TCP, **APART}) as one:
             one.wait()
             pushes = exchange_seconds(one.timelines())
-        reads = json.loads(Path(case.file).read_text())
+        reads = [float(line) for line in Path(case.file).read_text().split()]
     first = case.fill_steps + WARM_UP
     return Costs(median(reads[WARM_UP:]), median([s for tick, s in pushes.items() if tick >= first]))
 

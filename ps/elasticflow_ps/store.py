@@ -186,7 +186,7 @@ class Store:
             np.copyto(slab.array, value)
 
     def fill(self, version: int, parcel: Parcel, arrays: Sequence[Array]) -> None:
-        """Takes values and slots of a parcel of no table, in the order of ``Parcel.copied``. For a new store."""
+        """Takes a parcel's values and slots, in the order of ``Parcel.copied``. Of a table there are none."""
         rest = iter(arrays)
         slabs = self._versions.setdefault(version, {})
         for span in parcel.state:
