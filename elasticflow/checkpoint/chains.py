@@ -128,8 +128,8 @@ def extended(chain: tuple[RowFile, ...], file: RowFile) -> tuple[RowFile, ...]:
 def should_be_whole(chain: Sequence[RowFile], delta_bytes: int) -> bool:
     """Whether the next row file after ``chain`` is to be whole, rather than a delta of ``delta_bytes``.
 
-    It is if the deltas together would be larger than the whole file that they change, or if the chain would be
-    longer than ``MOST_FILES``. What was taken over from several servers at one step counts once.
+    It is if the deltas together would be larger than the whole file that they change, or if the chain would
+    be longer than ``MOST_FILES``. What was taken over from several servers at one step counts once.
     """
     deltas = [file for file in chain if not file.whole]
     whole_bytes = sum(file.array_bytes for file in chain if file.whole)
