@@ -3,8 +3,8 @@
 A checkpoint is there from the moment its manifest is. All functions raise CheckpointError if the
 storage fails.
 
-Checkpoints share row files, so these are removed when no manifest names them any more. Not so newer ones:
-the next checkpoint may name them, and one that none of up to the newest checkpoint's does no later one
+Checkpoints share row files, so these are removed when no manifest names them any more. Those that are newer
+than the newest checkpoint stay: the next one may name them. An older one that it does not name no later one
 will, since a server's chain only grows, or begins anew. A manifest that cannot be read may name any.
 """
 

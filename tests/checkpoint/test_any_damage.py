@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tables import Servers, Table, make_spec
+from saving_tables import Servers, Table, make_spec
 
 from elasticflow import checkpoint
 from elasticflow.layout import Entry, Rule

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saving import ENTRIES
-from tables import DENSE, Servers, Table, entry_of, make_spec
+from saving_tables import DENSE, Servers, Table, entry_of, make_spec
 
 from elasticflow import checkpoint
 from elasticflow.api import Adagrad
@@ -574,6 +574,24 @@ class TestRemoval:
         assert self.steps(storage) == [10, 20, 30, 40]
         assert checkpoint.discard_unfinished(storage) == []
         assert self.steps(storage) == [10, 20, 30]
+
+    def test_a_step_comes_again_after_damage(self, storage, servers):
+        """The newest whole one is of step 20; the run goes on with a generation 2, and comes to 30 again."""
+        damaged = storage.root / "rows/step-0000000030/generation-2-server-0.h5"
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        manifest, damages = checkpoint.newest_intact(storage)
+        assert manifest.step == 20
+        assert [damage.split(" ")[0] for damage in damages] == [
+            "rows/step-0000000030/generation-2-server-0.h5"
+        ]
+        checkpoint.discard_unfinished(storage)
+        storage.remove(checkpoint.folder_of(30))
+        servers.generation = 1
+        servers.start(2, manifest)
+        servers.save(30)
+        assert checkpoint.verify(storage, 30) == []
+        checkpoint.prune(storage, keep=1)
+        check_tables(storage, checkpoint.load_manifest(storage, 30), servers.tables)
 
     def test_before_the_first_checkpoint(self, storage):
         servers = Servers(storage, two_tables())

@@ -14,7 +14,7 @@ import pytest
 from faults import Faults, all_of, never, often, once
 from msgspec.structs import replace
 from saving import make_manifest, make_model, save, write_parts
-from tables import Servers, Table, make_spec
+from saving_tables import Servers, Table, make_spec
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError
