@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from elasticflow.checkpoint import RowFile, should_be_whole, write_rows
+from elasticflow.checkpoint import RowFile, extended, should_be_whole, write_rows
 from elasticflow.layout import Array, Chunk
 from elasticflow.storage import Storage
 from elasticflow_ps.store import Store
@@ -26,7 +26,7 @@ class Changes(NamedTuple):
     def write(self, storage: Storage, name: str) -> tuple[RowFile, ...]:
         """Writes the file, and returns the chain that it ends. Raises CheckpointError."""
         file = write_rows(storage, name, self.chunks, step=self.step, whole=not self.before)
-        return (*self.before, file)
+        return extended(self.before, file)
 
 
 def changes(store: Store, step: int) -> Changes | None:
