@@ -456,6 +456,10 @@ class Worker:
         filled: bool | None = False
         try:
             filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+        except Interrupted:
+            if outgoing.begun:  # by a lookup that the backward pass does again
+                sums.totals.clear()
+            raise
         finally:
             if alone and not filled and not outgoing.begun:
                 self._strategy.give_back(parts[0])

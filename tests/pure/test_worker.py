@@ -337,6 +337,24 @@ def test_a_slice_whose_rows_are_gone_is_given_up(slice_: int, streams: bool) -> 
     assert script.said == [READY, 2] and script.spares == 0
 
 
+def test_what_has_begun_to_be_sent_is_not_computed_into_again() -> None:
+    """A backward pass that looks up again is interrupted when some of the sum is on its way."""
+    script = Script(at(2), Quit(reason=""), streams=True)
+    script.gone = True
+    program: Any = Program()
+    compute = program.replica.compute
+
+    def interrupted(batch: int, *rest: Any, **more: Any) -> None:
+        compute(batch, *rest, **more)
+        if more.get("ready"):
+            program.replica.read_rows(0, None)
+
+    program.replica.compute = interrupted
+    worker = Worker(program, JOIN, assignment(), script, script.link, Timeline(None, 0.0))  # type: ignore[arg-type]
+    worker.run()
+    assert script.said == [READY, ("ready", 0), 2] and script.spares == 2
+
+
 def test_a_master_that_has_said_more_is_heard_while_rows_are_awaited() -> None:
     """Slices are computed again because of its first word; its second ends that, since servers are others."""
     more = [Quarantine((Excluded(3, 2),)), assignment(2)]
