@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 
 from elasticflow.api import Adagrad
-from elasticflow.checkpoint import Manifest, Reader, commit, digest, folder_of, load_manifest, prune
+from elasticflow.checkpoint import (
+    Manifest,
+    Part,
+    Reader,
+    chain_of,
+    commit,
+    digest,
+    folder_of,
+    load_manifest,
+    prune,
+)
 from elasticflow.embedding import TableSpec, Uniform
 from elasticflow.layout import Entry, Layout, Rule
 from elasticflow.messages import Troubled, Written
@@ -68,6 +78,16 @@ class Server:
         self.parts.enter(1)
         self.step = 0
 
+    def load(self, step: int, generation: int) -> None:
+        """As a server of another generation that goes on from a commit."""
+        manifest, self.store = load_manifest(self.storage, step), self.new_store()
+        with Reader(self.storage, manifest) as reader:
+            self.store.restore(step, reader.read_chunk, reader.read_rows)
+        self.store.chain = chain_of(manifest, range(len(LAYOUT.chunks)))
+        self.parts.enter(generation)
+        self.said.clear()
+        self.step = step
+
     def new_store(self) -> Store:
         tables = tables_of(LAYOUT, [SPEC], OPTIMIZER, self.parcels, 7)
         return Store(self.parcels, kernel_for(OPTIMIZER), tables=tables)
@@ -95,8 +115,8 @@ class Server:
             self.parts.turn()
         return found[0]
 
-    def commit(self, step: int) -> Manifest:
-        part = self.written(step).part
+    def commit(self, step: int, part: Part | None = None) -> Manifest:
+        part = part or self.written(step).part
         assert part, self.written(step).error
         manifest = Manifest(
             program="", tick=step, step=step, epoch=0, optimizer={}, work={}, fingerprint={},
@@ -164,6 +184,23 @@ def test_the_last_checkpoint_after_one_that_was_given_up(server: Server) -> None
     server.commit(ordered)
     server.commit(last)
     server.check(last)
+
+
+def test_a_commit_of_servers_of_before_that_was_late(server: Server) -> None:
+    """Others have written the same step anew by then, and go on from that."""
+    server.train()
+    server.commit(first := server.cut())
+    server.train([1])
+    late = server.written(server.cut()).part
+    server.load(first, generation=2)
+    server.train([1])
+    server.written(again := server.cut())
+    server.commit(again, late)
+    server.check(again)
+    server.train([2])
+    server.commit(server.cut())
+    server.check(server.step)
+    assert len(server.storage.list("rows/step-0000000002")) == 1
 
 
 def test_one_after_the_other(server: Server) -> None:
