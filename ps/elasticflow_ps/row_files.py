@@ -3,9 +3,9 @@
 Rows are stored in a *chain* of row files, the oldest of which is whole. A checkpoint adds one with the rows
 that were updated since, or begins another chain with a whole one, when the old one has become too long.
 
-Two may be under way at once: a checkpoint that was ordered, and that of the end. Once the first is committed,
-files that it does not name may go. So the second goes on from the same chain as the first, or anew as it does,
-and not from files that it does not share with it.
+Two may be under way at once: a checkpoint that was ordered, and that of the end. Once the first is
+committed, files that it does not name may go. So the second goes on from the same chain as the first, or
+begins anew as it does.
 """
 
 from __future__ import annotations
