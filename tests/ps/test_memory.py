@@ -147,7 +147,7 @@ def test_the_sum_follows_the_table() -> None:
     assert (first.parameters, first.slots, first.checkpoint) == (3 * p[0], s[0], p[0] + s[0])
     assert first.snapshots == 2 * (p[0] + s[0]), "nothing of the standby is to be kept"
     assert second.snapshots == 2 * (p[0] + s[0]) + 2 * (p[1] + s[1])
-    assert standby == (0, 0, 0, 2 * (p[1] + s[1]), 0)
+    assert standby == (0, 0, 0, 2 * (p[1] + s[1]), 0, 0)
     assert [each.snapshots for each in need(Adam(), row, snapshots=False)] == [0, 0, 0]
     assert need(Adam(), [WHOLE])[0].snapshots == 0, "nobody keeps any"
 
