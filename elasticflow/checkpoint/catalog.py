@@ -3,9 +3,10 @@
 A checkpoint is there from the moment its manifest is. All functions raise CheckpointError if the
 storage fails.
 
-Checkpoints share row files, so these are removed when no manifest names them any more. Those that are newer
-than the newest checkpoint stay: the next one may name them. An older one that it does not name no later one
-will, since a server's chain only grows, or begins anew. A manifest that cannot be read may name any.
+Checkpoints share row files, so these are removed when no manifest names them any more. Those of the newest
+checkpoint's step, which another generation may have written anew, and newer ones stay: the next checkpoint
+may name them. An older one that it does not name no later one will, since a server's chain only grows, or
+begins anew. A manifest that cannot be read may name any.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def prune(storage: Storage, keep: int) -> list[int]:
     old = [step for step, _ in _folders(storage) if kept and step < kept[-1] and step not in kept]
     _remove(storage, old)
     manifests = [_tidy(storage, step) for step in kept]
-    _tidy_rows(storage, manifests, lambda step: not kept or step > kept[-1])
+    _tidy_rows(storage, manifests, lambda step: not kept or step >= kept[-1])
     return old
 
 

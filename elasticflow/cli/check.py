@@ -9,6 +9,8 @@ import sys
 import time
 
 from elasticflow import config
+from elasticflow.api import Optimizer
+from elasticflow.embedding import TableSpec
 from elasticflow.fingerprint import environment
 from elasticflow.layout import Layout, Rule
 from elasticflow.program import parse
@@ -41,15 +43,15 @@ def check(arguments: argparse.Namespace) -> int:
     cost = loaded.cost_of_first_slice()
     slice_s = time.perf_counter() - since_s
     layout = Layout(spec.entries)
+    tables = dict(zip(layout.tables, spec.tables, strict=True))
     for entry in layout.entries:
-        if entry.rule is Rule.ROWS:
-            rows = f"{entry.shape[0]:,}" if entry.shape[0] else "any number of"
-            size = f"{entry.num_bytes:,} bytes each"
-            print(f"{entry.name}  table  {rows} rows of {entry.shape[1]}  {entry.dtype}  {size}")
+        if table := tables.get(entry):
+            rows = "any number of" if table.rows is None else f"{table.rows:,}"
+            print(f"{entry.name}  table  {rows} rows of {table.dim}  {entry.dtype}  {_rules(table)}")
         elif entry.rule is not Rule.REPORT:
             kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
             print(f"{entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
-    settings = ", ".join(f"{name} {value}" for name, value in spec.optimizer.settings().items())
+    settings = _settings(spec.optimizer)
     trained = layout.of_rule(Rule.UPDATE)
     print(
         f"{spec.framework}: {sum(e.size for e in trained):,} parameters in {len(trained)} tensors, "
@@ -61,3 +63,15 @@ def check(arguments: argparse.Namespace) -> int:
     for warning in spec.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return 0
+
+
+def _settings(optimizer: Optimizer) -> str:
+    return ", ".join(f"{name} {value}" for name, value in optimizer.settings().items())
+
+
+def _rules(table: TableSpec) -> str:
+    """What rows are at first, which are kept, and how they are updated."""
+    rules = [str(table.initializer)]
+    rules += [f"min_count {table.min_count}"] if table.min_count > 1 else []
+    rules += [f"evict_after_steps {table.evict_after_steps}"] if table.evict_after_steps else []
+    return ", ".join([*rules, _settings(table.optimizer) if table.optimizer else "the model's optimizer"])

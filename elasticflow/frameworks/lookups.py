@@ -63,7 +63,7 @@ class Lookups(ABC):
 
     tables: by name. entries, specs: of each, in that order. read_rows: by default the first values, as they
     are before the first step. looked_up: of each call by now, the number of the table, the keys, and the rows
-    as a tensor.
+    as a tensor. unread: what ``read_rows`` raised since tables can be called, and nothing makes good.
     """
 
     def __init__(self, tables: Mapping[str, Embedding], seed: int) -> None:
@@ -81,10 +81,12 @@ class Lookups(ABC):
 
         self.read_rows: ReadRows = first_rows
         self.looked_up: list[tuple[int, Any, Any]] = []
+        self.unread: BaseException | None = None
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Within it tables can be called."""
+        """Within it tables can be called. Raises ``unread`` at the end, though the program caught it."""
+        self.unread = None
         for number, table in enumerate(self._tables):
             table.bind(partial(self.answer, number))
         try:
@@ -93,6 +95,12 @@ class Lookups(ABC):
             self.looked_up.clear()
             for table in self._tables:
                 table.bind(None)
+            self.check_read()
+
+    def check_read(self) -> None:
+        """Raises ``unread``, if there is any: what was computed without these rows is not to be used."""
+        if self.unread is not None:
+            raise self.unread
 
     @abstractmethod
     def answer(self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None) -> Any:
@@ -115,7 +123,11 @@ class Lookups(ABC):
                 f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
             )
         keys, order, starts = by_key(keys_of(flat))
-        values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+        try:
+            values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+        except BaseException as error:
+            self.unread = error
+            raise
         assert values.shape == (len(keys), spec.dim), "what read_rows promises"
         values = np.require(values, np.float32, ["C", "W"])  # frameworks warn of arrays that are read-only
         sizes = np.bincount(bags, minlength=math.prod(shape))

@@ -304,6 +304,7 @@ class TorchReplica(Replica):
         taken: set[int] = set()
         with self._restored():
             cost = self._cost(batch)
+            self.lookups.check_read()  # before any gradient can be sent
             looked_up = list(
                 self.lookups.looked_up
             )  # there may be more while the backward pass computes again

@@ -103,8 +103,9 @@ class Strategy(ABC):
     def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
         """The rows of a table, (k, dim), at the version that ``state`` holds. Waits for them. keys: (k,).
 
-        urgent: asked, when ``wake_fd`` ends the wait, whether to give up. Raises Interrupted then, and if the
-        rows cannot be had any more: the version is past, or the way to a server is lost.
+        urgent: asked, before it waits and whenever ``wake_fd`` ends the wait, whether to give up; it makes
+        ``wake_fd`` unreadable. Raises Interrupted then, and if the rows cannot be had any more: the version
+        is past, or the way to a server is lost.
         """
 
     @abstractmethod

@@ -227,7 +227,7 @@ class Worker:
         """Ticks below were computed in a generation before this one."""
         self._slice_s = 0.0
         self._unread: list[FromMaster] = []
-        """What the master said while rows were awaited."""
+        """What the master has said, and is still to be obeyed."""
         self._draining = self._leaving = False
         self.generation = 0
         self.tick = -1
@@ -276,8 +276,7 @@ class Worker:
             elif isinstance(event, Severed):
                 self._lose(event)
             elif event is None:
-                for message in self._messages():
-                    self._obey(message)
+                self._obey_all()
         if self._position:
             if self._started_s is None:
                 self._started_s = time.time() - self._loaded.settings.started_s
@@ -322,8 +321,7 @@ class Worker:
                     if fresh:
                         self._compute(position, work, fresh)
             else:
-                for message in self._messages():
-                    self._obey(message)
+                self._obey_all()
                 if self._draining and not mine and not self._faulty:
                     self._leaving = True
             since_s = time.monotonic()
@@ -332,12 +330,14 @@ class Worker:
         """Waits for what the servers have to say. None: the master has said something."""
         return None if self._unread else self._strategy.wait()
 
-    def _messages(self) -> list[FromMaster]:
-        messages, self._unread = [*self._unread, *self._link.received()], []
-        return messages
+    def _obey_all(self) -> None:
+        """What the master has said, one by one: what is still to come may end a wait for rows."""
+        self._unread += self._link.received()
+        while self._unread:
+            self._obey(self._unread.pop(0))
 
     def _is_urgent(self) -> bool:
-        """Whether the master has said something because of which rows are not to be waited for."""
+        """Whether the master has said something, not obeyed yet, for which rows are not to be waited for."""
         self._unread += self._link.received()
         return any(isinstance(message, (Assignment, Quit)) for message in self._unread)
 
@@ -456,6 +456,10 @@ class Worker:
         filled: bool | None = False
         try:
             filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+        except Interrupted:
+            if outgoing.begun:  # by a lookup that the backward pass does again
+                sums.totals.clear()
+            raise
         finally:
             if alone and not filled and not outgoing.begun:
                 self._strategy.give_back(parts[0])

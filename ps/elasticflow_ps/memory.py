@@ -17,8 +17,8 @@ COPIES = 2
 """Of a place's snapshots: the one that is safe, and the one that is becoming so."""
 
 
-ROW_BYTES = 24
-"""Of a row, besides its numbers: its key, when it was seen, and its place in the index."""
+ROW_BYTES = 30
+"""Of a row, besides its numbers: in the index 16, of which there may be room for 15 rows where 8 are."""
 
 
 class Need(NamedTuple):
@@ -30,6 +30,7 @@ class Need(NamedTuple):
     snapshots: int
     """Its own, and those that it keeps for another server."""
     checkpoint: int
+    """What is written of it, while it is written: rows are copied, all of them where a row file is whole."""
     rows: int
     """Of tables that say how many rows they can have, with slots: if all of these are trained."""
 
@@ -63,14 +64,15 @@ def needs(
     copies = COPIES if snapshots and len(row) > 1 else 0
     held = [_bytes_of(layout, chunks) for chunks in row]
     whole = [state + num_slots * updated for _, state, updated in held]
+    rows = [sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in chunks) for chunks in row]
     return [
         Need(
             parameters=VERSIONS * state,
             slots=num_slots * updated,
             gradients=waiting * pushed,
             snapshots=copies * (whole[place] + whole[place - 1]),  # each keeps for the one before it
-            checkpoint=whole[place],
-            rows=sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in row[place]),
+            checkpoint=whole[place] + rows[place],
+            rows=rows[place],
         )
         for place, (pushed, state, updated) in enumerate(held)
     ]

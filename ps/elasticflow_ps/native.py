@@ -226,7 +226,8 @@ def rebuild_index(index: RowIndex, oldest: int, to: RowIndex) -> None:
 def close_gaps(index: RowIndex, rows: Values) -> None:
     """Moves rows to numbers that no key has any more, so that numbers are below the number of rows."""
     taken = np.zeros(index.rows, np.bool_)
-    _in_c.close_gaps(index, _address(rows), rows[0].nbytes, _address(taken))
+    _, pieces, dim = rows.shape
+    _in_c.close_gaps(index, _address(rows), 4 * pieces * dim, _address(taken))
 
 
 def _rows(rows: Values, places: Places, parts: Sequence[Values], pieces: int) -> bytes:

@@ -61,9 +61,12 @@ class Parts:
     ) -> None:
         """Writes a snapshot to ``folder``, then releases it. copy_s: seconds that taking it took.
 
-        rows: what is to be written of the tables. The snapshot's store then knows the chain.
+        rows: what is to be written of the tables. The snapshot's store then knows the chain, if it is the
+        newest by then.
         """
-        generation, took_s = self._generation, 0.0
+        generation, took_s, store = self._generation, 0.0, snapshot.store
+        if rows:
+            store.continued.append(rows.before)
 
         def job() -> Part:
             nonlocal took_s
@@ -81,8 +84,10 @@ class Parts:
 
         def done(part: Part | None, error: str) -> None:
             snapshot.release()
-            if part and part.rows:
-                snapshot.store.chain = part.rows
+            if rows:
+                store.continued.pop(0)
+            if part and part.rows and not store.continued:
+                store.chain = part.rows
             written = Written(
                 name=self._name,
                 generation=generation,

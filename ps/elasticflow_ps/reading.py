@@ -50,11 +50,9 @@ class Reading:
             poller.register(remote.link.socket, zmq.POLLIN)
             poller.register(remote.link.monitor, zmq.POLLIN)
         while asked:
-            woken = {source for source, _ in poller.poll()}
-            if self._wake_fd in woken:
-                poller.unregister(self._wake_fd)
-                if urgent():
-                    raise Interrupted("the master has something that cannot wait")
+            if urgent():
+                raise Interrupted("the master has something that cannot wait")
+            poller.poll()
             for remote in list(asked):
                 self._hear(remote, asked)
                 if remote in asked and remote.link.is_closed():

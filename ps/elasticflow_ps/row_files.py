@@ -2,6 +2,10 @@
 
 Rows are stored in a *chain* of row files, the oldest of which is whole. A checkpoint adds one with the rows
 that were updated since, or begins another chain with a whole one, when the old one has become too long.
+
+Two may be under way at once: a checkpoint that was ordered, and that of the end. Once the first is
+committed, files that it does not name may go. So the second goes on from the same chain as the first, or
+begins anew as it does.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ def changes(store: Store, step: int) -> Changes | None:
     """What is to be written of a store that is at ``step``; None if it has no tables."""
     if not store.tables:
         return None
-    if store.chain:
+    if store.chain and all(store.continued):
         chunks = list(changed(store.tables, store.parcels, store.chain[-1].step, step))
         num_bytes = sum(array.nbytes for _, arrays in chunks for array in arrays.values())
         if not should_be_whole(store.chain, num_bytes):

@@ -133,6 +133,8 @@ class Store:
         self.tables: Tables = tables or {}
         self.chain: tuple[RowFile, ...] = ()
         """Where the tables' rows are stored, as of the last of these files."""
+        self.continued: list[tuple[RowFile, ...]] = []
+        """The chains that row files which are being written go on from, oldest first."""
         self._dense_bytes = 0
         self._arena = Arena(lends=lends)
         self._kernel = kernel

@@ -179,7 +179,7 @@ class Table:
     def _look(self) -> None:
         whole = len(self._memory.array) // self._row_bytes
         rows = self._memory.array[: whole * self._row_bytes].view(np.float32)
-        self._rows: Values = rows.reshape(whole, -1, self._dim)
+        self._rows: Values = rows.reshape(whole, 1 + len(self._kernel.slots), self._dim)
 
     def _resize(self, num_rows: int) -> None:
         del self._rows

@@ -530,9 +530,11 @@ class TestRemoval:
         assert checkpoint.verify(storage, 30) == []
 
     def test_what_others_wrote_for_the_same_step(self, storage, servers):
+        """Of the newest step it may be what the next checkpoint goes on from."""
         storage.remove("checkpoints/step-0000000030")
-        lost = "rows/step-0000000030/generation-1-server-0.h5"
-        (storage.root / lost).write_bytes(b"by a generation that was lost")
+        lost, newest = (f"rows/step-{step:010d}/generation-9-server-0.h5" for step in (20, 30))
+        for name in (lost, newest):
+            (storage.root / name).write_bytes(b"by another generation")
         checkpoint.commit(storage, servers.manifest(30, servers.parts(30)))
         partial = storage.root / "rows/step-0000000020/.x.h5.12.partial"
         partial.write_bytes(b"killed")
@@ -540,7 +542,8 @@ class TestRemoval:
         in_work = storage.root / "rows/step-0000000040/.x.h5.12.partial"
         in_work.write_bytes(b"in work")
         checkpoint.prune(storage, keep=3)
-        assert not storage.exists(lost) and not partial.exists() and in_work.exists()
+        assert not storage.exists(lost) and storage.exists(newest)
+        assert not partial.exists() and in_work.exists()
         assert storage.list("rows/step-0000000020")[-1] == "notes.txt"
         assert [checkpoint.verify(storage, step) for step in (10, 20, 30)] == [[]] * 3
 

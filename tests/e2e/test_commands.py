@@ -288,6 +288,18 @@ def test_check() -> None:
         assert word in done.stdout, done.stdout
 
 
+def test_check_shows_tables() -> None:
+    done = cli("check", PROGRAMS / "tables_torch.py")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    for words in (
+        "words  table  any number of rows of 8  float32  Normal(mean=0.0, std=0.1), min_count 2, "
+        "evict_after_steps 12, the model's optimizer\n",
+        "users  table  50 rows of 8  float32  Uniform(low=-0.05, high=0.05), optimizer SGD, lr 0.05",
+        "434 parameters in 4 tensors",
+    ):
+        assert words in done.stdout, done.stdout
+
+
 # --- Ctrl-C, and a terminal ---------------------------------------------------------------------------
 
 

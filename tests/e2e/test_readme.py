@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,3 +105,19 @@ def test_examples(example: str, tmp_path: Path) -> None:
     assert value >= bound if at_least else value <= bound
     (promised,) = set(re.findall(rf"^epoch {epochs}: test .*$", trained.stdout, re.MULTILINE))
     assert "test cost" in promised
+
+
+def test_wide_and_deep(tmp_path: Path) -> None:
+    """Of fewer records than its README says, so it reaches less. It imports what lies beside it."""
+    folder = tmp_path / "wide_and_deep"
+    shutil.copytree(ROOT / "examples/wide_and_deep", folder, ignore=shutil.ignore_patterns("data"))
+    maker, sizes = folder / "make_data.py", "200_000, 50_000"
+    text = maker.read_text()
+    assert sizes in text
+    maker.write_text(text.replace(sizes, "40_000, 8_000"))
+    made = subprocess.run([sys.executable, maker], capture_output=True, text=True, check=True)
+    assert "the hidden model has an AUC of" in made.stdout
+    program, many = folder / "wide_and_deep.py", ("--batch-size", 1024, "--workers", 2, "--servers", 2)
+    trained = cli("train", program, "--epochs", 2, *many, "--run-dir", tmp_path / "run")
+    assert trained.returncode == 0, trained.stderr
+    assert float(re.findall(r"auc (\S+)", trained.stdout)[-1]) >= 0.70

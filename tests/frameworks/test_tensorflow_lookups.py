@@ -237,6 +237,32 @@ def test_who_reads_may_interrupt(eager):
     assert digest(computed(replica, columns())) == before[0]
 
 
+def test_who_catches_everything_cannot_go_on_without_rows():
+    def forward(x, y, params):
+        x.numpy()  # so it runs eagerly, where the program can catch what is raised
+        try:
+            rows = params["table"](y)
+        except BaseException:  # noqa: B036  (a bare except, as programs have them)
+            rows = tf.zeros((len(y), 4))
+        return tf.reduce_sum(rows) + tf.reduce_sum(params["w"])
+
+    replica = opened(program(lambda: {"table": Embedding(6, 4), "w": tf.Variable([1.0, 2.0])}, forward))
+    good, out = replica.read_rows, computed(replica, columns())
+    before = digest(out)
+
+    def gone(number, keys):
+        raise Interrupted("the version is gone")
+
+    replica.read_rows = gone
+    with pytest.raises(Interrupted, match="^the version is gone$"):
+        replica.compute(replica.prepare(columns()), 5, 0.25, out)
+    with pytest.raises(Interrupted, match="^the version is gone$"):
+        replica.evaluate(replica.prepare(columns()), 5)
+    assert digest(out) == before
+    replica.read_rows = good
+    assert digest(computed(replica, columns())) == before
+
+
 def test_tables_without_lookup_or_gradient_get_none():
     def forward(x, y, params):
         return models.net_forward(x + tf.reduce_mean(tf.stop_gradient(params["still"](y))), y, params)

@@ -247,6 +247,42 @@ def test_who_reads_may_interrupt():
     assert digest(computed(replica, columns())) == before[0]
 
 
+@pytest.mark.parametrize("answer", [None, 0, "other"])
+def test_who_catches_everything_cannot_go_on_without_rows(answer):
+    """Neither a cost without the rows, nor an error of the program's own, comes of it."""
+
+    def forward(x, y, params):
+        try:
+            rows = params["table"](y)
+        except BaseException:  # noqa: B036  (a bare except, as programs have them)
+            if answer == "other":
+                raise ValueError("something went wrong") from None
+            if answer is None:
+                return None
+            rows = torch.zeros(len(y), DIM)
+        return (rows.sum() + params["w"]).sum()
+
+    def model():
+        return {"table": Embedding(NUM_IDS, DIM), "w": torch.ones(3)}
+
+    replica = opened(program(model, forward))
+    good, out = replica.read_rows, computed(replica, columns())
+    before = digest(out)
+    told = []
+
+    def gone(number, keys):
+        raise Interrupted("the version is gone")
+
+    replica.read_rows = gone
+    with pytest.raises(Interrupted, match="the version is gone"):
+        replica.compute(replica.prepare(columns()), 5, 0.25, out, ready=told.append)
+    with pytest.raises(Interrupted):
+        replica.evaluate(replica.prepare(columns()), 5)
+    assert digest(out) == before and not told
+    replica.read_rows = good
+    assert digest(computed(replica, columns())) == before
+
+
 def test_arrays_that_are_read_only_will_do():
     replica = opened(models.PROGRAMS["towers"])
     expected, good = digest(computed(replica, columns())), replica.read_rows

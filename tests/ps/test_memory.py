@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 from server_job import LAYOUT, PARCEL_BYTES, WAIT_S, FakeWorker, Job, Process
 
-from elasticflow.api import SGD, Adagrad, Adam, AdamW, Optimizer
+from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
 from elasticflow.available import HOST
-from elasticflow.layout import Layout, Rule, spread
+from elasticflow.embedding import TableSpec, Uniform
+from elasticflow.layout import Entry, Layout, Rule, spread
 from elasticflow.messages import Cut, Join
+from elasticflow.rows import Rows, keys_of
 from elasticflow.storage import DirectoryStorage
 from elasticflow_ps.memory import Need, needs
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum
+from elasticflow_ps.tables import tables_of
 
-OPTIMIZERS = [SGD(), SGD(momentum=0.9), Adagrad(), AdamW(), Adam(amsgrad=True)]
+OPTIMIZERS = [SGD(), SGD(momentum=0.9), Adagrad(), AdamW(), Adam(amsgrad=True), Ftrl()]
 WHOLE = [chunk.number for chunk in LAYOUT.chunks]
 
 
@@ -48,6 +51,33 @@ def test_a_store_takes_what_is_expected(optimizer: Optimizer) -> None:
         if len(held) > 3:
             held.pop(0).release()
     assert store.num_bytes == expected.total - expected.gradients
+
+
+@pytest.mark.parametrize("num_rows", [20_000, 33_000])
+def test_tables_take_what_is_expected(num_rows: int) -> None:
+    """Once all rows are trained, and copied for a checkpoint. Room for more rows is not touched."""
+    layout = Layout(
+        [
+            Entry("t", (num_rows, 8), "float32", Rule.ROWS),
+            Entry("report", (1,), "float64", Rule.REPORT),
+        ]
+    )
+    spec = TableSpec(
+        rows=num_rows, dim=8, initializer=Uniform(), optimizer=None, min_count=1, evict_after_steps=0
+    )
+    chunks = spread(layout, 1)
+    expected = need(Adam(), chunks, layout, tables=[spec], snapshots=False)[0]
+    parcels = parcels_of(layout, chunks[0])
+    (table,) = tables_of(layout, [spec], Adam(), parcels, seed=0).values()
+    for step, some in enumerate(np.array_split(np.arange(num_rows), 20), 1):
+        keys = np.sort(keys_of(some))
+        gradient = Rows(keys, np.ones((len(keys), 8), np.float32))
+        table.apply(gradient, lr=0.1, update=step, scale=1.0)
+    copies = sum(array.nbytes for arrays in table.changed(0, 20) for array in arrays.values())
+    rows = num_rows * 8 * 4 * 3
+    assert 0.8 * expected.rows < rows + table._index.num_bytes <= expected.rows
+    assert copies <= expected.checkpoint and expected.checkpoint - expected.rows < 100
+    assert not expected.certain.rows
 
 
 def wait_until_sent(process: Process) -> None:
@@ -117,7 +147,7 @@ def test_the_sum_follows_the_table() -> None:
     assert (first.parameters, first.slots, first.checkpoint) == (3 * p[0], s[0], p[0] + s[0])
     assert first.snapshots == 2 * (p[0] + s[0]), "nothing of the standby is to be kept"
     assert second.snapshots == 2 * (p[0] + s[0]) + 2 * (p[1] + s[1])
-    assert standby == (0, 0, 0, 2 * (p[1] + s[1]), 0)
+    assert standby == (0, 0, 0, 2 * (p[1] + s[1]), 0, 0)
     assert [each.snapshots for each in need(Adam(), row, snapshots=False)] == [0, 0, 0]
     assert need(Adam(), [WHOLE])[0].snapshots == 0, "nobody keeps any"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from elasticflow.api import SGD, Adagrad, Adam, AdamW, Optimizer
+from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.schedule import Kind
@@ -124,7 +124,7 @@ def bytes_of(snapshot: Snapshot) -> list[bytes]:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    optimizer=some.sampled_from([SGD(), SGD(momentum=0.9), Adam(amsgrad=True), AdamW(), Adagrad()]),
+    optimizer=some.sampled_from([SGD(), SGD(momentum=0.9), Adam(amsgrad=True), AdamW(), Adagrad(), Ftrl()]),
     acts=some.lists(
         some.sampled_from(["step", "carry", "hold", "release", "back", "stay", "half"]), max_size=40
     ),

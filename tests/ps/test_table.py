@@ -266,6 +266,16 @@ def test_memory_is_that_of_the_rows_that_are_there(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_row_may_be_longer_than_a_table_has_memory_at_first(way):
+    with taking(way):
+        subject, some = table(api.Adam(amsgrad=True), dim=1 << 16, evict_after_steps=2), keys(3, 4)
+        subject._index.forget(1, subject._rows)
+        for step in range(1, 4):
+            subject.apply(gradients(some, 1 << 16, step), lr=0.1, update=step, scale=1.0)
+        assert read(subject, some, 3, 4).all() and subject.num_rows == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_reading_creates_nothing(way):
     with taking(way):
         subject = table()

@@ -11,6 +11,7 @@ import pytest
 
 from elasticflow.api import SGD
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks import Interrupted
 from elasticflow.layout import Entry, Layout, Rule, Vector
 from elasticflow.messages import (
     Assignment,
@@ -83,6 +84,7 @@ class Script(Strategy):
         self.streams = streams  # type: ignore[misc]
         self.spares = 0
         """Vectors that are out."""
+        self.gone = False
         self.connected: list[int] = []
         self.said: list[Any] = []
         """What was pushed, as (tick, node), asked for, as a tick, and sent to the master."""
@@ -117,6 +119,11 @@ class Script(Strategy):
 
     def begin(self, position: Position, node: Node, parts: Any, **more: Any) -> Outgoing:
         return Begun(self.said, (position.version, node, len(parts)))
+
+    def read(self, table: int, keys: Any, urgent: Any) -> Any:
+        """Rows come at once, or never: then only what is urgent ends the wait."""
+        if self.gone or urgent():
+            raise Interrupted("gone")
 
     def recall(self, position: Position, slices: Any) -> bool:
         return True
@@ -160,11 +167,13 @@ class Batches:
 class Program:
     """Stands for a loaded program; slices in ``bad`` raise until something is excluded.
 
-    late: they do so when one of their gradients is ready.
+    late: they do so when one of their gradients is ready. looks_up: slices that read rows of a table.
     """
 
-    def __init__(self, bad: tuple[int, ...] = (), *, late: bool = False) -> None:
-        self.late = late
+    def __init__(
+        self, bad: tuple[int, ...] = (), *, late: bool = False, looks_up: tuple[int, ...] = ()
+    ) -> None:
+        self.late, self.looks_up = late, looks_up
         self.settings = SimpleNamespace(name="worker-1", started_s=0.0)
         self.program = SimpleNamespace(path="program.py")
         self.made: Batches = Batches({*bad})
@@ -172,6 +181,8 @@ class Program:
         self.first_values = 0
 
     def _compute(self, batch: int, *rest: Any, ready: Any = None, **more: Any) -> None:
+        if batch in self.looks_up:
+            self.replica.read_rows(0, None)
         if ready and (self.late or batch not in self.made.bad):
             ready(0)
         if batch in self.made.bad:
@@ -309,6 +320,47 @@ def test_who_raises_before_anything_is_sent_is_left_out() -> None:
 def test_who_raises_after_something_is_sent_ends_the_worker() -> None:
     with pytest.raises(ProgramError, match="slice 3 raised ValueError: a bad slice. Some of its gradients"):
         played(at(2), program=Program((3,), late=True), streams=True)
+
+
+# --- rows of tables ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("slice_", [0, 1, 2, 3])
+def test_a_slice_whose_rows_are_gone_is_given_up(slice_: int, streams: bool) -> None:
+    """With what its node's other slices came to; the vectors are there again, and the worker waits."""
+    script = Script(at(2), Quit(reason=""), streams=streams)
+    script.gone = True
+    program: Any = Program(looks_up=(slice_,))
+    worker = Worker(program, JOIN, assignment(), script, script.link, Timeline(None, 0.0))  # type: ignore[arg-type]
+    worker.run()
+    assert script.said == [READY, 2] and script.spares == 0
+
+
+def test_what_has_begun_to_be_sent_is_not_computed_into_again() -> None:
+    """A backward pass that looks up again is interrupted when some of the sum is on its way."""
+    script = Script(at(2), Quit(reason=""), streams=True)
+    script.gone = True
+    program: Any = Program()
+    compute = program.replica.compute
+
+    def interrupted(batch: int, *rest: Any, **more: Any) -> None:
+        compute(batch, *rest, **more)
+        if more.get("ready"):
+            program.replica.read_rows(0, None)
+
+    program.replica.compute = interrupted
+    worker = Worker(program, JOIN, assignment(), script, script.link, Timeline(None, 0.0))  # type: ignore[arg-type]
+    worker.run()
+    assert script.said == [READY, ("ready", 0), 2] and script.spares == 2
+
+
+def test_a_master_that_has_said_more_is_heard_while_rows_are_awaited() -> None:
+    """Slices are computed again because of its first word; its second ends that, since servers are others."""
+    more = [Quarantine((Excluded(3, 2),)), assignment(2)]
+    _, script = played(at(2), more, at(2), Quit(reason=""), program=Program((3,), looks_up=(3,)))
+    pushes = [(2, Node(1, 0)), (2, Node(0, 2))]
+    assert [each for each in script.said if not isinstance(each, (Ready, Faulty))] == [*pushes, 2, (2, TOP)]
 
 
 # --- first values --------------------------------------------------------------------------------

@@ -1,0 +1,191 @@
+"""Servers with tables, over real sockets: what makes no sense changes nothing, and ends nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import server_job
+import zmq
+from server_job import KEYS, SCHEDULE, WAIT_S, Job
+
+from elasticflow.api import Adagrad
+from elasticflow.embedding import TableSpec, Uniform
+from elasticflow.layout import Entry, Layout, Rule
+from elasticflow.messages import Initial, Pull, Push, Read, RowsRead, Uninitialised, Version
+from elasticflow.rows import bounds, first_values, keys_of, part_of, table_seed
+from elasticflow.storage import DirectoryStorage
+from elasticflow.transport import DataLink
+from elasticflow_ps.parcels import Parcel, parcels_of
+
+DIM = 4
+ENTRIES = (
+    Entry("w", (64,), "float32", Rule.UPDATE),
+    Entry("t", (0, DIM), "float32", Rule.ROWS),
+    Entry("report", (2,), "float64", Rule.REPORT),
+)
+LAYOUT = Layout(ENTRIES)
+SPEC = TableSpec(
+    rows=None, dim=DIM, initializer=Uniform(), optimizer=Adagrad(lr=0.1), min_count=1, evict_after_steps=0
+)
+SOME = np.sort(keys_of(np.arange(500)))
+
+
+class Worker:
+    """A connection to one server, for rows and pushes of its parcels."""
+
+    def __init__(self, job: Job, place: int) -> None:
+        self.context: Any = zmq.Context()
+        info = job.assignment.servers[place]
+        self.parcels = parcels_of(LAYOUT, info.chunks)
+        (self.table,) = (parcel for parcel in self.parcels if parcel.table is not None)
+        self.link = DataLink(self.context, KEYS, info.endpoint, encrypt=False)
+        self.link.hello("worker-1", job.assignment.generation)
+        while not self.link.greeted:
+            self._poll()
+            self.link.receive()
+        self.version = -1
+        self.pull()
+
+    @property
+    def mine(self) -> Any:
+        return SOME[part_of(SOME, self.table.buckets.start, self.table.buckets.stop)]
+
+    def _poll(self) -> None:
+        assert zmq.select([self.link.socket, self.link.monitor], [], [], timeout=WAIT_S)[0]
+        assert not self.link.is_closed()
+
+    def hear(self) -> tuple[Any, list[memoryview]]:
+        while (received := self.link.receive()) is None:
+            self._poll()
+        return received
+
+    def pull(self) -> None:
+        self.link.send(Pull(version=self.version + 1))
+        missing = {parcel.number for parcel in self.parcels}
+        while missing:
+            message, _ = self.hear()
+            if isinstance(message, Uninitialised):
+                for parcel in self.parcels:
+                    self.link.send(Initial(parcel=parcel.number), parcel_values(parcel))
+            elif isinstance(message, Version):
+                missing.discard(message.parcel)
+        self.version += 1
+
+    def ask(self, number: int, version: int, keys: Any, frames: Any = None) -> None:
+        question = Read(number=number, version=version, parcel=self.table.number)
+        self.link.send(question, [keys] if frames is None else frames)
+
+    def rows(self, number: int, version: int, keys: Any) -> Any:
+        """What the server answers to question ``number``, and to no other; None: gone."""
+        self.ask(number, version, keys)
+        message, frames = self.hear()
+        assert isinstance(message, RowsRead) and message.number == number
+        return None if message.gone else np.frombuffer(b"".join(frames), np.float32).reshape(len(keys), DIM)
+
+    def push(self, frames: Any, *, tick: int | None = None) -> None:
+        message = Push(
+            tick=self.version if tick is None else tick, parcel=self.table.number, level=1, index=0
+        )
+        self.link.send(message, frames)
+
+    def step(self, keys: Any) -> None:
+        """A gradient of ones for these rows, and of zeros elsewhere."""
+        self.push([keys, np.ones((len(keys), DIM), np.float32)])
+        for parcel in self.parcels:
+            if parcel.table is None:
+                message = Push(tick=self.version, parcel=parcel.number, level=1, index=0)
+                self.link.send(message, [np.zeros(len(span), span.dtype) for span in parcel.spans])
+        self.pull()
+
+    def close(self) -> None:
+        self.link.close(linger_ms=0)
+        self.context.destroy(linger=0)
+
+
+def parcel_values(parcel: Parcel) -> list[Any]:
+    return [np.ones(len(span), span.dtype) for span in parcel.state]
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], tuple[Job, list[Worker]]]]:
+    monkeypatch.setattr(server_job, "ENTRIES", ENTRIES)
+    monkeypatch.setattr(server_job, "LAYOUT", LAYOUT)
+    begun: list[Any] = []
+
+    def begin() -> tuple[Job, list[Worker]]:
+        job = Job(DirectoryStorage(tmp_path), 2, snapshot_s=0.0)
+        job.spec = msgspec.structs.replace(job.spec, tables=(SPEC,))
+        begun.append(job)
+        job.assign()
+        workers = [Worker(job, place) for place in range(2)]
+        begun.extend(workers)
+        return job, workers
+
+    yield begin
+    for each in reversed(begun):
+        each.close()
+
+
+def bad_keys(worker: Worker) -> dict[str, Any]:
+    smallest, largest = bounds(worker.table.buckets.start, worker.table.buckets.stop)
+    mine = worker.mine
+    return {
+        "not ascending": mine[::-1].copy(),
+        "twice": np.repeat(mine[:2], 2),
+        "below": np.array([max(smallest, 1) - 1, *mine], np.uint64) if smallest else mine[[1, 0]],
+        "above": np.array([*mine, largest + 1], np.uint64) if largest < 2**64 - 1 else mine[[1, 0]],
+        "all": SOME,
+    }
+
+
+def test_what_makes_no_sense_changes_nothing(start: Callable[[], tuple[Job, list[Worker]]]) -> None:
+    job, workers = start()
+    seed = table_seed(job.assignment.seed, "t")
+    dropped = 0
+    for worker, process in zip(workers, job.row, strict=True):
+        mine = worker.mine
+        ones = np.ones((len(mine), DIM), np.float32)
+        for _, keys in sorted(bad_keys(worker).items()):
+            worker.ask(1, 0, keys)
+            worker.push([keys, np.ones((len(keys), DIM), np.float32)])
+        odd = np.frombuffer(bytes(7), np.uint8)
+        for frames in ([], [odd], [mine], [mine, ones, mine], [mine, ones[:-1]], [mine, odd], [odd, ones]):
+            worker.push(frames)
+        worker.push([mine, ones], tick=SCHEDULE.total_ticks)
+        worker.push([mine, ones], tick=-1)
+        for frames in ([], [odd], [mine, odd]):
+            worker.ask(1, 0, mine, frames)
+        for version in (-1, 1, 1 << 40):
+            worker.ask(1, version, mine)
+        for parcel in (-1, len(worker.parcels), *(p.number for p in worker.parcels if p.table is None)):
+            worker.link.send(Read(number=1, version=0, parcel=parcel), [mine])
+        worker.link.send(Initial(parcel=worker.table.number), [ones])
+        np.testing.assert_array_equal(worker.rows(2, 0, mine), first_values(Uniform(), seed, mine, DIM))
+        dropped = process.server.heartbeat().dropped
+        assert dropped >= 2 * 5 + 7 + 2 + 3 + 3 + 2
+    for worker in workers:
+        worker.step(worker.mine[:10])
+    for worker in workers:
+        mine = worker.mine
+        before, after = worker.rows(3, 0, mine), worker.rows(4, 1, mine)
+        np.testing.assert_array_equal(before, first_values(Uniform(), seed, mine, DIM))
+        np.testing.assert_allclose(before[:10] - after[:10], 0.1, rtol=1e-5)
+        np.testing.assert_array_equal(before[10:], after[10:])
+        assert worker.rows(5, 1, mine[:0]).shape == (0, DIM)
+
+
+def test_a_version_long_past_is_gone(start: Callable[[], tuple[Job, list[Worker]]]) -> None:
+    _, workers = start()
+    for _ in range(2):
+        for worker in workers:
+            worker.step(worker.mine[:3])
+    for worker in workers:
+        assert worker.rows(1, 0, worker.mine) is None
+        assert worker.rows(2, 1, worker.mine).shape == (len(worker.mine), DIM)
