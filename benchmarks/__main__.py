@@ -23,6 +23,7 @@ NAMES = (
     "shared",
     "sparse",
     "overlap",
+    "async",
     "growth",
     "fuzz",
     "soak",

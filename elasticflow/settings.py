@@ -26,7 +26,9 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     server_threads: int = 1
     batch_size: int
+    """Records of a step."""
     num_slices: int
+    asynchronous: bool = False
     heartbeat_s: float
     lost_s: float
     storage_patience_s: float = 300.0
@@ -57,7 +59,9 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             host=host,
             master=master,
             run_dir=run_dir,
+            batch_size=config.step_records,
             num_slices=config.num_slices,
+            asynchronous=config.asynchronous,
             started_s=started_s,
             **{each: getattr(config, each) for each in _SAME},
         )
@@ -71,7 +75,6 @@ _SAME = (
     "seed",
     "threads",
     "server_threads",
-    "batch_size",
     "heartbeat_s",
     "lost_s",
     "storage_patience_s",

@@ -10,8 +10,11 @@ from elasticflow.errors import CheckpointError
 
 
 def work_of(config: Config) -> dict[str, Any]:
-    """The settings that decide the model's bits."""
+    """The settings that decide the model's bits; of an asynchronous run, all but the order of updates."""
+    stale = {"staleness": config.staleness, "staleness_rule": config.staleness_rule}
     return {
+        "mode": config.mode,
+        **(stale if config.asynchronous else {}),
         "seed": config.seed,
         "batch_size": config.batch_size,
         "slices": config.num_slices,
@@ -22,7 +25,7 @@ def work_of(config: Config) -> dict[str, Any]:
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = manifest.work.get(name)
+        before = {"mode": "sync", **manifest.work}.get(name)
         if before != value:
             option = f"--{name.replace('_', '-')} {before}"
             raise CheckpointError(

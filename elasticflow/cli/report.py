@@ -103,6 +103,9 @@ def _work(report: Mapping[str, Any]) -> list[str]:
         f"  records  {report['records_covered']:,} of {total} covered, "
         f"{_quarantined(report['quarantined'])} quarantined",
     ]
+    if report.get("mode") == "async":
+        stale = f"staleness {report['staleness']}"
+        lines.append(f"  mode     async, {stale}: the model depends on the order of updates as well")
     if line := _deadline(report):
         lines.append(line)
     if report["evaluation"]:

@@ -37,6 +37,8 @@ OPTIONS = {
     "epochs": "passes over the training data",
     "batch_size": "records in a step",
     "slices": "parts of a batch, a power of two: the unit of computing",
+    "mode": "sync (default): a step waits for all of its batch; async: batches are applied as they come",
+    "staleness": "with --mode async: so many other batches may be applied while one is computed (default: 0)",
     "seed": "decides first values, order of records and random numbers",
     "threads": "threads a worker computes with",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
@@ -53,6 +55,8 @@ OPTIONS = {
 }
 METAVARS = {
     "workers": "MIN..MAX",
+    "mode": "sync|async",
+    "staleness": "K",
     "checkpoint_every": "STEPS|TIME",
     "snapshot_s": "S",
     "client_gone": "continue|stop",

@@ -413,8 +413,9 @@ class MasterState:
         self.schedule = Schedule(
             num_records=spec.num_records,
             num_test=spec.num_test,
-            batch_size=self.config.batch_size,
+            batch_size=self.config.step_records,
             num_slices=self.config.num_slices,
+            asynchronous=self.config.asynchronous,
             epochs=self.config.epochs,
         )
         layout = Layout(spec.entries)
@@ -541,6 +542,7 @@ class MasterState:
             restore_step=self.schedule.steps_before(start.tick) if start.source == "storage" else None,
             cut_every_steps=every_steps or 0,
             snapshot_s=self._snapshot_s,
+            staleness_rule=self.config.staleness_rule,
         )
 
     @property

@@ -304,6 +304,8 @@ class Story:
             "run": self._run_dir,
             "program": self._config.program,
             "backend": self._config.backend,
+            "mode": self._config.mode,
+            "staleness": self._config.staleness,
             "snapshot_s": self._config.snapshot_s,
             "started_at": memory.started_at,
             "elapsed_s": time_s,

@@ -109,11 +109,12 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def recall(self, position: Position, slices: Sequence[int]) -> bool:
+    def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         """Whether ``state`` still is the version of ``position``, so that slices can be computed from it.
 
         If parts of the next one are there, the version is got again, and an Overdue for the slices follows;
-        unless there is no more need of them.
+        unless there is no more need of them. Where slices are applied one by one it is always got again, with
+        all that was applied to it since. rest: those that were given to others by then are left to them.
         """
 
     @abstractmethod

@@ -34,15 +34,19 @@ from elasticflow_ps.remote import Arrays, Remote
 from elasticflow_ps.store import Tracker
 
 
-class _Adopted:
-    """A ``Tracker``: what was pushed for a tick is used up when the next version is there."""
+class _UsedUp:
+    """A ``Tracker``: what was pushed for a tick is used up when the next version is there.
 
-    def __init__(self, client: cs.ClientState, tick: int) -> None:
-        self._client, self._tick = client, tick
+    at_once: or when there is any answer to what the servers were asked later.
+    """
+
+    def __init__(self, client: cs.ClientState, tick: int, *, at_once: bool) -> None:
+        self._client, self._tick, self._at_once, self._fills = client, tick, at_once, client.fills
 
     @property
     def done(self) -> bool:
-        return self._client.held > self._tick
+        client = self._client
+        return client.held > self._tick or (self._at_once and client.fills > self._fills)
 
 
 class ParameterServers(Strategy):
@@ -196,7 +200,8 @@ class ParameterServers(Strategy):
 
     def _fill(self, frames: Sequence[Mapping[int, Arrays]]) -> None:
         """Puts a version into the state: of each server, by parcel."""
-        for remote, arrays in zip(self._remotes, frames, strict=True):
+        for remote, arrays, bases in zip(self._remotes, frames, self._client.bases, strict=True):
+            remote.bases = bases
             for parcel in remote.parcels:
                 self._place(parcel, arrays[parcel.number])
 
@@ -208,8 +213,8 @@ class ParameterServers(Strategy):
     def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
         return self._reading.read(table, self._client.held, keys, urgent)
 
-    def recall(self, position: Position, slices: Sequence[int]) -> bool:
-        return self._handle(cs.OrderEvent(position.version, tuple(slices))) is not None
+    def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
+        return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None
 
     # --- pushes ----------------------------------------------------------------------------------
 
@@ -260,6 +265,7 @@ class ParameterServers(Strategy):
         last: bool,
     ) -> Pushing:
         tick, client = position.version, self._client
+        at_once = self._schedule.applies_slices(tick)
         template = Push(
             tick=tick,
             parcel=0,
@@ -275,7 +281,8 @@ class ParameterServers(Strategy):
 
         def sent(trackers: list[Tracker], lent: bool) -> None:
             for total in parts[:1]:
-                self._sending.append((total, [*trackers, *([_Adopted(client, tick)] if lent else [])]))
+                used_up = [_UsedUp(client, tick, at_once=at_once)] if lent else []
+                self._sending.append((total, [*trackers, *used_up]))
             self._spares.extend(parts[1:])
 
         block = self._blocks.get(parts[0]) if parts else None
@@ -290,5 +297,7 @@ class ParameterServers(Strategy):
         )
 
     def ask(self, position: Position) -> None:
+        if self._client.ordered:
+            return  # not now: what was asked for before that is on its way
         for remote in self._remotes:
             remote.link.send(Pull(version=position.version + 1, have=position.version))

@@ -120,6 +120,7 @@ class Pushing(Outgoing):
             parcel=parcel.number,
             pull=self._asks and remote.name not in self._asked,
             more=self._unsent[remote.name] > 1,
+            base=remote.bases.get(route.parcel.number, 0),
             lent=self._block if lends else -1,
         )
         self._asked.add(remote.name)

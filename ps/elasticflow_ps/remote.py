@@ -22,7 +22,8 @@ class Remote:
     """The connection, what the server holds, and what each has lent the other.
 
     mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
-    each table of which it has any. early: what came while the worker waited for something else.
+    each table of which it has any. early: what came while the worker waited for something else. bases: by
+    parcel, see ``ClientState``.
     """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
@@ -32,6 +33,7 @@ class Remote:
         self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
         self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
         self.mapped: set[int] = set()
+        self.bases: dict[int, int] = {}
         self.blocks: dict[int, Bytes] = {}
         """The server's, by number, as far as they can be read here."""
         self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,18 @@ class Sum:
             if rule is not Rule.FIRST:
                 np.add(mine, other, out=mine)
         return self
+
+
+class Alone(NamedTuple):
+    """Of a slice that is applied by itself: the next version is made bit by bit, from each as it comes.
+
+    before: slices that were applied before it in this ``step``. share: of its step, so that buffers change by
+    the mean of all slices' changes as ever; whole numbers are those of the first to come.
+    """
+
+    step: int
+    before: int
+    share: float
 
 
 class Tracker(Protocol):
@@ -252,32 +264,49 @@ class Store:
     def carry(self, version: int, parcel: Parcel) -> None:
         """Makes the parcel's next version the same as this one."""
         if parcel.table is not None:
-            self.tables[parcel.number].carry()
+            if self.tables[parcel.number].version == version:
+                self.tables[parcel.number].carry()
             return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
-        after.update({span.number: slabs[span.number] for span in parcel.state})
+        for span in parcel.state:
+            after.setdefault(span.number, slabs[span.number])  # asynchronously there may be updates already
 
     def apply(
-        self, version: int, parcel: Parcel, root: Sum | Rows, *, lr: float, update: int, scale: float
+        self,
+        version: int,
+        parcel: Parcel,
+        root: Sum | Rows,
+        *,
+        lr: float,
+        update: int,
+        scale: float,
+        alone: Alone | None = None,
     ) -> None:
-        """Makes the parcel's next version from the sum over all slices of a step."""
+        """Makes the parcel's next version from the sum over all slices of a step, or from one alone."""
         if isinstance(root, Rows):
-            self.tables[parcel.number].apply(root, lr=lr, update=update, scale=scale)
+            table = self.tables[parcel.number]
+            if alone:
+                table.settle(version)  # what others have made of the next one so far is gone on with
+            table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else 0)
             return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
         for span, total in zip(parcel.spans, root.arrays, strict=True):
-            if span.rule is Rule.REPORT:
+            if span.rule is Rule.REPORT or (span.rule is Rule.FIRST and alone and alone.before):
                 continue
-            old = slabs[span.number].array
+            last = after.get(span.number, slabs[span.number])
             after[span.number] = slab = self._new_slab(span)
             if span.rule is Rule.UPDATE:
-                self._update(version, span, old, total, slab.array, lr, update, scale)
+                self._update(version, span, last.array, total, slab.array, lr, update, scale)
             elif span.rule is Rule.MEAN:
-                np.add(old, total, out=slab.array)
+                change = np.multiply(total, total.dtype.type(alone.share)) if alone else total
+                np.add(last.array, change, out=slab.array)
             else:
                 np.copyto(slab.array, total)
+            if last is not slabs[span.number]:
+                last.live = False
+                self.recycle(last)
 
     def _update(
         self,

@@ -86,6 +86,18 @@ def test_slices_are_a_power_of_two_that_a_batch_can_fill() -> None:
     refused("workers: 5", "4 slices", slices=4, workers="5")
 
 
+def test_asynchronous_batches_are_slices_of_a_step() -> None:
+    chosen = make(None, {"mode": "async", "staleness": 4, "batch_size": 10})
+    assert (chosen.num_slices, chosen.step_records) == (4, 40), "so no update is more than three late"
+    assert make(None, {"mode": "async", "workers": 1}).num_slices == 1
+    assert Config().step_records == 64
+    refused("workers: 5", "staleness 3", "at most 4", "--staleness 7", mode="async", staleness=3, workers="5")
+    refused("staleness: 3", "mode: async", staleness=3)
+    refused("slices: 4", "mode: sync", "staleness", mode="async", staleness=3, slices=4)
+    refused("mode: 'fast'", "sync and async", mode="fast")
+    refused("staleness_rule: 'sqrt'", "none and inverse", staleness_rule="sqrt")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [("servers", 0, "a whole number >= 1"), ("epochs", 2.5, "a whole number"), ("port", 70000, "<= 65535"),
