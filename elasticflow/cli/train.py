@@ -39,6 +39,8 @@ OPTIONS = {
     "slices": "parts of a batch, a power of two: the unit of computing",
     "seed": "decides first values, order of records and random numbers",
     "threads": "threads a worker computes with",
+    "compression": "of gradients and parameters on the way: none (default), bf16 or top-k",
+    "top_k": "with --compression top-k: the share of a gradient's elements that is sent (default: 0.01)",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
     "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
     "checkpoint_every": "between checkpoints: steps, such as 500, or a time, such as 5m (default: 60s)",
@@ -53,6 +55,8 @@ OPTIONS = {
 }
 METAVARS = {
     "workers": "MIN..MAX",
+    "compression": "none|bf16|top-k",
+    "top_k": "SHARE",
     "checkpoint_every": "STEPS|TIME",
     "snapshot_s": "S",
     "client_gone": "continue|stop",

@@ -305,6 +305,7 @@ class Story:
             "program": self._config.program,
             "backend": self._config.backend,
             "snapshot_s": self._config.snapshot_s,
+            "compression": self._config.compression,
             "started_at": memory.started_at,
             "elapsed_s": time_s,
             "time_limit_s": self._config.time_limit_s,
