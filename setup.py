@@ -6,7 +6,7 @@ from setuptools import Extension, find_packages, setup
 
 NATIVE = Extension(
     "elasticflow_ps._native",
-    ["ps/elasticflow_ps/native.c", "ps/elasticflow_ps/rows.c"],
+    [f"ps/elasticflow_ps/{name}.c" for name in ("native", "packing", "rows")],
     extra_compile_args=[
         "-O3",
         "-g0",

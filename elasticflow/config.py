@@ -22,6 +22,8 @@ from elasticflow.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
+COMPRESSIONS = ("none", "bf16", "top-k")
+TOP_K = 0.01
 DATED = ("data", "run_dir")
 """Settings that may hold dates in braces, see ``elasticflow.dates``."""
 
@@ -67,6 +69,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     encrypt_data: bool = False
     shared_memory: bool = True
     overlap: bool = True
+    compression: str = "none"
+    top_k: Annotated[float, Meta(gt=0, le=1)] = TOP_K
     heartbeat_s: PositiveSeconds = 0.5
     suspect_s: PositiveSeconds = 2.0
     lost_s: PositiveSeconds = 60.0
@@ -105,6 +109,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(f"compression: {self.compression!r}; allowed are {', '.join(COMPRESSIONS)}.")
+        if self.top_k != TOP_K and self.compression != "top-k":
+            raise ConfigError(f"top_k: {self.top_k} is for compression: top-k, not {self.compression}.")
+        if self.compression != "none" and self.asynchronous:
+            raise ConfigError(f"compression: {self.compression} is for mode: sync; use none in mode: async.")
         if not self.heartbeat_s < self.suspect_s:
             raise ConfigError(
                 f"suspect_s: {self.suspect_s} must be more than heartbeat_s, {self.heartbeat_s}."

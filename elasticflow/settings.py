@@ -35,6 +35,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     encrypt_data: bool
     shared_memory: bool = True
     overlap: bool = True
+    compression: str = "none"
+    top_k: float = 0.01
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
@@ -81,6 +83,8 @@ _SAME = (
     "encrypt_data",
     "shared_memory",
     "overlap",
+    "compression",
+    "top_k",
     "timeline",
 )
 """Settings that a run and its members have in common."""

@@ -19,13 +19,15 @@ def work_of(config: Config) -> dict[str, Any]:
         "batch_size": config.batch_size,
         "slices": config.num_slices,
         "threads": config.threads,
+        "compression": config.compression,
+        **({"top_k": config.top_k} if config.compression == "top-k" else {}),
     }
 
 
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = {"mode": "sync", **manifest.work}.get(name)
+        before = {"mode": "sync", "compression": "none", **manifest.work}.get(name)
         if before != value:
             option = f"--{name.replace('_', '-')} {before}"
             raise CheckpointError(

@@ -61,7 +61,10 @@ def check(arguments: argparse.Namespace) -> int:
     print(f"data: {spec.num_records:,} records to train on, {spec.num_test:,} to test with")
     num_records = chosen.step_records // chosen.num_slices
     print(f"one slice of {num_records} records: cost {cost:.4f}, {slice_s * 1000:.2f} ms")
-    for warning in spec.warnings:
+    warnings = list(spec.warnings)
+    if chosen.compression == "top-k":
+        warnings.append("with compression: top-k the same answer is not promised")
+    for warning in warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return 0
 

@@ -307,6 +307,7 @@ class Story:
             "mode": self._config.mode,
             "staleness": self._config.staleness,
             "snapshot_s": self._config.snapshot_s,
+            "compression": self._config.compression,
             "started_at": memory.started_at,
             "elapsed_s": time_s,
             "time_limit_s": self._config.time_limit_s,

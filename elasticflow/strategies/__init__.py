@@ -79,6 +79,11 @@ class Strategy(ABC):
         """Messages that were malformed, so far."""
 
     @property
+    def rounding(self) -> Callable[[Vector], None] | None:
+        """Rounds a slice's gradient, or the sum of two siblings', in place. None: nothing is rounded."""
+        return None
+
+    @property
     @abstractmethod
     def streams(self) -> bool:
         """Whether to ``begin`` pushes before all is computed: there is something to be gained by it."""
@@ -147,9 +152,9 @@ class Strategy(ABC):
     ) -> Outgoing:
         """As ``push``, of a node's sum while the last of its slices is computed into ``parts[-1]``.
 
-        parts: the sums over the slices, from left to right, that make up the node's along the tree. They are
-        the strategy's from the moment on when it has ``begun`` to send. slice_s: seconds that a slice took
-        of late.
+        parts: the sums over the slices, from left to right, that make up the node's along the tree; the last
+        is not rounded yet. They are the strategy's from the moment on when it has ``begun`` to send.
+        slice_s: seconds that a slice took of late.
         """
 
     @abstractmethod

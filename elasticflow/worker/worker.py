@@ -441,7 +441,7 @@ class Worker:
         self, position: Position, work: Work, node: Node, lr: float | None, last: bool
     ) -> tuple[list[Total], Outgoing | None]:
         """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
-        sums = Sums(node, work.kind, self._strategy.give_back)
+        sums = Sums(node, work.kind, self._strategy.give_back, self._strategy.rounding)
         number = node.stop - 1
         try:
             for earlier in range(node.first, number):
@@ -468,20 +468,20 @@ class Worker:
         parts: list[Vector],
     ) -> tuple[list[Total], Outgoing | None]:
         """Computes a node's last slice, and sends of the sum over all of them what is final by then."""
-        alone, number = not parts, node.stop - 1
-        if alone:
-            parts = [self._strategy.spare()]
+        apart, number = not parts or self._strategy.rounding is not None, node.stop - 1
+        if apart:
+            parts = [*parts, self._strategy.spare()]
         outgoing = self._strategy.begin(position, node, parts, lr=lr, slice_s=self._slice_s, last=last)
         filled: bool | None = False
         try:
-            filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+            filled = self._slice(work, number, parts[-1], onto=not apart, outgoing=outgoing)
         except Interrupted:
             if outgoing.begun:  # by a lookup that the backward pass does again
                 sums.totals.clear()
             raise
         finally:
-            if alone and not filled and not outgoing.begun:
-                self._strategy.give_back(parts[0])
+            if apart and not filled and not outgoing.begun:
+                self._strategy.give_back(parts[-1])
         if filled:
             return [], outgoing
         if filled is not None:

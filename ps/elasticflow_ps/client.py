@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import zmq
 
 from elasticflow.keys import MemberKeys
@@ -26,6 +25,7 @@ from elasticflow.slices import Node
 from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
 from elasticflow.transport import Context, DataLink
 from elasticflow_ps import client_state as cs
+from elasticflow_ps.compression import compression_of
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
@@ -64,7 +64,9 @@ class ParameterServers(Strategy):
         self._wake_fd = wake_fd
         self._spares: list[Vector] = []
         self._sending: deque[tuple[Vector, list[Tracker]]] = deque()
-        self._lends, self._overlaps = settings.shared_memory, settings.overlap
+        self._settings, self._compression = settings, compression_of(settings)
+        self._lends = settings.shared_memory and self._compression.lends
+        self._overlaps = settings.overlap
         self._blocks: WeakKeyDictionary[Vector, Block] = WeakKeyDictionary()
         """Where vectors lie that servers may read."""
         self._context: Context = zmq.Context()
@@ -84,10 +86,11 @@ class ParameterServers(Strategy):
 
     def connect(self, assignment: Assignment) -> None:
         self._disconnect()
+        self._compression = compression_of(self._settings)
         infos = [info for info in assignment.servers if info.chunks]
         for info in infos:
             link = DataLink(self._context, self._keys, info.endpoint, self._encrypt)
-            self._remotes.append(Remote(info, link, self._layout))
+            self._remotes.append(Remote(info, link, self._layout, self._compression))
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
             link.hello(self._name, assignment.generation)
@@ -208,7 +211,7 @@ class ParameterServers(Strategy):
     def _place(self, parcel: Parcel, arrays: Arrays) -> None:
         """Puts a parcel into the state; no arrays: it is there."""
         for span, array in zip(parcel.state, arrays, strict=False):
-            np.copyto(span.view(self._state), array.view(span.dtype))
+            self._compression.unpack(span, array, span.view(self._state))
 
     def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
         return self._reading.read(table, self._client.held, keys, urgent)
@@ -236,6 +239,10 @@ class ParameterServers(Strategy):
 
     def give_back(self, vector: Vector) -> None:
         self._spares.append(vector)
+
+    @property
+    def rounding(self) -> Callable[[Vector], None] | None:
+        return self._compression.rounding
 
     @property
     def streams(self) -> bool:
@@ -294,6 +301,7 @@ class ParameterServers(Strategy):
             block=block.number if block else -1,
             asks=last,
             sent=sent,
+            compression=self._compression,
         )
 
     def ask(self, position: Position) -> None:

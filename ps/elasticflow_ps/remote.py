@@ -11,6 +11,7 @@ import numpy as np
 from elasticflow.layout import Layout
 from elasticflow.messages import FromServer, Lend, Mapped, ServerInfo, Version
 from elasticflow.transport import DataLink
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME
 from elasticflow_ps.parcels import Parcel, parcels_of
@@ -26,7 +27,7 @@ class Remote:
     parcel, see ``ClientState``.
     """
 
-    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
+    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout, compression: Compression) -> None:
         self.name, self.link = info.name, link
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
@@ -36,7 +37,7 @@ class Remote:
         self.bases: dict[int, int] = {}
         self.blocks: dict[int, Bytes] = {}
         """The server's, by number, as far as they can be read here."""
-        self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
+        self._sizes = [[compression.version_bytes(span) for span in parcel.state] for parcel in self.parcels]
 
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Layout, Rule
+from elasticflow.layout import Array, Layout, Rule
 from elasticflow.messages import (
     Assignment,
     Clip,
@@ -33,6 +33,7 @@ from elasticflow.rows import Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow_ps import native
 from elasticflow_ps import state as st
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
@@ -70,8 +71,10 @@ class Serving:
         norm_chunks: dict[str, frozenset[int]],
         made: Callable[[st.VersionAction], None],
         send: Callable[[ToMaster], None],
+        compression: Compression,
     ) -> None:
         self.dropped = 0
+        self._compression = compression
         self._generation = assignment.generation
         self._schedule, self._optimizer = assignment.schedule, assignment.spec.optimizer
         self._specs = assignment.spec.tables
@@ -177,7 +180,7 @@ class Serving:
         if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
             return parse_rows(parcel, self._specs[parcel.table].dim, frames)
         spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
-        value = parse(spans, frames)
+        value = self._compression.sum_of(spans, frames)
         if push.lent >= 0:
             arrays = self._neighbours.pushed(worker, push.lent, parcel, kind)
             value = Sum(arrays, [span.rule for span in parcel.pushed(kind)])
@@ -254,7 +257,7 @@ class Serving:
         worker, version = action.worker, action.version
         parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
         made = version + (action.updates > 0)  # what is made of it, whole or not
-        arrays = [] if action.same else self._store.arrays(made, parcel)
+        arrays = [] if action.same else self._arrays(made, parcel)
         lent = self._neighbours.lend(worker, self._store.places(made, parcel)) if arrays else ()
         if lent:
             arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]
@@ -272,6 +275,11 @@ class Serving:
             given=action.given,
         )
         self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
+
+    def _arrays(self, version: int, parcel: Parcel) -> list[Array]:
+        if self._compression.packs_versions:
+            return self._store.packed(version, parcel, self._compression.packed)
+        return self._store.arrays(version, parcel)
 
     def _apply(self, action: st.ApplyAction) -> None:
         parcel, root = self._parcels[action.parcel], action.root

@@ -119,6 +119,13 @@ def test_times_fit_together() -> None:
     refused("suspect_s: 0.3", "heartbeat_s, 0.5", suspect_s=0.3)
 
 
+def test_compression() -> None:
+    assert make(None, {"compression": "top-k", "top_k": 0.1}).top_k == 0.1
+    refused("compression: 'zip'", "none, bf16, top-k", compression="zip")
+    refused("top_k: 0.1 is for compression: top-k", "not bf16", compression="bf16", top_k=0.1)
+    refused("top_k: 2.0", compression="top-k", top_k=2.0)
+
+
 def test_unknown_keys_are_named_and_the_known_ones_listed(tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("epocs: 3\nzzz: 1\n2: 3\n")
