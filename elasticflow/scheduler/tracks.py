@@ -37,6 +37,7 @@ class Track:
     gpu_seconds: float = 0.0
     plan: SharePlan | None = None
     at_risk: bool = False
+    tentative: bool = False
     reason: str = ""
 
     @property

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from elasticflow.scheduler.cluster import Shape
 from elasticflow.scheduler.decisions import Admitted, Decision, Deferred, Rejected, WakeAt
+from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies.base import Policy
@@ -26,6 +29,10 @@ class Settings:
     horizon_s: float = 600.0
     """For so long a job may expect to keep spare GPUs."""
     max_steps: int = 256
+    memory_s: float = 86400.0
+    least_s: float = 3600.0
+    rule: str = "never"
+    kappa: float = 1.0
 
 
 class Elastic(Policy):
@@ -36,56 +43,65 @@ class Elastic(Policy):
     def __init__(self, shape: Shape, overheads: Overheads, settings: Settings | None = None) -> None:
         super().__init__(shape, overheads)
         self.settings = settings or Settings()
-        self.stats = {"fail": 0, "passes": 0}
+        self.demand = Demand(self.settings.memory_s, self.settings.least_s)
+        self.stats = {"fail": 0, "passes": 0, "drops": 0}
 
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
-        for one in self.with_standing(Standing.PROMISED):
-            pass
-        timeline = self._replan(self.with_standing(Standing.PROMISED), now_s)
         decisions: list[Decision] = []
-        for job in sorted(arrivals, key=lambda j: j.iterations * j.curve.gpu_seconds(j.curve.sizes[0])):
+        fresh = set()
+        for job in arrivals:
             if job.deadline_s is None:
                 self.follow(job, now_s, Standing.BEST_EFFORT)
                 continue
             track = self.follow(job, now_s, Standing.WAITING)
-            timeline = self._consider(track, timeline, now_s, decisions, arrived=True)
-        waiting = [t for t in self.with_standing(Standing.WAITING) if t.job not in arrivals]
-        for track in sorted(waiting, key=self._cost):
-            timeline = self._consider(track, timeline, now_s, decisions, arrived=False)
+            fresh.add(job.job_id)
+            track.tentative = True
+            self.demand.add(now_s, self._cost(track, now_s))
+        self.full = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
+        for t in list(self.tracks.values()):
+            if t.standing is Standing.WAITING and cheapest_plan(t.need(t.deadline_s), self.full) is None:
+                decisions.append(Rejected(t.job.job_id, "cannot, even alone"))
+                self.drop(t.job.job_id)
+        timeline = self._pack(now_s)
+        out = [t for t in self.tracks.values() if t.standing is Standing.WAITING and not t.tentative]
+        for t in sorted(out, key=lambda t: self._cost(t, now_s)):
+            plan = self._plan_one(t, timeline, now_s)
+            if plan:
+                t.plan, t.tentative = plan, True
+                timeline.take(plan.shares, plan.finish_s)
         self.timeline = timeline
+        tent = [t for t in self.tracks.values() if t.standing is Standing.WAITING and t.tentative]
+        for t in sorted(tent, key=lambda t: t.plan.gpu_seconds):
+            if self._promise(t, timeline, now_s):
+                t.standing = Standing.PROMISED
+                decisions.append(Admitted(t.job.job_id, f"level {t.plan.level}"))
+        for t in self.tracks.values():
+            if t.job.job_id in fresh and t.standing is Standing.WAITING:
+                decisions.append(Deferred(t.job.job_id, "wait", t.deadline_s))
         return decisions
 
-    def _cost(self, track):
-        return track.remaining / track.ladder.rates[1] if track.ladder.top else 0
+    def _promise(self, t, timeline, now_s):
+        rule, kappa = self.settings.rule, self.settings.kappa
+        if rule == "never":
+            return t.finish_s() <= now_s + 30 
+        if rule == "always":
+            return True
+        if t.finish_s() <= now_s + 30: return True
+        k = timeline.num_before(t.deadline_s)
+        dt = np.diff(timeline.starts_s[:k], append=t.deadline_s)
+        left = float((timeline.free[:k] * dt).sum())
+        if rule == "room":
+            return left >= kappa * t.plan.gpu_seconds
+        if rule == "demand":
+            return left >= kappa * self.demand.of_smaller(t.plan.gpu_seconds, now_s, t.deadline_s - now_s)
+        if rule == "fraction":
+            return t.plan.gpu_seconds <= kappa * self.placement.num_up * (t.deadline_s - now_s)
 
-    def _consider(self, track, timeline, now_s, decisions, arrived):
-        plan = self._plan_one(track, timeline, now_s)
-        if plan is not None:
-            timeline.take(plan.shares, plan.finish_s)
-            track.plan, track.standing = plan, Standing.PROMISED
-            decisions.append(Admitted(track.job.job_id, f"level {plan.level}"))
-            return timeline
-        full = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
-        alone = cheapest_plan(track.need(track.deadline_s), full)
-        if alone is None:
-            decisions.append(Rejected(track.job.job_id, "cannot, even alone"))
-            self.drop(track.job.job_id)
-            return timeline
-        if arrived or True:
-            promised = self.with_standing(Standing.PROMISED)
-            old = [(one, one.plan) for one in promised]
-            track.standing = Standing.PROMISED
-            attempt = self._replan(self.with_standing(Standing.PROMISED), now_s, strict=True)
-            if attempt is not None:
-                decisions.append(Admitted(track.job.job_id, "after all"))
-                return attempt
-            track.standing = Standing.WAITING
-            track.plan = None
-            for one, plan in old:
-                one.plan = plan
-        if arrived:
-            decisions.append(Deferred(track.job.job_id, "wait", track.deadline_s))
-        return timeline
+    def _cost(self, track, now_s):
+        lad = track.ladder
+        left = max(track.deadline_s - now_s, 1.0)
+        need = int((lad.rates * left >= track.remaining).argmax())
+        return float(lad.sizes[need] / lad.rates[need]) * track.remaining if need else float("inf")
 
     def _plan_one(self, track, timeline, now_s) -> SharePlan | None:
         left = track.deadline_s - now_s
@@ -94,21 +110,29 @@ class Elastic(Policy):
             track.need(track.deadline_s), timeline
         )
 
-    def _replan(self, tracks, now_s, strict=False):
-        self.stats["passes"] += 1
-        timeline = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
-        for track in tracks:
-            plan = self._plan_one(track, timeline, now_s)
-            if plan is None:
-                if strict:
-                    return None
-                self.stats["fail"] += 1
-                track.plan = None
-                track.at_risk = True
-                continue
-            track.plan = plan
-            timeline.take(plan.shares, plan.finish_s)
-        return timeline
+    def _pack(self, now_s):
+        order = sorted([t for t in self.tracks.values() if t.standing is Standing.PROMISED or t.standing is Standing.WAITING and t.tentative],
+                       key=lambda one: (one.deadline_s, one.job.submit_s, one.job.job_id))
+        while True:
+            self.stats["passes"] += 1
+            timeline = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
+            failed = None
+            for i, t in enumerate(order):
+                plan = t.plan = self._plan_one(t, timeline, now_s)
+                if plan is None:
+                    cands = [u for u in order[: i + 1] if u.standing is Standing.WAITING]
+                    if cands:
+                        victim = max(cands, key=lambda u: u.plan.gpu_seconds if u.plan else self._cost(u, now_s))
+                        victim.tentative, victim.plan = False, None
+                        order.remove(victim)
+                        self.stats["drops"] += 1
+                        failed = True
+                        break
+                    self.stats["fail"] += 1
+                    continue
+                timeline.take(plan.shares, plan.finish_s)
+            if not failed:
+                return timeline
 
     def share(self, now_s: float) -> dict[str, int]:
         rungs: dict[str, int] = {}
@@ -138,6 +162,7 @@ class Elastic(Policy):
 
     def wake(self, now_s: float) -> list[Decision]:
         grows = [t.plan.grows_s for t in self.tracks.values() if t.plan]
+        grows += [t.finish_s() - 20 for t in self.tracks.values() if t.standing is Standing.WAITING and t.gpus and t.finish_s() > now_s+ 25]
         at = min(grows, default=float("inf"))
         return [WakeAt(at, "a plan grows")] if at < float("inf") else []
 
