@@ -1,31 +1,29 @@
-"""What the jobs to come may need: as many GPU-seconds as those that came lately."""
+"""What jobs cost that came lately: whether one is among the dear ones."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
+MEMORY_S = 86_400.0
+ENOUGH_ARRIVALS = 10
+
 
 @dataclass
 class Demand:
-    """Remembers the cost of each arrival for ``memory_s``."""
+    """Remembers the GPU-seconds of each arrival for a day."""
 
-    memory_s: float
-    least_s: float
-    first_s: float | None = None
     arrivals: deque[tuple[float, float]] = field(default_factory=deque)
 
     def add(self, now_s: float, gpu_seconds: float) -> None:
         """A job arrived that would cost so much by itself."""
-        if self.first_s is None:
-            self.first_s = now_s
         self.arrivals.append((now_s, gpu_seconds))
-
-    def of_smaller(self, gpu_seconds: float, now_s: float, lasts_s: float) -> float:
-        """GPU-seconds of the jobs expected within ``lasts_s`` that cost less than this one."""
-        while self.arrivals and self.arrivals[0][0] < now_s - self.memory_s:
+        while self.arrivals[0][0] < now_s - MEMORY_S:
             self.arrivals.popleft()
-        if self.first_s is None:
-            return 0.0
-        seen_s = max(min(now_s - self.first_s, self.memory_s), self.least_s)
-        return sum(cost for _, cost in self.arrivals if cost < gpu_seconds) * lasts_s / seen_s
+
+    def part_cheaper(self, gpu_seconds: float) -> float:
+        """Which part of the arrivals cost less; few arrivals count as if there had been more, and dearer."""
+        costs = np.fromiter((cost for _, cost in self.arrivals), dtype=np.float64)
+        return float((costs < gpu_seconds).sum()) / max(len(costs), ENOUGH_ARRIVALS)
