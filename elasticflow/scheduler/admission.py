@@ -58,8 +58,10 @@ def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
 def fastest_alone_s(track: Track) -> tuple[float, int]:
     """Seconds it takes on the size that is fastest, the start included, and that size; infinite on none."""
     ladder = track.ladders.expected
-    if not ladder.top:
-        return np.inf, 0
-    took = ladder.cost[track.rung, 1:] + track.remaining / ladder.rates[1:]
-    best = int(took.argmin()) + 1
-    return float(took[best - 1]), int(ladder.sizes[best])
+    cost, rates = ladder.cost[track.rung], ladder.rates
+    took = [(cost[rung] + track.remaining / rates[rung], ladder.sizes[rung]) for rung in _running(rates)]
+    return min(took, default=(np.inf, 0))
+
+
+def _running(rates: tuple[float, ...]) -> list[int]:
+    return [rung for rung, rate in enumerate(rates) if rate]

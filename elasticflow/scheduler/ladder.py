@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +17,24 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """rates[b], sizes[b]: never falling with b. cost[a, b]: seconds lost by going from rung a to rung b."""
+class Vectors:
+    """The same as arrays, for planning over many steps at once."""
 
     rates: Floats
     sizes: Ints
     cost: Floats
 
-    @property
+
+@dataclass(frozen=True)
+class Ladder:
+    """rates[b], sizes[b]: never falling with b. cost[a][b]: seconds lost by going from rung a to rung b."""
+
+    rates: tuple[float, ...]
+    sizes: tuple[int, ...]
+    cost: tuple[tuple[float, ...], ...]
+    vectors: Vectors
+
+    @cached_property
     def top(self) -> int:
         """The highest rung."""
         return len(self.rates) - 1
@@ -30,6 +42,11 @@ class Ladder:
     def rung(self, num_gpus: int) -> int:
         """The rung of a share that is on the ladder."""
         return min(num_gpus.bit_length(), self.top)
+
+    def rung_in_time(self, iterations: float, left_s: float) -> int:
+        """The lowest rung that does so many iterations in time; 0 if none does."""
+        needed = iterations / left_s if left_s > 0 else inf
+        return next((rung for rung, rate in enumerate(self.rates) if rate >= needed), 0)
 
 
 def ladder(curve: Curve, max_gpus: int, overheads: Overheads) -> Ladder:
@@ -40,5 +57,6 @@ def ladder(curve: Curve, max_gpus: int, overheads: Overheads) -> Ladder:
         size = max((one for one in useful if one <= 1 << (rung - 1)), default=0)
         sizes.append(size)
         rates.append(curve.rate(size))
-    cost = [[overheads.resize_s(before, after) for after in sizes] for before in sizes]
-    return Ladder(np.array(rates), np.array(sizes, dtype=np.int64), np.array(cost))
+    cost = tuple(tuple(overheads.resize_s(before, after) for after in sizes) for before in sizes)
+    vectors = Vectors(np.array(rates), np.array(sizes, dtype=np.int64), np.array(cost))
+    return Ladder(tuple(rates), tuple(sizes), cost, vectors)

@@ -63,7 +63,7 @@ def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
     ladder = need.ladder
     if not ladder.top:
         return None
-    slowest_s = need.remaining / float(ladder.rates[1]) + float(ladder.cost.max())
+    slowest_s = need.remaining / min(rate for rate in ladder.rates if rate) + max(map(max, ladder.cost))
     end_s = max(need.deadline_s, float(timeline.starts_s[-1]) + slowest_s + need.lost_s) + 1.0
     return _stepped_plan(replace(need, deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
@@ -72,10 +72,12 @@ def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None
     """The same share all the time."""
     ladder = need.ladder
     for rung in range(1, min(ladder.top, lowest_free.bit_length()) + 1):
-        lost_s = need.lost_s if rung == need.rung else ladder.cost[need.rung, rung]
-        took_s = float(lost_s + need.remaining / ladder.rates[rung])
+        if not ladder.rates[rung]:
+            continue
+        lost_s = need.lost_s if rung == need.rung else ladder.cost[need.rung][rung]
+        took_s = lost_s + need.remaining / ladder.rates[rung]
         if now_s + took_s <= need.deadline_s:
-            size = int(ladder.sizes[rung])
+            size = ladder.sizes[rung]
             return SharePlan(rung, size, size, now_s + took_s, size * took_s)
     return None
 
@@ -91,7 +93,7 @@ def _stepped_plan(need: Need, timeline: Timeline, num_steps: int, lowest: int = 
         return None
     levels = np.arange(min(lowest, highest), highest + 1)
     rungs = np.minimum(allowed[None, :], levels[:, None])
-    done = ladder.rates[rungs] * (lasts_s - _lost(need, rungs))
+    done = ladder.vectors.rates[rungs] * (lasts_s - _lost(need, rungs))
     enough = done.sum(axis=1) >= need.remaining
     if not enough.any():
         return None
@@ -103,7 +105,7 @@ def _lost(need: Need, rungs: Ints) -> Floats:
     """Seconds without an iteration at the start of each step."""
     before = np.empty_like(rungs)
     before[:, 0], before[:, 1:] = need.rung, rungs[:, :-1]
-    lost: Floats = need.ladder.cost[before, rungs]
+    lost: Floats = need.ladder.vectors.cost[before, rungs]
     if need.rung:
         lost[rungs[:, 0] == need.rung, 0] = need.lost_s
     return lost
@@ -116,8 +118,8 @@ def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float
     last = int((total >= need.remaining).argmax())
     end_s = float(timeline.starts_s[last + 1]) if last + 1 < len(timeline.starts_s) else need.deadline_s
     end_s = min(end_s, need.deadline_s)
-    finish_s = end_s - float((total[last] - need.remaining) / ladder.rates[rungs[last]])
-    shares = ladder.sizes[rungs[: last + 1]]
+    finish_s = end_s - float(total[last] - need.remaining) / ladder.rates[rungs[last]]
+    shares = ladder.vectors.sizes[rungs[: last + 1]]
     lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
     grows = shares > shares[0]
     grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf

@@ -19,7 +19,7 @@ class Candidate:
     """A job that may get spare GPUs.
 
     rung: what it gets anyway. now: what it has now. value: of an iteration. slack_s: time that it may lose.
-    keep_s: for so long it may expect to keep what it gets.
+    keep_s: for so long it may expect to keep what it gets. highest: it may have no higher rung.
     """
 
     job_id: str
@@ -30,6 +30,7 @@ class Candidate:
     remaining: float
     slack_s: float
     keep_s: float
+    highest: int
 
 
 def distribute(candidates: Iterable[Candidate], num_spare: int) -> dict[str, int]:
@@ -57,11 +58,11 @@ def _offer(heap: list[tuple[float, int, Candidate, int, int]], order: int, one: 
 
 def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:
     """Of the larger shares that pay, the one that brings most a GPU."""
-    ladder, best = one.ladder, None
-    for target in range(rung + 1, ladder.top + 1):
-        extra = int(ladder.sizes[target] - ladder.sizes[rung])
+    rates, sizes, best = one.ladder.rates, one.ladder.sizes, None
+    for target in range(rung + 1, one.highest + 1):
+        extra = sizes[target] - sizes[rung]
         if extra and _pays(one, target):
-            gain = float(ladder.rates[target] - ladder.rates[rung]) * one.value / extra
+            gain = (rates[target] - rates[rung]) * one.value / extra
             if best is None or gain > best[0]:
                 best = gain, target, extra
     return best
@@ -71,10 +72,10 @@ def _pays(one: Candidate, target: int) -> bool:
     """What the job has already costs nothing to keep; more must bring more than the change costs."""
     if target <= one.now:
         return True
-    ladder = one.ladder
-    cost_s = float(ladder.cost[one.now, target])
-    base_s = float(ladder.cost[one.now, one.rung]) if one.rung else 0.0
-    if cost_s - base_s + ladder.cost[target, one.rung] > one.slack_s:
+    rates, cost = one.ladder.rates, one.ladder.cost
+    cost_s = cost[one.now][target]
+    anyway_s = cost[one.now][one.rung] if one.rung else 0.0
+    if cost_s - anyway_s + cost[target][one.rung] > one.slack_s:
         return False
-    lasts_s = min(one.keep_s, cost_s + one.remaining / float(ladder.rates[target]))
-    return float(ladder.rates[target]) * (lasts_s - cost_s) > float(ladder.rates[one.now]) * lasts_s
+    lasts_s = min(one.keep_s, cost_s + one.remaining / rates[target])
+    return rates[target] * (lasts_s - cost_s) > rates[one.now] * lasts_s

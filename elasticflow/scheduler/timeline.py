@@ -12,12 +12,12 @@ Ints = npt.NDArray[np.int64]
 class Timeline:
     """Between ``starts_s[k]`` and the next start ``free[k]`` GPUs are free; the last lasts for ever.
 
-    At most ``max_steps``: beyond, what is taken is rounded up to the end of its last step.
+    At most ``max_steps``: beyond, neighbours become one, with as many free as the poorer of them.
     """
 
     def __init__(self, now_s: float, num_gpus: int, max_steps: int = 512) -> None:
         self.now_s, self.max_steps = now_s, max_steps
-        self._starts, self._free = np.empty(max_steps + 8), np.empty(max_steps + 8, dtype=np.int64)
+        self._starts, self._free = np.empty(max_steps + 1), np.empty(max_steps + 1, dtype=np.int64)
         self._starts[0], self._free[0], self._len = now_s, num_gpus, 1
 
     @property
@@ -41,6 +41,8 @@ class Timeline:
         if last == self._len or self._starts[last] > end_s:
             self._split(last, end_s)
         self._free[:last] -= shares
+        if self._len > self.max_steps:
+            self._merge()
 
     def copy(self) -> Timeline:
         """One that can be changed by itself."""
@@ -50,12 +52,25 @@ class Timeline:
         return other
 
     def _split(self, at: int, time_s: float) -> None:
-        """Starts a step at ``time_s``; not within a step that ends, once there are ``max_steps``."""
-        if self._len >= self.max_steps and at < self._len:
-            return
-        if self._len == len(self._starts):
-            self._starts, self._free = np.resize(self._starts, 2 * at), np.resize(self._free, 2 * at)
+        """Starts a step at ``time_s``."""
         self._starts[at + 1 : self._len + 1] = self._starts[at : self._len].copy()
         self._free[at + 1 : self._len + 1] = self._free[at : self._len].copy()
         self._starts[at], self._free[at] = time_s, self._free[at - 1]
         self._len += 1
+
+    def _merge(self) -> None:
+        """A quarter fewer steps: of all pairs of neighbours, the half that loses the fewest GPU-seconds."""
+        pairs = np.arange(0, self._len - 2, 2)
+        lasts_s, free = np.diff(self.starts_s), self.free
+        lost = np.abs(free[pairs] - free[pairs + 1]) * np.where(
+            free[pairs] > free[pairs + 1], lasts_s[pairs], lasts_s[pairs + 1]
+        )
+        merged = pairs[np.argsort(lost, kind="stable")[: len(pairs) // 2]]
+        free[merged] = np.minimum(free[merged], free[merged + 1])
+        keep = np.ones(self._len, dtype=bool)
+        keep[merged + 1] = False
+        self._len = int(keep.sum())
+        self._starts[: self._len], self._free[: self._len] = (
+            self._starts[: len(keep)][keep],
+            self._free[: len(keep)][keep],
+        )

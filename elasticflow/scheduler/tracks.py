@@ -70,7 +70,7 @@ class Track:
     @property
     def rate(self) -> float:
         """Iterations a second while it iterates."""
-        return float(self.ladder.rates[self.rung])
+        return self.ladder.rates[self.rung]
 
     @property
     def slack_s(self) -> float:
@@ -98,9 +98,6 @@ class Track:
 
     def steady_cost(self) -> float:
         """GPU-seconds that it needs, at the one size that is in time by itself; infinite if none is."""
-        ladder, left_s = self.ladder, max(self.deadline_s - self.updated_s, 1e-9)
-        in_time = ladder.rates * left_s >= self.remaining
-        if not in_time.any():
-            return inf
-        rung = int(in_time.argmax())
-        return float(ladder.sizes[rung] / ladder.rates[rung]) * self.remaining
+        ladder = self.ladder
+        rung = ladder.rung_in_time(self.remaining, self.deadline_s - self.updated_s)
+        return ladder.sizes[rung] / ladder.rates[rung] * self.remaining if rung else inf

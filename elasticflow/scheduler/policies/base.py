@@ -96,7 +96,7 @@ class Policy(ABC):
         track = self.tracks[event.job_id]
         if event.own:
             usual = self.speeds.ladders(track.job).expected.rates[track.rung]
-            track.slowness = min(event.rate / float(usual), 1.0)
+            track.slowness = min(event.rate / usual, 1.0)
             track.ladders = self.speeds.ladders(track.job, track.slowness)
         elif self.speeds.learn(track.job, event.num_gpus, event.rate):
             for one in self.tracks.values():

@@ -42,14 +42,12 @@ class Edf(Policy):
 
     def _wanted(self, track: Track) -> int:
         """Its knee, or more if only that is in time."""
-        left_s = track.deadline_s - track.updated_s
-        in_time = track.ladder.rates * max(left_s, 0.0) >= track.remaining
-        needed = int(track.ladder.sizes[int(in_time.argmax())]) if in_time.any() else 0
-        return max(track.job.curve.knee, needed)
+        rung = track.ladder.rung_in_time(track.remaining, track.deadline_s - track.updated_s)
+        return max(track.job.curve.knee, track.ladder.sizes[rung])
 
     def _fitting(self, track: Track, limit: int) -> int:
-        """The largest size on its ladder within the limit; its own if that is hardly less: no churn."""
-        return int(track.ladder.sizes[track.ladder.rung(limit)]) if limit else 0
+        """The largest size on its ladder within the limit."""
+        return track.ladder.sizes[track.ladder.rung(limit)]
 
 
 class EdfAdmission(Edf):

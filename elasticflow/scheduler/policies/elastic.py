@@ -54,9 +54,10 @@ class Elastic(Policy):
 
     def share(self, now_s: float) -> dict[str, int]:
         rungs, left = self._shares_promised()
-        candidates = [self._candidate(track, rungs[job_id]) for job_id, track in self.tracks.items()]
-        rungs |= distribute(candidates, left)
-        sizes = {job_id: int(self.tracks[job_id].ladder.sizes[rung]) for job_id, rung in rungs.items()}
+        if left:
+            candidates = [self._candidate(track, rungs[job_id]) for job_id, track in self.tracks.items()]
+            rungs |= distribute(candidates, left)
+        sizes = {job_id: self.tracks[job_id].ladder.sizes[rung] for job_id, rung in rungs.items()}
         return {job_id: size for job_id, size in sizes.items() if size}
 
     def wake(self, now_s: float) -> list[Decision]:
@@ -143,7 +144,7 @@ class Elastic(Policy):
         rungs, left = {}, self.placement.num_up
         for track in self.tracks.values():
             rungs[track.job_id] = track.ladder.rung(track.plan.size_now) if track.plan else 0
-            left -= int(track.ladder.sizes[rungs[track.job_id]])
+            left -= track.ladder.sizes[rungs[track.job_id]]
         return rungs, left
 
     def _candidate(self, track: Track, rung: int) -> Candidate:
@@ -159,4 +160,5 @@ class Elastic(Policy):
             remaining=track.remaining,
             slack_s=track.slack_s,
             keep_s=self.settings.keep_s,
+            highest=track.ladder.top,
         )

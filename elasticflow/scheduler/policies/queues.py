@@ -12,7 +12,7 @@ from elasticflow.scheduler.tracks import Standing, Track
 
 def requested_size(track: Track) -> int:
     """The size on its ladder that is next below what its user asked for; at least the smallest."""
-    sizes = [int(size) for size in track.ladder.sizes if size]
+    sizes = [size for size in track.ladder.sizes if size]
     return max((one for one in sizes if one <= track.job.requested_gpus), default=min(sizes, default=0))
 
 
