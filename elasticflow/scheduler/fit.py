@@ -1,0 +1,138 @@
+"""A throughput curve from a few measured points: how fast sizes are that nobody has tried, and how sure that is.
+
+With the global batch held fixed, a step on ``m`` times the GPUs of the smallest measured size takes
+
+    shared / m  +  fixed  +  rounds log2(m)  +  per_gpu (m - 1)
+
+times as long as there: what is divided among the GPUs, what is not, an exchange in rounds, and what each
+more GPU adds. None of the four can be negative. Where there are fewer points than terms, what is known of
+programs in general decides (``USUAL``); the error says how little is known then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticflow.errors import ConfigError
+from elasticflow.scheduler.curves import Curve, curve
+
+Floats = NDArray[np.float64]
+
+USUAL = np.array([0.85, 0.12, 0.02, 0.0005])
+"""What shared, fixed, rounds and per_gpu are before anything is measured, in parts of the first step."""
+SPREAD = np.array([0.3, 0.3, 0.03, 0.003])
+"""How far from ``USUAL`` programs commonly are."""
+MISFIT = 0.04
+"""Relative error of the formula itself: what well measured profiles are off it, by their median."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted curve. first_size, first_s: the smallest measured size, and seconds of a step on it.
+
+    terms: shared, fixed, rounds, per_gpu. covariance: of their errors. misfit: relative error of the
+    formula for this program.
+    """
+
+    measured: Mapping[int, float]
+    first_size: int
+    first_s: float
+    terms: tuple[float, float, float, float]
+    covariance: Floats
+    misfit: float
+
+    def rate(self, num_gpus: int) -> float:
+        """Iterations a second that the formula gives on so many GPUs, measured or not."""
+        return 1 / (self.first_s * self._relative_s(num_gpus))
+
+    def error(self, num_gpus: int) -> float:
+        """Relative standard error of a rate: 0.1 says that about two of three are within 10 %.
+
+        Of a size that was measured: how far the formula is off.
+        """
+        if num_gpus in self.measured:
+            return abs(self.rate(num_gpus) / self.measured[num_gpus] - 1)
+        features = _features(np.array([num_gpus / self.first_size]))[0]
+        spread = math.sqrt(float(features @ self.covariance @ features)) / self._relative_s(num_gpus)
+        return math.hypot(spread, self.misfit)
+
+    def best(self, num_gpus: int) -> float:
+        """The measured rate where there is one, otherwise the formula's."""
+        return self.measured.get(num_gpus) or self.rate(num_gpus)
+
+    def curve(self, sizes: Iterable[int]) -> Curve:
+        """The curve at these sizes and at the measured ones."""
+        return curve({size: self.best(size) for size in {*sizes, *self.measured}})
+
+    def _relative_s(self, num_gpus: int) -> float:
+        features = _features(np.array([num_gpus / self.first_size]))[0]
+        return float(features @ np.array(self.terms))
+
+
+def fit_curve(measured: Mapping[int, float], noise: Mapping[int, float] | None = None) -> Fit:
+    """The curve through measured iterations/s by number of GPUs; one point is enough.
+
+    noise: relative standard errors of the measured rates, where they are known. Least squares of relative
+    errors, none of the terms negative, with ``USUAL`` as further measurements of error ``SPREAD``. Where the
+    points lie off the formula by more than ``MISFIT``, so do those not measured: the error grows with it.
+    Raises ConfigError.
+    """
+    _check(measured)
+    sizes = sorted(measured)
+    seconds = np.array([1 / measured[size] for size in sizes])
+    relative_s = seconds / seconds[0]
+    errors = np.array([math.hypot(MISFIT, (noise or {}).get(size, 0.0)) for size in sizes])
+    features = _features(np.array(sizes) / sizes[0]) / relative_s[:, None]
+    rows = np.vstack([features / errors[:, None], np.diag(1 / SPREAD)])
+    wanted = np.concatenate([1 / errors, USUAL / SPREAD])
+    terms = _least_squares(rows, wanted)
+    off = float(np.sqrt(np.mean((features @ terms - 1) ** 2)))
+    worse = max(1.0, off / MISFIT)
+    return Fit(
+        measured=dict(measured),
+        first_size=sizes[0],
+        first_s=float(seconds[0]),
+        terms=(float(terms[0]), float(terms[1]), float(terms[2]), float(terms[3])),
+        covariance=np.linalg.inv(rows.T @ rows) * worse**2,
+        misfit=MISFIT * worse,
+    )
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to ``most``."""
+    return tuple(1 << power for power in range(most.bit_length()))
+
+
+def _check(measured: Mapping[int, float]) -> None:
+    if not measured:
+        raise ConfigError("a curve cannot be fitted to nothing; measure at least one size")
+    for size, rate in measured.items():
+        if size < 1 or not 0 < rate < math.inf:
+            raise ConfigError(
+                f"a curve has {rate:g} iterations/s on {size} GPUs; sizes are from 1 up, and rates above 0: "
+                "leave out the sizes that cannot run"
+            )
+
+
+def _features(times: Floats) -> Floats:
+    """A row for each size, given as a multiple of the smallest, and a column for each term."""
+    return np.stack([1 / times, np.ones_like(times), np.log2(times), times - 1], axis=1)
+
+
+def _least_squares(rows: Floats, wanted: Floats) -> Floats:
+    """The least squares solution without a negative term: the best over all sets of terms that are not 0."""
+    best, least = np.zeros(rows.shape[1]), float(wanted @ wanted)
+    for count in range(1, rows.shape[1] + 1):
+        for chosen in itertools.combinations(range(rows.shape[1]), count):
+            found = np.zeros(rows.shape[1])
+            found[list(chosen)] = np.linalg.lstsq(rows[:, chosen], wanted, rcond=None)[0]
+            off = float(np.sum((rows @ found - wanted) ** 2))
+            if (found >= 0).all() and off < least:
+                best, least = found, off
+    return best
