@@ -76,7 +76,9 @@ class Bound:
         return self.whole_jobs / self.num_jobs
 
 
-def envelope(points: Sequence[tuple[int, float]], num_gpus: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def envelope(
+    points: Sequence[tuple[int, float]], num_gpus: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The corners of the concave envelope of (GPUs, iterations/s), from (0, 0) up to the fastest size."""
     corners: list[tuple[float, float]] = [(0.0, 0.0)]
     for size, rate in sorted(points):

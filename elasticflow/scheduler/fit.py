@@ -6,7 +6,8 @@ With the global batch held fixed, a step on ``m`` times the GPUs of the smallest
 
 times as long as there: what is divided among the GPUs, what is not, an exchange in rounds, and what each
 more GPU adds. None of the four can be negative. Where there are fewer points than terms, what is known of
-programs in general decides (``USUAL``); the error says how little is known then.
+programs in general decides (``USUAL``); the error says how little is known then. Where the largest measured
+size is slower than a smaller one, no larger one is believed to be faster than it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 
 USUAL = np.array([0.85, 0.12, 0.02, 0.0005])
 """What shared, fixed, rounds and per_gpu are before anything is measured, in parts of the first step."""
-SPREAD = np.array([0.3, 0.3, 0.03, 0.003])
+SPREAD = np.array([0.3, 0.3, 0.1, 0.005])
 """How far from ``USUAL`` programs commonly are."""
 MISFIT = 0.04
 """Relative error of the formula itself: what well measured profiles are off it, by their median."""
@@ -48,8 +49,11 @@ class Fit:
     misfit: float
 
     def rate(self, num_gpus: int) -> float:
-        """Iterations a second that the formula gives on so many GPUs, measured or not."""
-        return 1 / (self.first_s * self._relative_s(num_gpus))
+        """Iterations a second on so many GPUs, as if they had not been measured."""
+        formula = 1 / (self.first_s * self._relative_s(num_gpus))
+        largest = max(self.measured)
+        sinks = self.measured[largest] < max(self.measured.values())
+        return min(formula, self.measured[largest]) if sinks and num_gpus > largest else formula
 
     def error(self, num_gpus: int) -> float:
         """Relative standard error of a rate: 0.1 says that about two of three are within 10 %.
@@ -80,7 +84,7 @@ def fit_curve(measured: Mapping[int, float], noise: Mapping[int, float] | None =
 
     noise: relative standard errors of the measured rates, where they are known. Least squares of relative
     errors, none of the terms negative, with ``USUAL`` as further measurements of error ``SPREAD``. Where the
-    points lie off the formula by more than ``MISFIT``, so do those not measured: the error grows with it.
+    points are off the formula by more than that explains, so are those not measured: the error grows with it.
     Raises ConfigError.
     """
     _check(measured)
@@ -92,8 +96,7 @@ def fit_curve(measured: Mapping[int, float], noise: Mapping[int, float] | None =
     rows = np.vstack([features / errors[:, None], np.diag(1 / SPREAD)])
     wanted = np.concatenate([1 / errors, USUAL / SPREAD])
     terms = _least_squares(rows, wanted)
-    off = float(np.sqrt(np.mean((features @ terms - 1) ** 2)))
-    worse = max(1.0, off / MISFIT)
+    worse = max(1.0, float(np.sqrt(np.mean(((features @ terms - 1) / errors) ** 2))))
     return Fit(
         measured=dict(measured),
         first_size=sizes[0],
