@@ -1,0 +1,1 @@
+"""Policies: all see the same events, and answer with the same decisions."""

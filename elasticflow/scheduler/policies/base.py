@@ -1,0 +1,134 @@
+"""What all policies share: the jobs under way, their places, and the order in which an event is handled."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from elasticflow.scheduler import events as ev
+from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.decisions import Decision, Placed
+from elasticflow.scheduler.jobs import Job
+from elasticflow.scheduler.ladder import Ladder, ladder
+from elasticflow.scheduler.overheads import Overheads
+from elasticflow.scheduler.placement import Placement
+from elasticflow.scheduler.tracks import Standing, Track
+
+PINNED = 1e12
+"""What it costs to move a job that would be late for it."""
+
+
+class Policy(ABC):
+    """``handle`` gets what has happened and the time, and returns what is to be done, with reasons.
+
+    A decision depends on nothing but the events so far and their times.
+    """
+
+    name = ""
+
+    def __init__(self, shape: Shape, overheads: Overheads) -> None:
+        self.shape, self.overheads = shape, overheads
+        self.placement = Placement(shape)
+        self.tracks: dict[str, Track] = {}
+        self._ladders: dict[object, Ladder] = {}
+
+    def handle(self, events: Sequence[ev.Event], now_s: float) -> list[Decision]:
+        """Takes in all events of one moment, then decides once."""
+        for track in self.tracks.values():
+            track.advance(now_s)
+        arrivals = []
+        for event in events:
+            if isinstance(event, ev.ArrivalEvent):
+                arrivals.append(event.job)
+            else:
+                self._take_in(event, now_s)
+        decisions = self.admit(arrivals, now_s)
+        sizes = self.share(now_s)
+        return decisions + self._place(sizes, now_s) + self.wake(now_s)
+
+    @abstractmethod
+    def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
+        """Decides on those that arrived, and again on those that wait."""
+
+    @abstractmethod
+    def share(self, now_s: float) -> dict[str, int]:
+        """The number of GPUs of each job from now on; who is not named has none."""
+
+    def wake(self, now_s: float) -> list[Decision]:
+        """When it wants to be asked again even if nothing happens."""
+        return []
+
+    def ladder_of(self, job: Job) -> Ladder:
+        """The shares it may have here."""
+        if job.curve not in self._ladders:
+            self._ladders[job.curve] = ladder(job.curve, self.shape.num_gpus, self.overheads)
+        return self._ladders[job.curve]
+
+    def follow(self, job: Job, now_s: float, standing: Standing) -> Track:
+        """Counts the job among those under way."""
+        track = Track(job, self.ladder_of(job), job.iterations, now_s, standing)
+        self.tracks[job.job_id] = track
+        return track
+
+    def drop(self, job_id: str) -> None:
+        """The job is over."""
+        self.placement.release(job_id)
+        self.tracks.pop(job_id, None)
+
+    def with_standing(self, standing: Standing) -> list[Track]:
+        """Those by deadline, then by arrival."""
+        chosen = [track for track in self.tracks.values() if track.standing is standing]
+        return sorted(chosen, key=lambda one: (one.deadline_s, one.job.submit_s, one.job.job_id))
+
+    def check_invariants(self) -> None:
+        """What is true after every event."""
+        self.placement.check_invariants()
+        for job_id, track in self.tracks.items():
+            assert track.gpus == self.placement.held.get(job_id, ()), job_id
+
+    def _take_in(self, event: ev.Event, now_s: float) -> None:
+        if isinstance(event, ev.CompletionEvent):
+            self.drop(event.job_id)
+        elif isinstance(event, ev.NodeLostEvent):
+            for job_id in self.placement.lose(event.node):
+                track = self.tracks[job_id]
+                track.gpus, track.last_gpus = (), frozenset()
+                track.ready_s = now_s + self.overheads.failure_s
+        elif isinstance(event, ev.NodeBackEvent):
+            self.placement.back(event.node)
+        elif isinstance(event, ev.ProgressEvent):
+            for job_id, remaining in event.remaining.items():
+                self.tracks[job_id].remaining = remaining
+        elif isinstance(event, ev.ProfileCorrectedEvent):
+            self.correct(event)
+
+    def correct(self, event: ev.ProfileCorrectedEvent) -> None:
+        """A job's speed was measured. Policies that do not plan need not know."""
+
+    def move_cost(self, job_id: str) -> float:
+        """GPU-seconds lost by moving it."""
+        num_gpus = len(self.tracks[job_id].gpus)
+        return num_gpus * self.overheads.move_s(num_gpus)
+
+    def _place(self, sizes: dict[str, int], now_s: float) -> list[Decision]:
+        before = {job_id for job_id in self.placement.held if not sizes.get(job_id)}
+        changed = self.placement.arrange(sizes, self.move_cost)
+        stopped: Iterable[tuple[str, tuple[int, ...]]] = ((job_id, ()) for job_id in sorted(before))
+        return [self._change(job_id, gpus, now_s) for job_id, gpus in (*stopped, *changed.items())]
+
+    def _change(self, job_id: str, gpus: tuple[int, ...], now_s: float) -> Placed:
+        """Follows what a change of GPUs costs the job."""
+        track = self.tracks[job_id]
+        had = len(track.gpus)
+        if gpus:
+            cost_s = self.overheads.change_s(track.last_gpus, set(gpus))
+            track.ready_s = max(now_s, track.ready_s if not had else now_s) + cost_s
+            track.last_gpus = frozenset(gpus)
+        track.gpus = gpus
+        return Placed(job_id, gpus, self.why(track, had, len(gpus)))
+
+    def why(self, track: Track, before: int, after: int) -> str:
+        """The reason of a change of its GPUs."""
+        if before == after:
+            return f"{after} GPUs elsewhere: makes room for a larger block"
+        return f"{before} to {after}"

@@ -1,0 +1,124 @@
+"""The minimum satisfactory share: the cheapest plan of GPUs over time that meets a job's deadline.
+
+Following the paper's progressive filling: the lowest level such that the job, given at each moment the
+level or what is free, whichever is less, is done in time. What each change of its GPUs costs is part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.scheduler.ladder import Floats, Ints, Ladder
+from elasticflow.scheduler.timeline import Timeline
+
+RUNG_OF_FREE: Ints = np.array([n.bit_length() for n in range(1 << 16)], dtype=np.int64)
+"""The highest rung that so many free GPUs allow."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is left of a job: iterations, the time it may take, the rung it is on.
+
+    lost_s: how long it will still do no iteration if it stays on its rung.
+    """
+
+    ladder: Ladder
+    remaining: float
+    deadline_s: float
+    rung: int = 0
+    lost_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SharePlan:
+    """shares: GPUs in each step of the timeline up to ``finish_s``; one number if they are the same in all.
+
+    grows_s: when it first has more than now; infinite if never.
+    """
+
+    level: int
+    rung_now: int
+    shares: Ints | int
+    finish_s: float
+    gpu_seconds: float
+    grows_s: float = np.inf
+
+
+def cheapest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
+    """The plan of the lowest level that meets the deadline with the GPUs that are free; None if none does."""
+    num_steps = timeline.num_before(need.deadline_s)
+    if not num_steps:
+        return None
+    steady = _steady_plan(need, timeline.now_s, int(timeline.free[:num_steps].min()))
+    return steady or _stepped_plan(need, timeline, num_steps)
+
+
+def earliest_finish(need: Need, timeline: Timeline) -> float:
+    """When the job is done if it takes all GPUs that it can use; infinite if never."""
+    ladder = need.ladder
+    if not ladder.top:
+        return np.inf
+    horizon_s = float(timeline.starts_s[-1]) + need.remaining / float(ladder.rates[1]) + 1e4
+    plan = _stepped_plan(
+        Need(ladder, need.remaining, horizon_s, need.rung, need.lost_s), timeline, len(timeline.free), ladder.top
+    )
+    return plan.finish_s if plan else np.inf
+
+
+def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
+    """The same share all the time."""
+    ladder = need.ladder
+    for rung in range(1, min(ladder.top, lowest_free.bit_length()) + 1):
+        lost_s = need.lost_s if rung == need.rung else ladder.cost[need.rung, rung]
+        took_s = float(lost_s + need.remaining / ladder.rates[rung])
+        if now_s + took_s <= need.deadline_s:
+            size = int(ladder.sizes[rung])
+            return SharePlan(rung, rung, size, now_s + took_s, size * took_s)
+    return None
+
+
+def _stepped_plan(need: Need, timeline: Timeline, num_steps: int, lowest: int = 1) -> SharePlan | None:
+    """At most the level at each step."""
+    ladder = need.ladder
+    starts_s = timeline.starts_s[:num_steps]
+    lasts_s = np.diff(starts_s, append=need.deadline_s)
+    allowed = RUNG_OF_FREE[timeline.free[:num_steps]]
+    highest = min(int(allowed.max()), ladder.top)
+    levels = np.arange(lowest, highest + 1)
+    if not len(levels):
+        return None
+    rungs = np.minimum(allowed[None, :], levels[:, None])
+    done = ladder.rates[rungs] * (lasts_s - _lost(need, rungs))
+    enough = done.sum(axis=1) >= need.remaining
+    if not enough.any():
+        return None
+    row = int(enough.argmax())
+    return _cut(need, timeline, rungs[row], done[row], int(levels[row]))
+
+
+def _lost(need: Need, rungs: Ints) -> Floats:
+    """Seconds without an iteration at the start of each step."""
+    before = np.empty_like(rungs)
+    before[:, 0], before[:, 1:] = need.rung, rungs[:, :-1]
+    lost: Floats = need.ladder.cost[before, rungs]
+    if need.rung:
+        lost[rungs[:, 0] == need.rung, 0] = need.lost_s
+    return lost
+
+
+def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float64], level: int) -> SharePlan:
+    """The plan up to where the job is done."""
+    ladder = need.ladder
+    total = done.cumsum()
+    last = int((total >= need.remaining).argmax())
+    end_s = float(timeline.starts_s[last + 1]) if last + 1 < len(timeline.starts_s) else need.deadline_s
+    end_s = min(end_s, need.deadline_s)
+    finish_s = end_s - float((total[last] - need.remaining) / ladder.rates[rungs[last]])
+    shares = ladder.sizes[rungs[: last + 1]]
+    lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
+    grows = shares > shares[0]
+    grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf
+    return SharePlan(level, int(rungs[0]), shares, finish_s, float((shares * lasts_s).sum()), grows_s)
