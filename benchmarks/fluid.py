@@ -7,29 +7,50 @@ concave envelope of its profile, so a schedule that goes back and forth between 
 Every real schedule is one of these, so no real schedule does better; since jobs are whole, the number is
 rounded down.
 
-    python -m benchmarks.fluid TRACE --gpus N        one trace; --rejected shows which jobs it leaves out
-    python -m benchmarks fluid                       the traces of the table
+    python -m benchmarks fluid                    the traces of the table
+    python -m benchmarks.fluid TRACE --gpus N     one trace, the price of GPUs over time, and who is left out
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.figures import Figure, figure
+from elasticflow.scheduler.jobs import Job
+from elasticflow.scheduler.overheads import Overheads, published
+from elasticflow.scheduler.traces import find_profiles, read_trace
+
 Floats = NDArray[np.float64]
+TRACES = Path(__file__).parent / "data" / "scheduler" / "traces"
+TABLE = (
+    ("195job", 128),
+    ("elasticVpollux_e", 64),
+    ("195job", 64),
+    ("195job", 32),
+    ("cluster06", 512),
+    ("cluster10", 256),
+    ("cluster01", 512),
+    ("cluster05", 512),
+)
 ROUNDING = 1e-6
 """Jobs by which the solver's answer may be wrong."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A deadline job as the bound sees it. sizes, rates: corners of the concave envelope, from (0, 0) on."""
+    """A deadline job as the bound sees it. sizes, rates: corners of the concave envelope, from (0, 0) on.
+
+    is_possible_with_start: with the cluster to itself, on one size, with the cost of starting it charged.
+    """
 
     name: str
     start_s: float
@@ -37,6 +58,7 @@ class Demand:
     iterations: float
     sizes: tuple[float, ...]
     rates: tuple[float, ...]
+    is_possible_with_start: bool = True
 
     @property
     def is_possible(self) -> bool:
@@ -44,9 +66,9 @@ class Demand:
         return self.rates[-1] * (self.deadline_s - self.start_s) >= self.iterations
 
     @property
-    def least_gpu_s(self) -> float:
-        """GPU-seconds that it needs where it runs most efficiently; its deadline may ask for more."""
-        return self.iterations * self.sizes[1] / self.rates[1]
+    def even_gpus(self) -> float:
+        """Fewest GPUs with which it is done just in time, if it has them from its arrival on."""
+        return self.gpus_for(self.iterations / (self.deadline_s - self.start_s))
 
     def gpus_for(self, rate: float) -> float:
         """Fewest GPUs for a rate that it can reach."""
@@ -55,13 +77,16 @@ class Demand:
 
 @dataclass(frozen=True)
 class Bound:
-    """The answer. served: by job, how much of it the optimum takes, from 0 to 1.
+    """The answer. num_possible: jobs that are possible by themselves. num_with_start: also with the cost of
+    starting them charged. served: by job, how much of it the optimum takes, from 0 to 1.
 
-    edges_s: ends of the intervals, one more than prices. prices: jobs that one more GPU-second there is worth.
+    edges_s: ends of the intervals, one more than prices. prices: jobs that one more GPU-second is worth.
+    num_in_program: so many jobs had to go into the linear program.
     """
 
     num_jobs: int
     num_possible: int
+    num_with_start: int
     jobs: float
     whole_jobs: int
     served: dict[str, float]
@@ -76,13 +101,26 @@ class Bound:
         return self.whole_jobs / self.num_jobs
 
 
-def envelope(
-    points: Sequence[tuple[int, float]], num_gpus: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The corners of the concave envelope of (GPUs, iterations/s), from (0, 0) up to the fastest size."""
+def demands_of(jobs: Iterable[Job], num_gpus: int) -> list[Demand]:
+    """The deadline jobs of a trace."""
+    cost = published(num_gpus)
+    return [_demand(job, job.deadline_s, num_gpus, cost) for job in jobs if job.deadline_s is not None]
+
+
+def _demand(job: Job, deadline_s: float, num_gpus: int, cost: Overheads) -> Demand:
+    left_s = deadline_s - job.submit_s
+    sizes = [size for size in job.curve.sizes if size <= num_gpus]
+    corners = envelope([(size, job.curve.rate(size)) for size in sizes])
+    done = [job.curve.rate(size) * (left_s - cost.move_s(size)) for size in sizes]
+    with_start = max(done, default=0.0) >= job.iterations
+    return Demand(job.job_id, job.submit_s, deadline_s, job.iterations, *corners, with_start)
+
+
+def envelope(points: Sequence[tuple[int, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """GPUs and iterations/s at the corners of the concave envelope, from (0, 0) to the fastest size."""
     corners: list[tuple[float, float]] = [(0.0, 0.0)]
     for size, rate in sorted(points):
-        if size > num_gpus or rate <= corners[-1][1]:
+        if rate <= corners[-1][1]:
             continue
         while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-1], (size, rate)):
             corners.pop()
@@ -266,6 +304,7 @@ def fluid_bound(demands: Sequence[Demand], num_gpus: int) -> Bound:
     return Bound(
         num_jobs=len(demands),
         num_possible=len(possible),
+        num_with_start=sum(demand.is_possible_with_start for demand in possible),
         jobs=sum(served.values()),
         whole_jobs=whole,
         served=served,
@@ -274,3 +313,81 @@ def fluid_bound(demands: Sequence[Demand], num_gpus: int) -> Bound:
         seconds=time.perf_counter() - began_s,
         num_in_program=num_in_program,
     )
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def bound_of(trace: Path, num_gpus: int) -> tuple[list[Demand], Bound]:
+    """The jobs of a trace, and their bound."""
+    demands = demands_of(read_trace(trace, find_profiles(trace)), num_gpus)
+    return demands, fluid_bound(demands, num_gpus)
+
+
+def run() -> Iterator[Figure]:
+    """The bounds of the table; reference: what is possible if no two jobs were in each other's way."""
+    for name, num_gpus in TABLE:
+        _, bound = bound_of(TRACES / f"{name}.csv", num_gpus)
+        yield figure(
+            f"{name} on {num_gpus}: most that can be in time",
+            bound.ratio,
+            "",
+            bound.num_possible / bound.num_jobs,
+            f"python -m benchmarks.fluid benchmarks/data/scheduler/traces/{name}.csv --gpus {num_gpus}",
+            f"{bound.whole_jobs} of {bound.num_jobs} jobs ({bound.jobs:.2f} in parts), "
+            f"{bound.num_with_start} possible alone with a start's cost; {bound.seconds:.1f} s",
+        )
+
+
+def page(demands: Sequence[Demand], bound: Bound) -> list[str]:
+    """What the bound says, for a person."""
+    lines = [
+        f"{bound.whole_jobs} of {bound.num_jobs} deadline jobs can be in time at most: {bound.ratio:.4f}",
+        f"{bound.num_possible} are possible with the cluster to themselves, "
+        f"{bound.num_with_start} with the cost of a start; in parts {bound.jobs:.3f} are served together",
+        f"{bound.num_in_program} jobs went into the linear program, {bound.seconds:.1f} s in all",
+    ]
+    return [*lines, *_prices(demands, bound), *_left_out(demands, bound)]
+
+
+def _prices(demands: Sequence[Demand], bound: Bound, rows: int = 12) -> list[str]:
+    """The mean price in each of some spans of time."""
+    if not bound.prices.any():
+        return ["GPUs are never scarce"]
+    lines = ["hours from the first arrival: jobs that 1,000 more GPU-hours would be worth"]
+    begin_s = min(demand.start_s for demand in demands)
+    paid = np.concatenate([[0.0], np.cumsum(bound.prices * np.diff(bound.edges_s))])
+    scarce = np.flatnonzero(bound.prices)
+    spans = np.linspace(bound.edges_s[scarce[0]], bound.edges_s[scarce[-1] + 1], rows + 1)
+    for since_s, until_s in zip(spans, spans[1:], strict=False):
+        price = np.diff(np.interp([since_s, until_s], bound.edges_s, paid))[0] / (until_s - since_s)
+        lines.append(
+            f"  {(since_s - begin_s) / 3600:7.2f} to {(until_s - begin_s) / 3600:7.2f}  {price * 3.6e6:8.3f}"
+        )
+    return lines
+
+
+def _left_out(demands: Sequence[Demand], bound: Bound) -> list[str]:
+    """Jobs that are possible alone, and that the optimum does not take whole."""
+    lines = ["possible alone, and not taken whole: part taken, GPUs and GPU-hours at an even rate, window"]
+    for demand in demands:
+        taken = bound.served[demand.name]
+        if demand.is_possible and taken < 1 - ROUNDING:
+            hours = (demand.deadline_s - demand.start_s) / 3600
+            gpus = demand.even_gpus
+            lines.append(f"  {demand.name}  {taken:.2f}  {gpus:6.1f}  {gpus * hours:7.1f}  {hours:6.2f} h")
+    return lines if len(lines) > 1 else ["every job that is possible alone can be served"]
+
+
+def main() -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fluid")
+    parser.add_argument("trace", type=Path, metavar="TRACE")
+    parser.add_argument("--gpus", type=int, required=True, metavar="N")
+    arguments = parser.parse_args()
+    print("\n".join(page(*bound_of(arguments.trace, arguments.gpus))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
