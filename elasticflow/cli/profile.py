@@ -1,6 +1,6 @@
 """``elasticflow profile``: how fast a program is with 1, 2, 4, ... workers, and what it costs to change that.
 
-One run of the program, as ``train`` would make it, goes up through the sizes and down again, and is thrown away.
+One run of the program, as ``train`` would make it, goes up through the sizes and down again; it is not kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A measured profile as files: a table that traces are read with, and beside it all that is known, as JSON."""
+"""A measured profile as files: a table that traces are read with, and all that is known as JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def curve_points(points: list[Point], fit: Fit, sizes: tuple[int, ...]) -> tuple
 
 
 def write(folder: Path, profile: Profile) -> tuple[Path, Path]:
-    """Writes both files; a table that is there keeps its rows for other batches. Raises DataError, OSError."""
+    """Writes both files; a table keeps its rows for other batches. Raises DataError, OSError."""
     name = Path(profile.program).stem
     table, details = folder / f"{name}.csv", folder / f"{name}.{profile.global_batch_size}.json"
     rows = _rows(table) if table.exists() else {}

@@ -1,4 +1,4 @@
-"""A throughput curve from a few measured points: how fast sizes are that nobody has tried, and how sure that is.
+"""A throughput curve from a few measured points: how fast other sizes are, and how sure that is.
 
 With the global batch held fixed, a step on ``m`` times the GPUs of the smallest measured size takes
 

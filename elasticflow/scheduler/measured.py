@@ -68,7 +68,7 @@ class Change:
 
 
 def steps_of(begins_s: Mapping[int, float], num_steps: int, evaluates: bool) -> list[Step]:
-    """Steps, from when each tick began. num_steps: of an epoch; evaluates: a tick that is none follows them."""
+    """From when each tick began. num_steps: of an epoch; evaluates: a tick that is no step follows them."""
     ticks = sorted(begins_s)
     epoch = num_steps + evaluates
     return [
