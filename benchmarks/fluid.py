@@ -281,7 +281,7 @@ def _solve(rest: _Rest, group: list[int], num_gpus: int) -> tuple[Floats, Floats
         raise RuntimeError(f"the linear program of {num_jobs} jobs was not solved: {found.message}")
     prices = np.zeros(len(rest.tight))
     prices[used] = -found.ineqlin.marginals[num_jobs : num_jobs + len(used)] / rest.lengths_s[used]
-    return found.x[:num_jobs], prices
+    return np.clip(found.x[:num_jobs], 0.0, 1.0), prices
 
 
 def fluid_bound(demands: Sequence[Demand], num_gpus: int) -> Bound:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticflow.scheduler.overheads import Overheads
+
 BLOCKS = 5
 """Parts of a phase whose means are compared, to see how sure the mean of all is."""
 
@@ -96,6 +98,21 @@ def changes(steps: Iterable[Step], phases: Iterable[Phase], rates: Mapping[int, 
         if old.workers in rates and new.workers in rates:
             found.append(_change(_inside(steps, new.asked_s, new.since_s), old, new, rates))
     return found
+
+
+def overheads_of(found: Iterable[Change], first_step_s: float) -> Overheads:
+    """What the scheduler is to charge for changes, so that no promise rests on less than was measured.
+
+    Fewer workers cost ``same_s``, more cost ``base_s`` and ``step_s`` for each doubling. A start is charged as
+    growing is, so that is no less than what the first start took.
+    """
+    found = list(found)
+    shrinks_s = [change.lost_s for change in found if change.new < change.old]
+    grows = [(0, first_step_s), *((c.new.bit_length() - 1, c.lost_s) for c in found if c.new > c.old)]
+    first_s, last = grows[0][1], max(grows)
+    step_s = max(0.0, last[1] - first_s) / last[0] if last[0] else 0.0
+    base_s = max(lost_s - step_s * (doublings + 1) for doublings, lost_s in grows)
+    return Overheads(same_s=max(shrinks_s, default=base_s), base_s=max(0.0, base_s), step_s=step_s)
 
 
 def _change(steps: list[Step], old: Phase, new: Phase, rates: Mapping[int, float]) -> Change:

@@ -164,9 +164,7 @@ def deadlines(schedules: Sequence[Schedule], bound: float | None = None) -> Figu
     axes.set_yticks(places, [schedule.policy for schedule in schedules])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.6 / (1 + 0.4 * len(schedules))), ncols=2, fontsize="small"
-    )
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
