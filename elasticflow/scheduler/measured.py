@@ -103,8 +103,8 @@ def changes(steps: Iterable[Step], phases: Iterable[Phase], rates: Mapping[int, 
 def overheads_of(found: Iterable[Change], first_step_s: float) -> Overheads:
     """What the scheduler is to charge for changes, so that no promise rests on less than was measured.
 
-    Fewer workers cost ``same_s``, more cost ``base_s`` and ``step_s`` for each doubling. A start is charged as
-    growing is, so that is no less than what the first start took.
+    Fewer workers cost ``same_s``, more cost ``base_s`` and ``step_s`` for each doubling. A start is charged
+    as growing is, so that is no less than what the first start took.
     """
     found = list(found)
     shrinks_s = [change.lost_s for change in found if change.new < change.old]

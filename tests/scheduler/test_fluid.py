@@ -46,14 +46,18 @@ def test_part_of_a_job_has_part_of_its_width() -> None:
 
 
 def test_what_is_left_out_of_the_program_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [_job(f"{n}", n * 3 % 40, n * 3 % 40 + 4 + n % 5, 3 + n % 4, 1.0, 1.7, 2.5) for n in range(20)]
+    rates = (1.0, 1.7, 2.5)
+    rush = [_job(f"rush {n}", n, n + 4 + n % 5, 3 + n % 4, *rates) for n in range(10)]
+    loose = [_job(f"loose {n}", 50 + n, 90 + n, 5, *rates) for n in range(8)]
+    alone = [_job(f"alone {n}", 200 + 20 * n, 210 + 20 * n, 15, *rates) for n in range(3)]
+    jobs = [*rush, *loose, *alone]
     short = fluid_bound(jobs, 2)
     monkeypatch.setattr(fluid, "_reduce", lambda demands, num_gpus: fluid._intervals(demands, num_gpus))
     monkeypatch.setattr(fluid, "_all_fit_evenly", lambda *_: False)
     monkeypatch.setattr(fluid, "_groups", lambda rest: [list(range(len(rest.demands)))])
     whole = fluid_bound(jobs, 2)
     assert short.jobs == pytest.approx(whole.jobs, abs=1e-6)
-    assert short.num_in_program < whole.num_in_program
+    assert (short.num_in_program, whole.num_in_program) == (10, 21)
 
 
 JOBS = st.lists(
