@@ -22,7 +22,7 @@ import msgspec
 
 from elasticflow import checkpoint, config
 from elasticflow.cli.connection import ENDED, Connection
-from elasticflow.cli.profile_files import Profile, curve_points, write
+from elasticflow.cli.profile_files import Profile, check_folder, curve_points, write
 from elasticflow.cli.train import METAVARS, OPTIONS, end_at_once, start_master
 from elasticflow.cli.watching import read_report, users_part
 from elasticflow.config import Config
@@ -81,6 +81,7 @@ def profile(arguments: argparse.Namespace) -> int:
     parse(arguments.program)
     _check(arguments)
     chosen = _settings(arguments)
+    check_folder(Path(arguments.to), arguments.program)
     sizes = powers_of_two(arguments.workers or _num_workers(chosen))
     with tempfile.TemporaryDirectory(prefix="elasticflow-profile-") as folder:
         run = RunDir(Path(folder) / "run")

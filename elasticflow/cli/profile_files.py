@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from elasticflow.errors import DataError
+from elasticflow.errors import ConfigError, DataError
 from elasticflow.run_dir import replace
 from elasticflow.scheduler.fit import Fit
 from elasticflow.scheduler.measured import Change, Point
@@ -60,13 +61,27 @@ def curve_points(points: list[Point], fit: Fit, sizes: tuple[int, ...]) -> tuple
     return tuple(point for _, point in sorted({**fitted, **measured}.items()))
 
 
+def check_folder(folder: Path, program: str) -> None:
+    """Finds out before anything is measured whether it can be written. Raises DataError, ConfigError."""
+    table = folder / f"{Path(program).stem}.csv"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--to: {folder} cannot be made: {error.strerror}; choose another folder."
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--to: nothing can be written into {folder}; choose another folder.")
+    if table.exists():
+        _rows(table)
+
+
 def write(folder: Path, profile: Profile) -> tuple[Path, Path]:
-    """Writes both files; a table keeps its rows for other batches. Raises DataError, OSError."""
+    """Writes both files, see ``check_folder``; a table keeps its rows for other batches."""
     name = Path(profile.program).stem
     table, details = folder / f"{name}.csv", folder / f"{name}.{profile.global_batch_size}.json"
     rows = _rows(table) if table.exists() else {}
     rows[profile.global_batch_size] = {size: f"{rate:.6g}" for size, rate in profile.rates.items()}
-    folder.mkdir(parents=True, exist_ok=True)
     replace(table, _table(rows).encode())
     replace(details, msgspec.json.format(msgspec.json.encode(profile)))
     return table, details
