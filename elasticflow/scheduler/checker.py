@@ -21,7 +21,10 @@ WORK_TOLERANCE = 1e-6
 
 
 def faults(
-    schedule: Schedule, jobs: Sequence[Job], overheads: Overheads, rates: Mapping[str, Mapping[int, float]] = {}
+    schedule: Schedule,
+    jobs: Sequence[Job],
+    overheads: Overheads,
+    rates: Mapping[str, Mapping[int, float]] = {},
 ) -> list[str]:
     """What is wrong with the schedule, in words; an empty list if nothing is.
 
@@ -62,7 +65,7 @@ def _gpu_faults(schedule: Schedule) -> Iterable[str]:
         spans.sort()
         for (_, end_s, first_id), (start_s, _, second_id) in zip(spans, spans[1:], strict=False):
             if start_s < end_s - TIME_TOLERANCE_S:
-                yield f"GPU {gpu}: {second_id} from {start_s:.3f} s while {first_id} has it until {end_s:.3f} s"
+                yield f"GPU {gpu}: {second_id} at {start_s:.3f} s, {first_id} until {end_s:.3f} s"
 
 
 def _shape_faults(job: Job, segments: Sequence[Segment], schedule: Schedule) -> Iterable[str]:
@@ -88,14 +91,16 @@ def _speed_faults(
 ) -> Iterable[str]:
     """Iterations that its GPUs cannot have done in that time, the change paid for."""
     last: set[int] = set()
+    last_end_s, owed_s = 0.0, 0.0
     for segment in segments:
-        now = set(segment.gpus)
-        cost_s = overheads.change_s(last, now)
+        now, rate = set(segment.gpus), rates.get(len(segment.gpus), 0.0)
+        goes_on = now == last and segment.start_s <= last_end_s + TIME_TOLERANCE_S
+        owed_s = owed_s if goes_on else overheads.change_s(last, now)
         lasts_s = segment.end_s - segment.start_s
-        possible = max(lasts_s - cost_s, 0.0) * rates.get(len(now), 0.0)
-        if segment.iterations > possible * (1 + WORK_TOLERANCE) + TIME_TOLERANCE_S * rates.get(len(now), 0.0):
-            yield f"{segment.iterations:.3f} iterations from {segment.start_s:.3f} s; {possible:.3f} are possible"
-        last = now
+        possible = max(lasts_s - owed_s, 0.0) * rate
+        if segment.iterations > possible * (1 + WORK_TOLERANCE) + TIME_TOLERANCE_S * rate:
+            yield f"{segment.iterations:.3f} iterations from {segment.start_s:.3f} s, of {possible:.3f} possible"
+        last, last_end_s, owed_s = now, segment.end_s, max(owed_s - lasts_s, 0.0)
 
 
 def _outcome_faults(job: Job, segments: Sequence[Segment], outcome: Outcome) -> Iterable[str]:

@@ -70,4 +70,3 @@ Event = (
     | ProfileCorrectedEvent
     | TickEvent
 )
-

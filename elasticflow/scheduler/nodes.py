@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 
-@lru_cache(maxsize=None)
+@cache
 def block_of(free: int, size: int, width: int) -> int | None:
     """Where the best aligned block of ``size`` free GPUs starts, in a node of ``width``; None if nowhere.
 
@@ -15,7 +15,7 @@ def block_of(free: int, size: int, width: int) -> int | None:
     return min(starts, key=lambda at: (hole(free, at, size, width), at)) if starts else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def largest_block(free: int, width: int) -> int:
     """The largest aligned block of free GPUs; 0 if none is free."""
     size = width

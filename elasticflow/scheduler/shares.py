@@ -6,7 +6,7 @@ level or what is free, whichever is less, is done in time. What each change of i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ class Need:
 class SharePlan:
     """shares: GPUs in each step of the timeline up to ``finish_s``; one number if they are the same in all.
 
-    grows_s: when it first has more than now; infinite if never.
+    grows_s: when it first has more than now; infinite if never. is_safe: it counts on nothing unmeasured.
     """
 
     level: int
@@ -45,27 +45,27 @@ class SharePlan:
     finish_s: float
     gpu_seconds: float
     grows_s: float = np.inf
+    is_safe: bool = True
 
 
-def cheapest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
+def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> SharePlan | None:
     """The plan of the lowest level that meets the deadline with the GPUs that are free; None if none does."""
     num_steps = timeline.num_before(need.deadline_s)
     if not num_steps:
         return None
-    steady = _steady_plan(need, timeline.now_s, int(timeline.free[:num_steps].min()))
-    return steady or _stepped_plan(need, timeline, num_steps)
+    lowest_free = int(timeline.free[:num_steps].min())
+    plan = _steady_plan(need, timeline.now_s, lowest_free) or _stepped_plan(need, timeline, num_steps)
+    return plan if plan is None or is_safe else replace(plan, is_safe=False)
 
 
-def earliest_finish(need: Need, timeline: Timeline) -> float:
-    """When the job is done if it takes all GPUs that it can use; infinite if never."""
+def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
+    """The plan that is done earliest, whatever the deadline; None if the job cannot run at all."""
     ladder = need.ladder
     if not ladder.top:
-        return np.inf
-    horizon_s = float(timeline.starts_s[-1]) + need.remaining / float(ladder.rates[1]) + 1e4
-    plan = _stepped_plan(
-        Need(ladder, need.remaining, horizon_s, need.rung, need.lost_s), timeline, len(timeline.free), ladder.top
-    )
-    return plan.finish_s if plan else np.inf
+        return None
+    slowest_s = need.remaining / float(ladder.rates[1]) + float(ladder.cost.max())
+    end_s = max(need.deadline_s, float(timeline.starts_s[-1]) + slowest_s + need.lost_s) + 1.0
+    return _stepped_plan(replace(need, deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
 
 def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
@@ -87,9 +87,9 @@ def _stepped_plan(need: Need, timeline: Timeline, num_steps: int, lowest: int = 
     lasts_s = np.diff(starts_s, append=need.deadline_s)
     allowed = RUNG_OF_FREE[timeline.free[:num_steps]]
     highest = min(int(allowed.max()), ladder.top)
-    levels = np.arange(lowest, highest + 1)
-    if not len(levels):
+    if not highest:
         return None
+    levels = np.arange(min(lowest, highest), highest + 1)
     rungs = np.minimum(allowed[None, :], levels[:, None])
     done = ladder.rates[rungs] * (lasts_s - _lost(need, rungs))
     enough = done.sum(axis=1) >= need.remaining

@@ -19,7 +19,7 @@ class Candidate:
     """A job that may get spare GPUs.
 
     rung: what it gets anyway. now: what it has now. value: of an iteration. slack_s: time that it may lose.
-    horizon_s: for so long it may expect to keep what it gets.
+    keep_s: for so long it may expect to keep what it gets.
     """
 
     job_id: str
@@ -29,7 +29,7 @@ class Candidate:
     value: float
     remaining: float
     slack_s: float
-    horizon_s: float
+    keep_s: float
 
 
 def distribute(candidates: Iterable[Candidate], num_spare: int) -> dict[str, int]:
@@ -76,5 +76,5 @@ def _pays(one: Candidate, target: int) -> bool:
     base_s = float(ladder.cost[one.now, one.rung]) if one.rung else 0.0
     if cost_s - base_s + ladder.cost[target, one.rung] > one.slack_s:
         return False
-    lasts_s = min(one.horizon_s, cost_s + one.remaining / float(ladder.rates[target]))
+    lasts_s = min(one.keep_s, cost_s + one.remaining / float(ladder.rates[target]))
     return float(ladder.rates[target]) * (lasts_s - cost_s) > float(ladder.rates[one.now]) * lasts_s

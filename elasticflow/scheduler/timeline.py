@@ -36,7 +36,8 @@ class Timeline:
 
     def take(self, shares: Ints | int, end_s: float) -> None:
         """Takes ``shares`` of each step that starts before ``end_s``, until then."""
-        last = self.num_before(end_s)
+        last = self.num_before(end_s) if isinstance(shares, int) else len(shares)
+        end_s = max(end_s, float(self._starts[last - 1]))  # it may be earlier by rounding
         if last == self._len or self._starts[last] > end_s:
             self._split(last, end_s)
         self._free[:last] -= shares

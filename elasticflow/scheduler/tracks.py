@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.ladder import Ladder
 from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.shares import Need, SharePlan
+from elasticflow.scheduler.speeds import Ladders
 
 
 class Standing(Enum):
@@ -16,18 +18,24 @@ class Standing(Enum):
 
     PROMISED = "promised"
     """Its deadline."""
+    HOPEFUL = "hopeful"
+    """Nothing yet; but there is room for it, and it gives way only to smaller ones."""
     WAITING = "waiting"
-    """Nothing yet: it may be promised its deadline later."""
+    """Nothing yet, and there is no room for it now."""
     BEST_EFFORT = "best effort"
     """Nothing: it has no deadline."""
 
 
 @dataclass
 class Track:
-    """A job under way. ready_s: until then a change of its GPUs keeps it from iterating."""
+    """A job under way. ready_s: until then a change of its GPUs keeps it from iterating.
+
+    cost: GPU-seconds that it would have needed by itself when it arrived. slowness: its speed as part of
+    what its kind has.
+    """
 
     job: Job
-    ladder: Ladder
+    ladders: Ladders
     remaining: float
     updated_s: float
     standing: Standing
@@ -35,9 +43,24 @@ class Track:
     last_gpus: frozenset[int] = frozenset()
     ready_s: float = 0.0
     gpu_seconds: float = 0.0
+    cost: float = 0.0
+    slowness: float = 1.0
     plan: SharePlan | None = None
-    at_risk: bool = False
-    reason: str = ""
+
+    @property
+    def job_id(self) -> str:
+        """Of its job."""
+        return self.job.job_id
+
+    @property
+    def deadline_s(self) -> float:
+        """Infinite for a best-effort job."""
+        return inf if self.job.deadline_s is None else self.job.deadline_s
+
+    @property
+    def ladder(self) -> Ladder:
+        """What is to be expected of it."""
+        return self.ladders.expected
 
     @property
     def rung(self) -> int:
@@ -49,6 +72,11 @@ class Track:
         """Iterations a second while it iterates."""
         return float(self.ladder.rates[self.rung])
 
+    @property
+    def slack_s(self) -> float:
+        """Time that it may lose and still be in time by its plan."""
+        return self.deadline_s - self.plan.finish_s if self.plan else inf
+
     def advance(self, now_s: float) -> None:
         """Counts the iterations that it should have done meanwhile."""
         self.gpu_seconds += len(self.gpus) * (now_s - self.updated_s)
@@ -57,18 +85,22 @@ class Track:
             self.remaining = max(self.remaining - busy_s * self.rate, 0.0)
         self.updated_s = now_s
 
-    def need(self, deadline_s: float) -> Need:
+    def need(self, deadline_s: float, of: Ladder) -> Need:
         """What is left of it, for planning."""
         lost_s = max(self.ready_s - self.updated_s, 0.0)
-        return Need(self.ladder, self.remaining, deadline_s, self.rung, lost_s)
+        return Need(of, self.remaining, deadline_s, of.rung(len(self.gpus)), lost_s)
 
     def finish_s(self) -> float:
         """When it is done if nothing changes."""
         if not self.gpus:
-            return float("inf")
+            return inf
         return max(self.ready_s, self.updated_s) + self.remaining / self.rate
 
-    @property
-    def deadline_s(self) -> float:
-        """Infinite for a best-effort job."""
-        return float("inf") if self.job.deadline_s is None else self.job.deadline_s
+    def steady_cost(self) -> float:
+        """GPU-seconds that it needs, at the one size that is in time by itself; infinite if none is."""
+        ladder, left_s = self.ladder, max(self.deadline_s - self.updated_s, 1e-9)
+        in_time = ladder.rates * left_s >= self.remaining
+        if not in_time.any():
+            return inf
+        rung = int(in_time.argmax())
+        return float(ladder.sizes[rung] / ladder.rates[rung]) * self.remaining

@@ -9,9 +9,9 @@ from elasticflow.scheduler import events as ev
 from elasticflow.scheduler.cluster import Shape
 from elasticflow.scheduler.decisions import Decision, Placed
 from elasticflow.scheduler.jobs import Job
-from elasticflow.scheduler.ladder import Ladder, ladder
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.placement import Placement
+from elasticflow.scheduler.speeds import Speeds
 from elasticflow.scheduler.tracks import Standing, Track
 
 PINNED = 1e12
@@ -30,7 +30,7 @@ class Policy(ABC):
         self.shape, self.overheads = shape, overheads
         self.placement = Placement(shape)
         self.tracks: dict[str, Track] = {}
-        self._ladders: dict[object, Ladder] = {}
+        self.speeds = Speeds(shape.num_gpus, overheads)
 
     def handle(self, events: Sequence[ev.Event], now_s: float) -> list[Decision]:
         """Takes in all events of one moment, then decides once."""
@@ -58,15 +58,9 @@ class Policy(ABC):
         """When it wants to be asked again even if nothing happens."""
         return []
 
-    def ladder_of(self, job: Job) -> Ladder:
-        """The shares it may have here."""
-        if job.curve not in self._ladders:
-            self._ladders[job.curve] = ladder(job.curve, self.shape.num_gpus, self.overheads)
-        return self._ladders[job.curve]
-
     def follow(self, job: Job, now_s: float, standing: Standing) -> Track:
         """Counts the job among those under way."""
-        track = Track(job, self.ladder_of(job), job.iterations, now_s, standing)
+        track = Track(job, self.speeds.ladders(job), job.iterations, now_s, standing)
         self.tracks[job.job_id] = track
         return track
 
@@ -74,11 +68,6 @@ class Policy(ABC):
         """The job is over."""
         self.placement.release(job_id)
         self.tracks.pop(job_id, None)
-
-    def with_standing(self, standing: Standing) -> list[Track]:
-        """Those by deadline, then by arrival."""
-        chosen = [track for track in self.tracks.values() if track.standing is standing]
-        return sorted(chosen, key=lambda one: (one.deadline_s, one.job.submit_s, one.job.job_id))
 
     def check_invariants(self) -> None:
         """What is true after every event."""
@@ -103,7 +92,15 @@ class Policy(ABC):
             self.correct(event)
 
     def correct(self, event: ev.ProfileCorrectedEvent) -> None:
-        """A job's speed was measured. Policies that do not plan need not know."""
+        """A job's speed was measured: plans of its kind count on it from now on, or those of this job alone."""
+        track = self.tracks[event.job_id]
+        if event.own:
+            usual = self.speeds.ladders(track.job).expected.rates[track.rung]
+            track.slowness = min(event.rate / float(usual), 1.0)
+            track.ladders = self.speeds.ladders(track.job, track.slowness)
+        elif self.speeds.learn(track.job, event.num_gpus, event.rate):
+            for one in self.tracks.values():
+                one.ladders = self.speeds.ladders(one.job, one.slowness)
 
     def move_cost(self, job_id: str) -> float:
         """GPU-seconds lost by moving it."""
@@ -124,6 +121,8 @@ class Policy(ABC):
             cost_s = self.overheads.change_s(track.last_gpus, set(gpus))
             track.ready_s = max(now_s, track.ready_s if not had else now_s) + cost_s
             track.last_gpus = frozenset(gpus)
+        if track.slowness != 1.0:  # it may have left the node that was slow
+            track.slowness, track.ladders = 1.0, self.speeds.ladders(track.job)
         track.gpus = gpus
         return Placed(job_id, gpus, self.why(track, had, len(gpus)))
 

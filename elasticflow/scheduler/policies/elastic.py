@@ -1,31 +1,37 @@
-"""Ours: admit what can be promised, give each its minimum satisfactory share, the rest to where it helps most."""
+"""Ours: promise what can be kept, give each its minimum satisfactory share, the rest to where it helps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from elasticflow.scheduler.admission import (
+    AdmissionRules,
+    earliest_deadline_s,
+    fastest_alone_s,
+    may_promise,
+)
 from elasticflow.scheduler.cluster import Shape
 from elasticflow.scheduler.decisions import Admitted, Decision, Deferred, Rejected, WakeAt
+from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
-from elasticflow.scheduler.policies.base import Policy
-from elasticflow.scheduler.shares import SharePlan, cheapest_plan, earliest_finish
+from elasticflow.scheduler.packing import Packing, Rules, pack, plan_one
+from elasticflow.scheduler.policies.base import PINNED, Policy
 from elasticflow.scheduler.spare import Candidate, distribute
-from elasticflow.scheduler.timeline import Timeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One set for every cluster."""
+    """One set for every cluster and every trace.
 
-    margin_share: float = 0.01
-    """Of the time to its deadline, kept as a margin where it can be."""
-    margin_max_s: float = 60.0
-    horizon_s: float = 600.0
-    """For so long a job may expect to keep spare GPUs."""
-    max_steps: int = 256
+    keep_s: for so long a job may expect to keep spare GPUs.
+    """
+
+    packing: Rules = field(default_factory=Rules)
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
+    keep_s: float = 600.0
 
 
 class Elastic(Policy):
@@ -36,114 +42,122 @@ class Elastic(Policy):
     def __init__(self, shape: Shape, overheads: Overheads, settings: Settings | None = None) -> None:
         super().__init__(shape, overheads)
         self.settings = settings or Settings()
-        self.stats = {"fail": 0, "passes": 0}
+        self.demand = Demand()
+        self.stats = {"late": 0, "dropped": 0, "urgent": 0, "pinned": 0}
 
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
-        for one in self.with_standing(Standing.PROMISED):
-            pass
-        timeline = self._replan(self.with_standing(Standing.PROMISED), now_s)
-        decisions: list[Decision] = []
-        for job in sorted(arrivals, key=lambda j: j.iterations * j.curve.gpu_seconds(j.curve.sizes[0])):
-            if job.deadline_s is None:
-                self.follow(job, now_s, Standing.BEST_EFFORT)
-                continue
-            track = self.follow(job, now_s, Standing.WAITING)
-            timeline = self._consider(track, timeline, now_s, decisions, arrived=True)
-        waiting = [t for t in self.with_standing(Standing.WAITING) if t.job not in arrivals]
-        for track in sorted(waiting, key=self._cost):
-            timeline = self._consider(track, timeline, now_s, decisions, arrived=False)
-        self.timeline = timeline
-        return decisions
-
-    def _cost(self, track):
-        return track.remaining / track.ladder.rates[1] if track.ladder.top else 0
-
-    def _consider(self, track, timeline, now_s, decisions, arrived):
-        plan = self._plan_one(track, timeline, now_s)
-        if plan is not None:
-            timeline.take(plan.shares, plan.finish_s)
-            track.plan, track.standing = plan, Standing.PROMISED
-            decisions.append(Admitted(track.job.job_id, f"level {plan.level}"))
-            return timeline
-        full = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
-        alone = cheapest_plan(track.need(track.deadline_s), full)
-        if alone is None:
-            decisions.append(Rejected(track.job.job_id, "cannot, even alone"))
-            self.drop(track.job.job_id)
-            return timeline
-        if arrived or True:
-            promised = self.with_standing(Standing.PROMISED)
-            old = [(one, one.plan) for one in promised]
-            track.standing = Standing.PROMISED
-            attempt = self._replan(self.with_standing(Standing.PROMISED), now_s, strict=True)
-            if attempt is not None:
-                decisions.append(Admitted(track.job.job_id, "after all"))
-                return attempt
-            track.standing = Standing.WAITING
-            track.plan = None
-            for one, plan in old:
-                one.plan = plan
-        if arrived:
-            decisions.append(Deferred(track.job.job_id, "wait", track.deadline_s))
-        return timeline
-
-    def _plan_one(self, track, timeline, now_s) -> SharePlan | None:
-        left = track.deadline_s - now_s
-        margin = min(left * self.settings.margin_share, self.settings.margin_max_s)
-        return cheapest_plan(track.need(track.deadline_s - margin), timeline) or cheapest_plan(
-            track.need(track.deadline_s), timeline
-        )
-
-    def _replan(self, tracks, now_s, strict=False):
-        self.stats["passes"] += 1
-        timeline = Timeline(now_s, self.placement.num_up, self.settings.max_steps)
-        for track in tracks:
-            plan = self._plan_one(track, timeline, now_s)
-            if plan is None:
-                if strict:
-                    return None
-                self.stats["fail"] += 1
-                track.plan = None
-                track.at_risk = True
-                continue
-            track.plan = plan
-            timeline.take(plan.shares, plan.finish_s)
-        return timeline
+        fresh = [self._arrive(job, now_s) for job in arrivals]
+        rejected = self._reject_hopeless(now_s)
+        packing = self._pack(now_s)
+        admitted = self._promise(packing)
+        return rejected + admitted + self._defer(fresh, packing)
 
     def share(self, now_s: float) -> dict[str, int]:
-        rungs: dict[str, int] = {}
-        candidates = []
-        total = self.placement.num_up
-        for track in self.tracks.values():
-            rung = track.plan.rung_now if track.plan else 0
-            size = int(track.ladder.sizes[rung])
-            if size > total:
-                rung, size = 0, 0
-            total -= size
-            rungs[track.job.job_id] = rung
-            lad = track.ladder
-            if track.plan:
-                value = track.plan.gpu_seconds / max(track.remaining, 1e-9)
-                slack = track.deadline_s - track.plan.finish_s
-            else:
-                left = max(track.deadline_s - now_s, 1.0)
-                need = int((lad.rates * left >= track.remaining).argmax())
-                value = float(lad.sizes[need] / lad.rates[need]) if need else 1e-9
-                slack = 1e9
-            candidates.append(
-                Candidate(track.job.job_id, lad, rung, track.rung, value, track.remaining, slack, self.settings.horizon_s)
-            )
-        rungs |= distribute(candidates, total)
-        return {j: int(self.tracks[j].ladder.sizes[r]) for j, r in rungs.items() if r}
+        rungs, left = self._shares_promised()
+        candidates = [self._candidate(track, rungs[job_id]) for job_id, track in self.tracks.items()]
+        rungs |= distribute(candidates, left)
+        sizes = {job_id: int(self.tracks[job_id].ladder.sizes[rung]) for job_id, rung in rungs.items()}
+        return {job_id: size for job_id, size in sizes.items() if size}
 
     def wake(self, now_s: float) -> list[Decision]:
-        grows = [t.plan.grows_s for t in self.tracks.values() if t.plan]
-        at = min(grows, default=float("inf"))
-        return [WakeAt(at, "a plan grows")] if at < float("inf") else []
+        """When a plan grows, and when a job without a promise is almost done."""
+        times = [track.plan.grows_s for track in self.tracks.values() if track.plan]
+        soon_s = self.settings.admission.imminent_s
+        for track in self._hopeful():
+            times.append(track.finish_s() - soon_s if track.finish_s() > now_s + soon_s else track.finish_s())
+        later = [one for one in times if now_s < one < float("inf")]
+        return [WakeAt(min(later), "a plan grows")] if later else []
 
     def move_cost(self, job_id: str) -> float:
         track = self.tracks[job_id]
-        cost = super().move_cost(job_id)
-        if track.plan and track.deadline_s - track.plan.finish_s < self.overheads.move_s(len(track.gpus)):
-            return 1e9 + cost
-        return cost
+        is_pinned = track.slack_s < self.overheads.move_s(len(track.gpus))
+        return super().move_cost(job_id) + (PINNED if is_pinned else 0.0)
+
+    def _arrive(self, job: Job, now_s: float) -> Track:
+        track = self.follow(job, now_s, Standing.BEST_EFFORT if job.is_best_effort else Standing.HOPEFUL)
+        if not job.is_best_effort:
+            track.cost = track.steady_cost()
+            self.demand.add(now_s, track.cost)
+        return track
+
+    def _hopeful(self) -> list[Track]:
+        wanted = (Standing.HOPEFUL, Standing.WAITING)
+        return [track for track in self.tracks.values() if track.standing in wanted]
+
+    def _reject_hopeless(self, now_s: float) -> list[Decision]:
+        """Those that would be late on the whole cluster by themselves."""
+        decisions: list[Decision] = []
+        for track in self._hopeful():
+            took_s, size = fastest_alone_s(track)
+            late_s = now_s + took_s - track.deadline_s
+            if late_s > 0:
+                text = f"would finish {late_s / 60:.0f} min late even with {size} GPUs"
+                decisions.append(Rejected(track.job_id, text, now_s + took_s if size else None))
+                self.drop(track.job_id)
+        return decisions
+
+    def _pack(self, now_s: float) -> Packing:
+        """Plans for all with a promise or hope; then for those that wait, if they disturb nobody."""
+        planned = [
+            one for one in self.tracks.values() if one.standing in (Standing.PROMISED, Standing.HOPEFUL)
+        ]
+        waiting = [one for one in self.tracks.values() if one.standing is Standing.WAITING]
+        packing = pack(planned, now_s, self.placement.num_up, self.settings.packing)
+        for track in sorted(waiting + packing.dropped, key=lambda one: (one.steady_cost(), one.job_id)):
+            plan = plan_one(track, packing.timeline, self.settings.packing)
+            track.standing = Standing.WAITING if plan is None else Standing.HOPEFUL
+            if plan is not None:
+                packing.plans[track.job_id] = plan
+                packing.timeline.take(plan.shares, plan.finish_s)
+        for track in self.tracks.values():
+            track.plan = packing.plans.get(track.job_id)
+        self.stats["late"] += len(packing.late)
+        self.stats["dropped"] += len(packing.dropped)
+        self.stats["urgent"] += packing.num_urgent
+        return packing
+
+    def _promise(self, packing: Packing) -> list[Decision]:
+        decisions: list[Decision] = []
+        for track in self._hopeful():
+            if track.plan is None:
+                continue
+            why = may_promise(track, track.plan, packing.timeline, self.demand, self.settings.admission)
+            if why is not None:
+                track.standing = Standing.PROMISED
+                decisions.append(Admitted(track.job_id, why))
+        return decisions
+
+    def _defer(self, fresh: Sequence[Track], packing: Packing) -> list[Decision]:
+        decisions: list[Decision] = []
+        for track in fresh:
+            if track.standing is Standing.HOPEFUL:
+                text = "no promise yet: it would take what smaller jobs may need"
+                decisions.append(Deferred(track.job_id, text, track.deadline_s))
+            elif track.standing is Standing.WAITING:
+                at_s = earliest_deadline_s(track, packing.timeline)
+                text = f"no room beside those promised; {at_s:.0f} s could be promised now"
+                decisions.append(Deferred(track.job_id, text, track.deadline_s))
+        return decisions
+
+    def _shares_promised(self) -> tuple[dict[str, int], int]:
+        """The rung of each by its plan, and the GPUs that are left."""
+        rungs, left = {}, self.placement.num_up
+        for track in self.tracks.values():
+            rungs[track.job_id] = track.plan.rung_now if track.plan else 0
+            left -= int(track.ladder.sizes[rungs[track.job_id]])
+        return rungs, left
+
+    def _candidate(self, track: Track, rung: int) -> Candidate:
+        """Spare GPUs are worth what they save of the job's own plan."""
+        cost = track.plan.gpu_seconds if track.plan else track.steady_cost()
+        value = 1e-9 if track.standing is Standing.BEST_EFFORT else cost / max(track.remaining, 1e-9)
+        return Candidate(
+            job_id=track.job_id,
+            ladder=track.ladder,
+            rung=rung,
+            now=track.rung,
+            value=value,
+            remaining=track.remaining,
+            slack_s=track.slack_s,
+            keep_s=self.settings.keep_s,
+        )
