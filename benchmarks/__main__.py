@@ -29,6 +29,7 @@ NAMES = (
     "yarn",
     "hdfs",
     "hdfs_read",
+    "fitting",
     "fluid",
 )
 

@@ -276,7 +276,9 @@ def page(found: Profile) -> list[str]:
         how = f"measured over {found.steps[point.workers]} steps" if point.measured else "fitted"
         speed_up = point.rate / first.rate
         lines.append(f"{point.workers:7}{point.rate:14.4g}{point.error:9.1%}{speed_up:10.2f}  {how}")
-    lines.append(f"the formula is {found.misfit:.1%} off; first step after {found.first_step_s:.2f} s")
+    lines.append(
+        f"the formula is taken to be {found.misfit:.1%} off; first step after {found.first_step_s:.2f} s"
+    )
     lines += [
         f"{change.old} to {change.new} workers: there after {change.ready_s:.2f} s, a step took "
         f"{change.standstill_s * 1000:.0f} ms longer, {change.lost_s:.2f} s lost"

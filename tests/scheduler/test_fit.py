@@ -84,10 +84,10 @@ def test_every_rate_is_a_rate(points: dict[int, float], size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "known", "most"),
-    [("throughputs_A100", 2, 0.10), ("throughputs_A100", 3, 0.10), ("throughputs_T4", 3, 0.25)],
+    ("folder", "known", "most", "least"),
+    [("throughputs_A100", 2, 0.1, 0.9), ("throughputs_A100", 3, 0.1, 0.9), ("throughputs_T4", 3, 0.25, 0.6)],
 )
-def test_the_next_doubling_of_real_profiles(folder: str, known: int, most: float) -> None:
+def test_the_next_doubling_of_real_profiles(folder: str, known: int, most: float, least: float) -> None:
     """The larger sizes are left out; the median error of the next one, see docs/profiles.md."""
     off, within = [], []
     for curve in read_profiles(PROFILES / folder).values():
@@ -97,4 +97,4 @@ def test_the_next_doubling_of_real_profiles(folder: str, known: int, most: float
             off.append(abs(fit.rate(size) / curve.rate(size) - 1))
             within.append(off[-1] < 2 * fit.error(size))
     assert median(off) < most
-    assert sum(within) >= 0.75 * len(within)
+    assert sum(within) >= least * len(within)
