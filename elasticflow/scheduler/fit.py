@@ -7,7 +7,7 @@ With the global batch held fixed, a step on ``m`` times the GPUs of the smallest
 times as long as there: what is divided among the GPUs, what is not, an exchange in rounds, and what each
 more GPU adds. None of the four can be negative. Where there are fewer points than terms, what is known of
 programs in general decides (``USUAL``); the error says how little is known then. Where the largest measured
-size is slower than a smaller one, no larger one is believed to be faster than it.
+size is slower than a smaller one, none beyond is believed to be faster than it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,16 @@ class Fit:
 
     def rate(self, num_gpus: int) -> float:
         """Iterations a second on so many GPUs, as if they had not been measured."""
-        formula = 1 / (self.first_s * self._relative_s(num_gpus))
+        features = _features(np.array([num_gpus / self.first_size]))[0]
+        seconds = self.first_s * float(features @ np.array(self.terms))
+        return min(1 / seconds if seconds else math.inf, self._most(num_gpus))
+
+    def _most(self, num_gpus: int) -> float:
+        """No size is faster than one measured size would be if it scaled perfectly; see also above."""
         largest = max(self.measured)
-        sinks = self.measured[largest] < max(self.measured.values())
-        return min(formula, self.measured[largest]) if sinks and num_gpus > largest else formula
+        if num_gpus > largest and self.measured[largest] < max(self.measured.values()):
+            return self.measured[largest]
+        return max(rate * max(1.0, num_gpus / size) for size, rate in self.measured.items())
 
     def error(self, num_gpus: int) -> float:
         """Relative error of a rate: 0.1 says that about two of three are within 10 %.
@@ -66,7 +72,7 @@ class Fit:
         if num_gpus in self.measured:
             return abs(self.rate(num_gpus) / self.measured[num_gpus] - 1)
         features = _features(np.array([num_gpus / self.first_size]))[0]
-        mine_s = self._relative_s(num_gpus)
+        mine_s = 1 / (self.rate(num_gpus) * self.first_s)
         others_s = np.maximum(self.others @ features, mine_s / 1000)  # one may have no term above 0
         off = np.abs(mine_s / others_s - 1)
         return math.hypot(float(np.quantile(off, WITHIN)), self.misfit)
@@ -78,10 +84,6 @@ class Fit:
     def curve(self, sizes: Iterable[int]) -> Curve:
         """The curve at these sizes and at the measured ones."""
         return curve({size: self.best(size) for size in {*sizes, *self.measured}})
-
-    def _relative_s(self, num_gpus: int) -> float:
-        features = _features(np.array([num_gpus / self.first_size]))[0]
-        return float(features @ np.array(self.terms))
 
 
 def fit_curve(measured: Mapping[int, float], noise: Mapping[int, float] | None = None) -> Fit:
