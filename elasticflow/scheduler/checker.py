@@ -99,7 +99,8 @@ def _speed_faults(
         lasts_s = segment.end_s - segment.start_s
         possible = max(lasts_s - owed_s, 0.0) * rate
         if segment.iterations > possible * (1 + WORK_TOLERANCE) + TIME_TOLERANCE_S * rate:
-            yield f"{segment.iterations:.3f} iterations from {segment.start_s:.3f} s, of {possible:.3f} possible"
+            did = f"{segment.iterations:.3f} iterations from {segment.start_s:.3f} s"
+            yield f"{did}; {possible:.3f} are possible"
         last, last_end_s, owed_s = now, segment.end_s, max(owed_s - lasts_s, 0.0)
 
 

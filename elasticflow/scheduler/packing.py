@@ -2,7 +2,8 @@
 
 Where a job does not fit, the dearest of those without a promise that come no later gives way: for one
 machine and jobs of one size that is the rule of Moore and Hodgson, which loses fewest jobs. Where all have
-promises, the one that does not fit is planned before all others, and they around it.
+promises, the one that does not fit is planned before all others, and they around it. If that does not help
+either, the world has become worse than was promised for: the dearest will be late, and has what is left.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from elasticflow.scheduler.tracks import Standing, Track
 
 SNAPSHOT_EVERY = 32
 MAX_URGENT = 8
-"""So many may be planned before all others; whoever is still late is as early as can be."""
+"""So many may be planned before all others"""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """margin_*: how long before its deadline a plan ends if it can: a part of what is left, at most so long."""
+    """margin_*: how long before its deadline a plan ends if it can: a part of what is left, up to a limit."""
 
     margin_part: float = 0.01
     margin_max_s: float = 60.0
@@ -39,6 +40,11 @@ class Packing:
     late: list[Track] = field(default_factory=list)
     num_urgent: int = 0
 
+    def add(self, track: Track, plan: SharePlan) -> None:
+        """The job will have these GPUs."""
+        self.plans[track.job_id] = plan
+        self.timeline.take(plan.shares, plan.finish_s)
+
     def make_room(self, at: int) -> int:
         """Somebody gives way to ``order[at]``, or it is planned earlier; returns from where to plan again."""
         victim = _who_gives_way(self.order[: at + 1], self.plans)
@@ -51,8 +57,10 @@ class Packing:
             self.order.insert(0, self.order.pop(at))
             self.num_urgent += 1
             return 0
-        self.late.append(self.order[at])
-        return at
+        dearest = max(range(at + 1), key=lambda one: _dearness(self.order[one], self.plans))
+        self.late.append(self.order.pop(dearest))
+        self.plans.pop(self.late[-1].job_id, None)
+        return dearest
 
 
 def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
@@ -63,17 +71,17 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
     while at < len(packing.order):
         if at % SNAPSHOT_EVERY == 0:
             snapshots[at] = packing.timeline.copy()
-        track = packing.order[at]
-        is_late = track in packing.late
-        plan = (_fastest if is_late else plan_one)(track, packing.timeline, rules)
-        if plan is None and not is_late:
+        plan = plan_one(packing.order[at], packing.timeline, rules)
+        if plan is None:
             at = packing.make_room(at) // SNAPSHOT_EVERY * SNAPSHOT_EVERY
             packing.timeline = snapshots[at].copy()
             continue
-        if plan is not None:
-            packing.plans[track.job_id] = plan
-            packing.timeline.take(plan.shares, plan.finish_s)
+        packing.add(packing.order[at], plan)
         at += 1
+    for track in by_deadline(packing.late):
+        plan = _fastest(track, packing.timeline)
+        if plan is not None:
+            packing.add(track, plan)
     return packing
 
 
@@ -94,16 +102,17 @@ def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None
 
 
 def _who_gives_way(candidates: Sequence[Track], plans: dict[str, SharePlan]) -> Track | None:
-    """Of those without a promise, of the lowest priority, the one that needs most GPU-seconds."""
+    """Of those without a promise, of the lowest priority, the dearest."""
     hopeful = [one for one in candidates if one.standing is not Standing.PROMISED]
-
-    def rank(one: Track) -> tuple[int, float]:
-        plan = plans.get(one.job_id)
-        return -one.job.priority, plan.gpu_seconds if plan else one.steady_cost()
-
-    return max(hopeful, key=rank) if hopeful else None
+    return max(hopeful, key=lambda one: _dearness(one, plans)) if hopeful else None
 
 
-def _fastest(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None:
+def _dearness(track: Track, plans: dict[str, SharePlan]) -> tuple[int, float]:
+    """Low priority first, then GPU-seconds."""
+    plan = plans.get(track.job_id)
+    return -track.job.priority, plan.gpu_seconds if plan else track.steady_cost()
+
+
+def _fastest(track: Track, timeline: Timeline) -> SharePlan | None:
     ladder = track.ladders.expected
     return fastest_plan(Need(ladder, track.remaining, track.deadline_s, track.rung), timeline)

@@ -40,7 +40,7 @@ class SharePlan:
     """
 
     level: int
-    rung_now: int
+    size_now: int
     shares: Ints | int
     finish_s: float
     gpu_seconds: float
@@ -76,7 +76,7 @@ def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None
         took_s = float(lost_s + need.remaining / ladder.rates[rung])
         if now_s + took_s <= need.deadline_s:
             size = int(ladder.sizes[rung])
-            return SharePlan(rung, rung, size, now_s + took_s, size * took_s)
+            return SharePlan(rung, size, size, now_s + took_s, size * took_s)
     return None
 
 
@@ -121,4 +121,4 @@ def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float
     lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
     grows = shares > shares[0]
     grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf
-    return SharePlan(level, int(rungs[0]), shares, finish_s, float((shares * lasts_s).sum()), grows_s)
+    return SharePlan(level, int(shares[0]), shares, finish_s, float((shares * lasts_s).sum()), grows_s)

@@ -11,7 +11,7 @@ from elasticflow.scheduler.schedule import Outcome, Segment
 
 @dataclass
 class Running:
-    """A job under way. remaining: iterations left at ``since_s``. version: changes with its GPUs and speed."""
+    """A job under way. remaining: iterations left at ``since_s``. version: of its GPUs and speed."""
 
     job: Job
     curve: Curve

@@ -92,7 +92,7 @@ class Policy(ABC):
             self.correct(event)
 
     def correct(self, event: ev.ProfileCorrectedEvent) -> None:
-        """A job's speed was measured: plans of its kind count on it from now on, or those of this job alone."""
+        """A job's speed was measured: plans of its kind, or of it alone, count on it from now on."""
         track = self.tracks[event.job_id]
         if event.own:
             usual = self.speeds.ladders(track.job).expected.rates[track.rung]

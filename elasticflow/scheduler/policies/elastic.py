@@ -107,8 +107,7 @@ class Elastic(Policy):
             plan = plan_one(track, packing.timeline, self.settings.packing)
             track.standing = Standing.WAITING if plan is None else Standing.HOPEFUL
             if plan is not None:
-                packing.plans[track.job_id] = plan
-                packing.timeline.take(plan.shares, plan.finish_s)
+                packing.add(track, plan)
         for track in self.tracks.values():
             track.plan = packing.plans.get(track.job_id)
         self.stats["late"] += len(packing.late)
@@ -143,7 +142,7 @@ class Elastic(Policy):
         """The rung of each by its plan, and the GPUs that are left."""
         rungs, left = {}, self.placement.num_up
         for track in self.tracks.values():
-            rungs[track.job_id] = track.plan.rung_now if track.plan else 0
+            rungs[track.job_id] = track.ladder.rung(track.plan.size_now) if track.plan else 0
             left -= int(track.ladder.sizes[rungs[track.job_id]])
         return rungs, left
 
