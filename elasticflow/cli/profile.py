@@ -32,7 +32,7 @@ from elasticflow.presence import wait_until_over
 from elasticflow.program import parse
 from elasticflow.run_dir import RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
-from elasticflow.scheduler.measured import Phase, Step, changes, measure, steps_of
+from elasticflow.scheduler.measured import Phase, Step, changes, measure, overheads_of, steps_of
 
 SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "data", "date")
 """Settings of a run that decide how fast it is."""
@@ -236,6 +236,7 @@ def _profile_of(run: RunDir, chosen: Config, phases: list[Phase]) -> Profile:
     rates = {point.workers: point.rate for point in points}
     fit = fit_curve(rates, {point.workers: point.noise for point in points})
     manifest = checkpoint.load_manifest(run.storage(), report["checkpoint_step"])
+    costs = changes(steps, phases, rates)
     return Profile(
         program=os.path.basename(chosen.program),
         global_batch_size=chosen.batch_size,
@@ -249,7 +250,8 @@ def _profile_of(run: RunDir, chosen: Config, phases: list[Phase]) -> Profile:
         misfit=fit.misfit,
         steps={point.workers: point.steps for point in points},
         first_step_s=report["first_step_s"],
-        changes=tuple(changes(steps, phases, rates)),
+        changes=tuple(costs),
+        overheads=overheads_of(costs, report["first_step_s"]),
     )
 
 

@@ -14,6 +14,7 @@ from elasticflow.errors import ConfigError, DataError
 from elasticflow.run_dir import replace
 from elasticflow.scheduler.fit import Fit
 from elasticflow.scheduler.measured import Change, Point
+from elasticflow.scheduler.overheads import Overheads
 
 BATCH = "global_batch_size"
 
@@ -47,6 +48,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """So many were measured, by number of workers."""
     first_step_s: float
     changes: tuple[Change, ...]
+    overheads: Overheads
+    """What the scheduler is to charge for changes."""
 
     @property
     def rates(self) -> dict[int, float]:
@@ -85,6 +88,18 @@ def write(folder: Path, profile: Profile) -> tuple[Path, Path]:
     replace(table, _table(rows).encode())
     replace(details, msgspec.json.format(msgspec.json.encode(profile)))
     return table, details
+
+
+def read(path: Path) -> Profile:
+    """The profile in a PROGRAM.BATCH.json. Raises DataError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise DataError(
+            f"{path}: is no profile ({error}); 'elasticflow profile PROGRAM' writes PROGRAM.BATCH.json"
+        ) from error
 
 
 def _rows(table: Path) -> dict[int, dict[int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
@@ -10,10 +9,11 @@ import pytest
 
 from elasticflow.cli.main import main
 from elasticflow.cli.profile import page
-from elasticflow.cli.profile_files import Profile, check_folder, curve_points, write
+from elasticflow.cli.profile_files import Profile, check_folder, curve_points, read, write
 from elasticflow.errors import ConfigError, DataError
 from elasticflow.scheduler.fit import fit_curve
 from elasticflow.scheduler.measured import Change, Point
+from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.traces import read_profiles
 from tests.e2e.processes import Outcome
 
@@ -34,8 +34,8 @@ def test_the_digits_are_measured(tmp_path: Path) -> None:
     curve = read_profiles(tmp_path / "profiles")["digits", 64]
     assert curve.sizes == (1, 2, 4)
     assert curve.rate(1) == pytest.approx(told.curve[0].rate, rel=1e-4)
-    kept = json.loads((tmp_path / "profiles" / "digits.64.json").read_text())
-    assert kept == json.loads(done.out)
+    assert read(tmp_path / "profiles" / "digits.64.json") == told
+    assert told.overheads.move_s(1) >= told.first_step_s
 
 
 def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
@@ -101,6 +101,7 @@ def _profile(batch: int, rates: dict[int, float], most: int) -> Profile:
         steps=dict.fromkeys(rates, 50),
         first_step_s=1.5,
         changes=(Change(1, 2, 0.5, 0.25, 0.125),),
+        overheads=Overheads(same_s=0.1),
     )
 
 
@@ -121,6 +122,14 @@ def test_a_table_of_something_else_is_kept(tmp_path: Path) -> None:
         check_folder(tmp_path, "/x/net.py")
     with pytest.raises(ConfigError, match="--to"):
         check_folder(tmp_path / "net.csv", "/x/net.py")
+
+
+def test_a_file_that_is_no_profile(tmp_path: Path) -> None:
+    (tmp_path / "net.64.json").write_text("{}")
+    with pytest.raises(DataError, match="is no profile"):
+        read(tmp_path / "net.64.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path / "none.json")
 
 
 def test_the_page_says_what_is_measured_and_what_is_not() -> None:
