@@ -41,6 +41,7 @@ TABLE = (
     ("cluster01", 512),
     ("cluster05", 512),
 )
+FREE = Overheads(same_s=0.0, base_s=0.0, step_s=0.0)
 ROUNDING = 1e-6
 """Jobs by which the solver's answer may be wrong."""
 
@@ -49,7 +50,7 @@ ROUNDING = 1e-6
 class Demand:
     """A deadline job as the bound sees it. sizes, rates: corners of the concave envelope, from (0, 0) on.
 
-    is_possible_with_start: with the cluster to itself, on one size, with the cost of starting it charged.
+    start_s: from when on it can do iterations. is_possible: with the cluster to itself.
     """
 
     name: str
@@ -58,12 +59,7 @@ class Demand:
     iterations: float
     sizes: tuple[float, ...]
     rates: tuple[float, ...]
-    is_possible_with_start: bool = True
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether it can be done in time with the whole cluster to itself."""
-        return self.rates[-1] * (self.deadline_s - self.start_s) >= self.iterations
+    is_possible: bool
 
     @property
     def even_gpus(self) -> float:
@@ -77,8 +73,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Bound:
-    """The answer. num_possible: jobs that are possible by themselves. num_with_start: also with the cost of
-    starting them charged. served: by job, how much of it the optimum takes, from 0 to 1.
+    """The answer. num_possible: jobs that are possible by themselves. served: by job, how much of it the
+    optimum takes, from 0 to 1.
 
     edges_s: ends of the intervals, one more than prices. prices: jobs that one more GPU-second is worth.
     num_in_program: so many jobs had to go into the linear program.
@@ -86,7 +82,6 @@ class Bound:
 
     num_jobs: int
     num_possible: int
-    num_with_start: int
     jobs: float
     whole_jobs: int
     served: dict[str, float]
@@ -101,19 +96,20 @@ class Bound:
         return self.whole_jobs / self.num_jobs
 
 
-def demands_of(jobs: Iterable[Job], num_gpus: int) -> list[Demand]:
-    """The deadline jobs of a trace."""
-    cost = published(num_gpus)
+def demands_of(jobs: Iterable[Job], num_gpus: int, cost: Overheads = FREE) -> list[Demand]:
+    """The deadline jobs of a trace. cost: of their start, which no job is spared."""
     return [_demand(job, job.deadline_s, num_gpus, cost) for job in jobs if job.deadline_s is not None]
 
 
 def _demand(job: Job, deadline_s: float, num_gpus: int, cost: Overheads) -> Demand:
-    left_s = deadline_s - job.submit_s
+    """Alone, a job does best on one size from its arrival on; iterations begin after ``move_s`` of a size."""
     sizes = [size for size in job.curve.sizes if size <= num_gpus]
     corners = envelope([(size, job.curve.rate(size)) for size in sizes])
+    left_s = deadline_s - job.submit_s
     done = [job.curve.rate(size) * (left_s - cost.move_s(size)) for size in sizes]
-    with_start = max(done, default=0.0) >= job.iterations
-    return Demand(job.job_id, job.submit_s, deadline_s, job.iterations, *corners, with_start)
+    start_s = job.submit_s + min(map(cost.move_s, sizes), default=0.0)
+    is_possible = max(done, default=0.0) >= job.iterations
+    return Demand(job.job_id, start_s, deadline_s, job.iterations, *corners, is_possible)
 
 
 def envelope(points: Sequence[tuple[int, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -304,7 +300,6 @@ def fluid_bound(demands: Sequence[Demand], num_gpus: int) -> Bound:
     return Bound(
         num_jobs=len(demands),
         num_possible=len(possible),
-        num_with_start=sum(demand.is_possible_with_start for demand in possible),
         jobs=sum(served.values()),
         whole_jobs=whole,
         served=served,
@@ -318,24 +313,26 @@ def fluid_bound(demands: Sequence[Demand], num_gpus: int) -> Bound:
 # --- for people -----------------------------------------------------------------------------------
 
 
-def bound_of(trace: Path, num_gpus: int) -> tuple[list[Demand], Bound]:
+def bound_of(trace: Path, num_gpus: int, cost: Overheads = FREE) -> tuple[list[Demand], Bound]:
     """The jobs of a trace, and their bound."""
-    demands = demands_of(read_trace(trace, find_profiles(trace)), num_gpus)
+    demands = demands_of(read_trace(trace, find_profiles(trace)), num_gpus, cost)
     return demands, fluid_bound(demands, num_gpus)
 
 
 def run() -> Iterator[Figure]:
     """The bounds of the table; reference: what is possible if no two jobs were in each other's way."""
     for name, num_gpus in TABLE:
-        _, bound = bound_of(TRACES / f"{name}.csv", num_gpus)
+        trace = TRACES / f"{name}.csv"
+        _, bound = bound_of(trace, num_gpus)
+        _, started = bound_of(trace, num_gpus, published(num_gpus))
         yield figure(
             f"{name} on {num_gpus}: most that can be in time",
             bound.ratio,
             "",
             bound.num_possible / bound.num_jobs,
             f"python -m benchmarks.fluid benchmarks/data/scheduler/traces/{name}.csv --gpus {num_gpus}",
-            f"{bound.whole_jobs} of {bound.num_jobs} jobs ({bound.jobs:.2f} in parts), "
-            f"{bound.num_with_start} possible alone with a start's cost; {bound.seconds:.1f} s",
+            f"{bound.whole_jobs} of {bound.num_jobs} jobs ({bound.jobs:.2f} in parts); with the cost of a "
+            f"start each {started.whole_jobs} ({started.jobs:.2f}), {started.ratio:.3f}",
         )
 
 
@@ -343,8 +340,7 @@ def page(demands: Sequence[Demand], bound: Bound) -> list[str]:
     """What the bound says, for a person."""
     lines = [
         f"{bound.whole_jobs} of {bound.num_jobs} deadline jobs can be in time at most: {bound.ratio:.4f}",
-        f"{bound.num_possible} are possible with the cluster to themselves, "
-        f"{bound.num_with_start} with the cost of a start; in parts {bound.jobs:.3f} are served together",
+        f"{bound.num_possible} are possible alone on the cluster; together {bound.jobs:.3f} in parts",
         f"{bound.num_in_program} jobs went into the linear program, {bound.seconds:.1f} s in all",
     ]
     return [*lines, *_prices(demands, bound), *_left_out(demands, bound)]
@@ -384,8 +380,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fluid")
     parser.add_argument("trace", type=Path, metavar="TRACE")
     parser.add_argument("--gpus", type=int, required=True, metavar="N")
+    parser.add_argument(
+        "--with-start", action="store_true", help="charge each job the published cost of a start"
+    )
     arguments = parser.parse_args()
-    print("\n".join(page(*bound_of(arguments.trace, arguments.gpus))))
+    cost = published(arguments.gpus) if arguments.with_start else FREE
+    print("\n".join(page(*bound_of(arguments.trace, arguments.gpus, cost))))
     return 0
 
 

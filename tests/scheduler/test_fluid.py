@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy")
 
 from benchmarks import fluid  # noqa: E402
-from benchmarks.fluid import TRACES, Demand, bound_of, envelope, fluid_bound, page  # noqa: E402
+from benchmarks.fluid import TRACES, Demand, bound_of, demands_of, envelope, fluid_bound, page  # noqa: E402
+from elasticflow.scheduler.curves import Curve  # noqa: E402
+from elasticflow.scheduler.jobs import Job  # noqa: E402
+from elasticflow.scheduler.overheads import Overheads  # noqa: E402
 
 
 def _job(name: str, start_s: float, deadline_s: float, iterations: float, *rates: float) -> Demand:
     """rates: on 1, 2, 4, ... GPUs."""
     points = [(1 << power, rate) for power, rate in enumerate(rates)]
-    return Demand(name, start_s, deadline_s, iterations, *envelope(points))
+    is_possible = max(rates) * (deadline_s - start_s) >= iterations
+    return Demand(name, start_s, deadline_s, iterations, *envelope(points), is_possible)
 
 
 def test_the_envelope_leaves_out_what_a_mixture_beats() -> None:
@@ -26,6 +30,17 @@ def test_the_envelope_leaves_out_what_a_mixture_beats() -> None:
 def test_a_job_that_is_impossible_alone() -> None:
     bound = fluid_bound([_job("a", 0, 9, 10, 1.0), _job("b", 0, 10, 10, 1.0)], 64)
     assert (bound.num_possible, bound.whole_jobs, bound.served) == (1, 1, {"a": 0.0, "b": 1.0})
+
+
+def test_the_cost_of_a_start() -> None:
+    """On one GPU 10 s are lost, on two 12 s: 88 x 1.5 = 132 iterations are possible in 100 s, not 150."""
+    cost = Overheads(same_s=0.0, base_s=8.0, step_s=2.0)
+    jobs = [Job(str(n), Curve((1, 2), (1.0, 1.5)), n, 0.0, 100.0) for n in (90, 132, 133, 150)]
+    assert [one.is_possible for one in demands_of(jobs, 4)] == [True, True, True, True]
+    assert [one.is_possible for one in demands_of(jobs, 4, cost)] == [True, True, False, False]
+    assert {one.start_s for one in demands_of(jobs, 4, cost)} == {10.0}
+    best_effort = Job("b", Curve((1,), (1.0,)), 5, 0.0, None)
+    assert demands_of([best_effort], 4) == []
 
 
 def test_two_of_three_by_hand() -> None:
