@@ -20,8 +20,8 @@ class AdmissionRules:
     still have so many times its GPU-seconds free. imminent_s: who is done so soon is promised anyway.
     """
 
-    cheap_part: float = 0.8
-    room: float = 2.0
+    cheap_part: float = 0.6
+    room: float = 4.0
     imminent_s: float = 60.0
 
 
