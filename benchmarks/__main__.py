@@ -29,6 +29,8 @@ NAMES = (
     "yarn",
     "hdfs",
     "hdfs_read",
+    "fitting",
+    "fluid",
 )
 
 

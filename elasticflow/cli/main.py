@@ -26,6 +26,12 @@ def _parser() -> argparse.ArgumentParser:
     add_submit_options(verbs.add_parser("submit", help="have a cluster train a program; prints the job's id"))
     add_lead_options(verbs.add_parser("lead", help="in a cluster's job: be the master of a run"))
 
+    from elasticflow.cli.profile import add_options as add_profile_options
+
+    add_profile_options(
+        verbs.add_parser("profile", help="measure how fast a program is with 1, 2, 4, ... workers")
+    )
+
     pack = verbs.add_parser("pack", help="make an archive of a virtual environment, for nodes that lack it")
     pack.add_argument("file", metavar="FILE", help="such as environment.tar.gz")
     pack.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
@@ -97,6 +103,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli import submit
 
         return submit.submit(arguments) if arguments.verb == "submit" else submit.lead(arguments)
+    if arguments.verb == "profile":
+        from elasticflow.cli.profile import profile
+
+        return profile(arguments)
     if arguments.verb == "pack":
         from elasticflow.cli.pack import pack
 
