@@ -70,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
 
     add_chaos_options(verbs.add_parser("chaos", help="kill and freeze a run's processes, to see it go on"))
 
+    from elasticflow.cli.simulate import add_options as add_simulate_options
+
+    add_simulate_options(verbs.add_parser("simulate", help="what a scheduler would do with a trace of jobs"))
+
     checkpoint = verbs.add_parser("checkpoint", help="look at checkpoints")
     nouns = checkpoint.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, text in {
@@ -135,6 +139,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.chaos import chaos
 
         return chaos(arguments)
+    if arguments.verb == "simulate":
+        from elasticflow.cli.simulate import simulate
+
+        return simulate(arguments)
     from elasticflow.cli import checkpoints as ck
 
     actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest, "copy": ck.copy}

@@ -29,7 +29,7 @@ def may_promise(
     track: Track, plan: SharePlan, timeline: Timeline, demand: Demand, rules: AdmissionRules
 ) -> str | None:
     """Why the job, whose plan is in the timeline, may be promised its deadline; None if it may not yet."""
-    if not plan.is_safe:
+    if not plan.is_safe or plan.gpu_seconds > track.gpu_seconds_left():
         return None
     if track.finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
         return "is almost done"
@@ -55,13 +55,25 @@ def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
     return plan.finish_s if plan else None
 
 
-def fastest_alone_s(track: Track) -> tuple[float, int]:
+def hopeless(track: Track, now_s: float) -> tuple[str, float | None] | None:
+    """Why its deadline cannot be promised even alone, and which could be instead; None if it can."""
+    took_s, size = _fastest_alone(track)
+    late_s = now_s + took_s - track.deadline_s
+    if late_s > 0:
+        text = f"would finish {late_s / 60:.0f} min late even with {size} GPUs"
+        return (text, now_s + took_s) if size else ("its curve knows no size that the cluster has", None)
+    cost, left = track.steady_cost(), track.gpu_seconds_left()
+    if cost > left:
+        return f"would cost {cost / 3600:.1f} GPU-hours by then, its cap leaves {left / 3600:.1f}", None
+    return None
+
+
+def _fastest_alone(track: Track) -> tuple[float, int]:
     """Seconds it takes on the size that is fastest, the start included, and that size; infinite on none."""
     ladder = track.ladders.expected
-    cost, rates = ladder.cost[track.rung], ladder.rates
-    took = [(cost[rung] + track.remaining / rates[rung], ladder.sizes[rung]) for rung in _running(rates)]
+    took = [
+        (ladder.cost[track.rung][rung] + track.remaining / rate, ladder.sizes[rung])
+        for rung, rate in enumerate(ladder.rates)
+        if rate
+    ]
     return min(took, default=(np.inf, 0))
-
-
-def _running(rates: tuple[float, ...]) -> list[int]:
-    return [rung for rung, rate in enumerate(rates) if rate]

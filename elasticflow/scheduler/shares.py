@@ -36,7 +36,8 @@ class Need:
 class SharePlan:
     """shares: GPUs in each step of the timeline up to ``finish_s``; one number if they are the same in all.
 
-    grows_s: when it first has more than now; infinite if never. is_safe: it counts on nothing unmeasured.
+    starts_s: of these steps; None for the one number. grows_s: when it first has more than now; infinite if
+    never. is_safe: it counts on nothing unmeasured.
     """
 
     level: int
@@ -44,8 +45,14 @@ class SharePlan:
     shares: Ints | int
     finish_s: float
     gpu_seconds: float
+    starts_s: Floats | None = None
     grows_s: float = np.inf
     is_safe: bool = True
+
+    @property
+    def most_gpus(self) -> int:
+        """In any step."""
+        return self.shares if isinstance(self.shares, int) else int(self.shares.max())
 
 
 def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> SharePlan | None:
@@ -123,4 +130,6 @@ def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float
     lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
     grows = shares > shares[0]
     grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf
-    return SharePlan(level, int(shares[0]), shares, finish_s, float((shares * lasts_s).sum()), grows_s)
+    starts_s = timeline.starts_s[: last + 1].copy()
+    gpu_seconds = float((shares * lasts_s).sum())
+    return SharePlan(level, int(shares[0]), shares, finish_s, gpu_seconds, starts_s, grows_s)

@@ -8,8 +8,9 @@ where the change costs more than it brings, or more than its deadline allows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from elasticflow.scheduler.ladder import Ladder
 
@@ -31,29 +32,58 @@ class Candidate:
     slack_s: float
     keep_s: float
     highest: int
+    user: str = ""
 
 
-def distribute(candidates: Iterable[Candidate], num_spare: int) -> dict[str, int]:
-    """The rung of each job that gets more than it has to."""
+class _User:
+    """The candidates of one user, the best next share on top."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight, self.given = weight, 0
+        self._heap: list[tuple[float, int, Candidate, int, int]] = []
+        self._order = 0
+
+    def offer(self, one: Candidate, rung: int) -> None:
+        """The job's next larger share, if it is worth having."""
+        step = _next_share(one, rung)
+        if step is not None:
+            gain, target, extra = step
+            self._order += 1
+            heapq.heappush(self._heap, (-gain, self._order, one, target, extra))
+
+    def take(self, num_spare: int) -> tuple[Candidate, int, int] | None:
+        """The best share that there are GPUs for, which counts as given; None if there is none."""
+        while self._heap:
+            _, _, one, target, extra = heapq.heappop(self._heap)
+            if extra <= num_spare:
+                self.given += extra
+                return one, target, extra
+        return None
+
+
+def distribute(
+    candidates: Iterable[Candidate], num_spare: int, weights: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, int]:
+    """The rung of each job that gets more than it has to.
+
+    With weights, the next share is for the user who was given least by weight; without, all are one.
+    """
     given: dict[str, int] = {}
-    heap: list[tuple[float, int, Candidate, int, int]] = []
-    for order, one in enumerate(candidates):
-        _offer(heap, order, one, one.rung)
-    while heap and num_spare > 0:
-        _, order, one, rung, extra = heapq.heappop(heap)
-        if extra <= num_spare:
-            num_spare -= extra
-            given[one.job_id] = rung
-            _offer(heap, order, one, rung)
+    users: dict[str, _User] = {}
+    for one in candidates:
+        name = one.user if weights else ""
+        users.setdefault(name, _User(weights.get(name, 1.0))).offer(one, one.rung)
+    while users and num_spare > 0:
+        name = min(users, key=lambda each: (users[each].given / users[each].weight, each))
+        taken = users[name].take(num_spare)
+        if taken is None:
+            del users[name]
+            continue
+        one, rung, extra = taken
+        num_spare -= extra
+        given[one.job_id] = rung
+        users[name].offer(one, rung)
     return given
-
-
-def _offer(heap: list[tuple[float, int, Candidate, int, int]], order: int, one: Candidate, rung: int) -> None:
-    """Puts the job's next larger share on the heap, if it is worth having."""
-    step = _next_share(one, rung)
-    if step is not None:
-        gain, target, extra = step
-        heapq.heappush(heap, (-gain, order, one, target, extra))
 
 
 def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:

@@ -28,8 +28,7 @@ def read_trace(path: Path | str, profiles: Profiles) -> tuple[Job, ...]:
     path = Path(path)
     rows = _rows(path)
     jobs = [_job(path, number, row, profiles) for number, row in enumerate(rows, start=2)]
-    twice = {job.job_id for job in jobs} if len({job.job_id for job in jobs}) < len(jobs) else set()
-    if twice:
+    if len({job.job_id for job in jobs}) < len(jobs):
         raise DataError(f"{path}: a job_id is there twice; give each job one of its own")
     return tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
 
@@ -85,19 +84,26 @@ def _job(path: Path, number: int, row: Mapping[str, str], profiles: Profiles) ->
         batches = sorted(size for name, size in profiles if name == model)
         found = f"batches {', '.join(map(str, batches))}" if batches else "no profile"
         raise DataError(f"{path}, row {number}: model {model!r} with batch {batch}; there is {found} of it")
-    submit_s, iterations, deadline_s = (_number(path, number, row, names) for names in NAMES.values())
+    submit_s = _number(path, number, row, NAMES["submit_s"])
+    iterations = _number(path, number, row, NAMES["iterations"])
+    deadline_s = _number(path, number, row, NAMES["deadline_s"], math.inf)
     if iterations <= 0:
         raise DataError(f"{path}, row {number}: {iterations:g} iterations; there must be some")
     best_effort = row.get("best_effort", "").strip().lower() in ("1", "1.0", "true", "yes")
+    cap = _number(path, number, row, ("cost_cap_gpu_s",), math.inf)
+    least = int(_number(path, number, row, ("min_gpus",), 1))
+    most = int(_number(path, number, row, ("max_gpus",), known.sizes[-1]))
     return Job(
         job_id=row["job_id"],
-        curve=known,
+        curve=known if (least, most) == (1, known.sizes[-1]) else known.limited(least, most),
         iterations=iterations,
         submit_s=submit_s,
         deadline_s=None if best_effort or math.isinf(deadline_s) else deadline_s,
         requested_gpus=int(_number(path, number, row, ("num_gpu",))),
         model=model,
-        user=row.get("user", ""),
+        user=row.get("user") or "",
+        priority=int(_number(path, number, row, ("priority",), 0)),
+        cost_cap_gpu_s=None if math.isinf(cap) else cap,
     )
 
 
@@ -109,14 +115,16 @@ def _rows(path: Path) -> Iterable[dict[str, str]]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _number(path: Path, number: int, row: Mapping[str, str], names: tuple[str, ...]) -> float:
-    """The number in the column that has one of these names."""
+def _number(
+    path: Path, number: int, row: Mapping[str, str], names: tuple[str, ...], default: float | None = None
+) -> float:
+    """The number in the column that has one of these names. Without a default there must be one."""
     name = next((one for one in names if one in row), None)
-    if name is None:
+    if name is None and default is None:
         raise DataError(f"{path}: has no column {' or '.join(names)}; there are {', '.join(row)}")
-    text = (row[name] or "").strip()
-    if not text and "deadline" in names:
-        return math.inf
+    text = (row[name] or "").strip() if name else ""
+    if not text and default is not None:
+        return default
     try:
         value = float(text)
     except ValueError:

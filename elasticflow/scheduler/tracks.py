@@ -101,3 +101,22 @@ class Track:
         ladder = self.ladder
         rung = ladder.rung_in_time(self.remaining, self.deadline_s - self.updated_s)
         return ladder.sizes[rung] / ladder.rates[rung] * self.remaining if rung else inf
+
+    def gpu_seconds_left(self) -> float:
+        """What its cost cap still allows; infinite without one."""
+        cap = self.job.cost_cap_gpu_s
+        return inf if cap is None else cap - self.gpu_seconds
+
+    def highest_affordable(self) -> int:
+        """The highest rung on which the rest of it stays below its cost cap."""
+        ladder, left = self.ladder, self.gpu_seconds_left()
+        if left == inf:
+            return ladder.top
+        cost = [0.0, *(self._cost_on(rung) for rung in range(1, ladder.top + 1))]
+        return max(rung for rung in range(ladder.top + 1) if cost[rung] <= left)
+
+    def _cost_on(self, rung: int) -> float:
+        ladder = self.ladder
+        if not ladder.rates[rung]:
+            return 0.0
+        return ladder.sizes[rung] * (ladder.cost[self.rung][rung] + self.remaining / ladder.rates[rung])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elasticflow.errors import ConfigError
 from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies.base import Policy
 from elasticflow.scheduler.policies.edf import Edf, EdfAdmission
@@ -15,8 +16,8 @@ POLICIES: dict[str, type[Policy]] = {
 }
 
 
-def policy(name: str, shape: Shape, overheads: Overheads) -> Policy:
+def policy(name: str, shape: Shape, overheads: Overheads, quotas: Quotas | None = None) -> Policy:
     """A new policy by its name. Raises ConfigError with the names there are."""
     if name not in POLICIES:
         raise ConfigError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
-    return POLICIES[name](shape, overheads)
+    return POLICIES[name](shape, overheads, quotas)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from elasticflow.scheduler import events as ev
 from elasticflow.scheduler.cluster import Shape
 from elasticflow.scheduler.decisions import Decision, Placed
+from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.placement import Placement
@@ -26,8 +27,8 @@ class Policy(ABC):
 
     name = ""
 
-    def __init__(self, shape: Shape, overheads: Overheads) -> None:
-        self.shape, self.overheads = shape, overheads
+    def __init__(self, shape: Shape, overheads: Overheads, quotas: Quotas | None = None) -> None:
+        self.shape, self.overheads, self.quotas = shape, overheads, quotas or Quotas()
         self.placement = Placement(shape)
         self.tracks: dict[str, Track] = {}
         self.speeds = Speeds(shape.num_gpus, overheads)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from elasticflow.scheduler.admission import (
     AdmissionRules,
     earliest_deadline_s,
-    fastest_alone_s,
+    hopeless,
     may_promise,
 )
 from elasticflow.scheduler.cluster import Shape
 from elasticflow.scheduler.decisions import Admitted, Decision, Deferred, Rejected, WakeAt
 from elasticflow.scheduler.demand import Demand
+from elasticflow.scheduler.fairness import Quotas, within_quota
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.packing import Packing, Rules, pack, plan_one
@@ -39,8 +40,14 @@ class Elastic(Policy):
 
     name = "elastic"
 
-    def __init__(self, shape: Shape, overheads: Overheads, settings: Settings | None = None) -> None:
-        super().__init__(shape, overheads)
+    def __init__(
+        self,
+        shape: Shape,
+        overheads: Overheads,
+        quotas: Quotas | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__(shape, overheads, quotas)
         self.settings = settings or Settings()
         self.demand = Demand()
         self.stats = {"late": 0, "dropped": 0, "urgent": 0, "pinned": 0}
@@ -56,7 +63,7 @@ class Elastic(Policy):
         rungs, left = self._shares_promised()
         if left:
             candidates = [self._candidate(track, rungs[job_id]) for job_id, track in self.tracks.items()]
-            rungs |= distribute(candidates, left)
+            rungs |= distribute(candidates, left, self.quotas.weights)
         sizes = {job_id: self.tracks[job_id].ladder.sizes[rung] for job_id, rung in rungs.items()}
         return {job_id: size for job_id, size in sizes.items() if size}
 
@@ -74,6 +81,18 @@ class Elastic(Policy):
         is_pinned = track.slack_s < self.overheads.move_s(len(track.gpus))
         return super().move_cost(job_id) + (PINNED if is_pinned else 0.0)
 
+    def why(self, track: Track, before: int, after: int) -> str:
+        planned = track.plan.size_now if track.plan else 0
+        if before == after:
+            return f"{after} GPUs elsewhere: makes room for a larger block"
+        if after > max(planned, before):
+            return f"{before} to {after}: no deadline needs them"
+        if after > before:
+            return f"{before} to {after}: its deadline needs {planned}"
+        if after == 0:
+            return f"{before} to 0: others' deadlines need them, its own does not yet"
+        return f"{before} to {after}: others need them, its deadline {planned}"
+
     def _arrive(self, job: Job, now_s: float) -> Track:
         track = self.follow(job, now_s, Standing.BEST_EFFORT if job.is_best_effort else Standing.HOPEFUL)
         if not job.is_best_effort:
@@ -86,14 +105,12 @@ class Elastic(Policy):
         return [track for track in self.tracks.values() if track.standing in wanted]
 
     def _reject_hopeless(self, now_s: float) -> list[Decision]:
-        """Those that would be late on the whole cluster by themselves."""
+        """Those that would be late, or too dear, even with the whole cluster to themselves."""
         decisions: list[Decision] = []
         for track in self._hopeful():
-            took_s, size = fastest_alone_s(track)
-            late_s = now_s + took_s - track.deadline_s
-            if late_s > 0:
-                text = f"would finish {late_s / 60:.0f} min late even with {size} GPUs"
-                decisions.append(Rejected(track.job_id, text, now_s + took_s if size else None))
+            why = hopeless(track, now_s)
+            if why is not None:
+                decisions.append(Rejected(track.job_id, *why))
                 self.drop(track.job_id)
         return decisions
 
@@ -122,7 +139,8 @@ class Elastic(Policy):
             if track.plan is None:
                 continue
             why = may_promise(track, track.plan, packing.timeline, self.demand, self.settings.admission)
-            if why is not None:
+            promised = (one for one in self.tracks.values() if one.standing is Standing.PROMISED)
+            if why is not None and within_quota(track, promised, self.quotas):
                 track.standing = Standing.PROMISED
                 decisions.append(Admitted(track.job_id, why))
         return decisions
@@ -160,5 +178,6 @@ class Elastic(Policy):
             remaining=track.remaining,
             slack_s=track.slack_s,
             keep_s=self.settings.keep_s,
-            highest=track.ladder.top,
+            highest=track.highest_affordable(),
+            user=track.job.user,
         )
