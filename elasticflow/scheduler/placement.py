@@ -77,6 +77,14 @@ class Placement:
         self._grow(sorted(waiting), move_cost)
         return {job_id: gpus for job_id, gpus in self.held.items() if before.get(job_id) != gpus}
 
+    def copy(self) -> Placement:
+        """One on which something can be tried out."""
+        other = Placement(self.shape, dict(self.held), set(self.down))
+        other._free = list(self._free)
+        other._nodes_by_free = {free: set(nodes) for free, nodes in self._nodes_by_free.items()}
+        other._on_node = [set(jobs) for jobs in self._on_node]
+        return other
+
     def check_invariants(self) -> None:
         """Disjoint, on nodes that are up, and on no more of them than they must be."""
         taken: set[int] = set()

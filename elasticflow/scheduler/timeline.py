@@ -8,6 +8,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+SHORTEST_S = 1e-3
+"""A job that is done now still has its GPUs."""
+
 
 class Timeline:
     """Between ``starts_s[k]`` and the next start ``free[k]`` GPUs are free; the last lasts for ever.
@@ -36,6 +39,7 @@ class Timeline:
 
     def take(self, shares: Ints | int, end_s: float) -> None:
         """Takes ``shares`` of each step that starts before ``end_s``, until then."""
+        end_s = max(end_s, self.now_s + SHORTEST_S)
         last = self.num_before(end_s) if isinstance(shares, int) else len(shares)
         end_s = max(end_s, float(self._starts[last - 1]))  # it may be earlier by rounding
         if last == self._len or self._starts[last] > end_s:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from elasticflow.scheduler import events as ev
 from elasticflow.scheduler.cluster import Shape
@@ -11,7 +11,7 @@ from elasticflow.scheduler.decisions import Decision, Placed
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
-from elasticflow.scheduler.placement import Placement
+from elasticflow.scheduler.placement import Gpus, Placement
 from elasticflow.scheduler.speeds import Speeds
 from elasticflow.scheduler.tracks import Standing, Track
 
@@ -44,8 +44,8 @@ class Policy(ABC):
             else:
                 self._take_in(event, now_s)
         decisions = self.admit(arrivals, now_s)
-        sizes = self.share(now_s)
-        return decisions + self._place(sizes, now_s) + self.wake(now_s)
+        decisions += self._place(self.share(now_s), now_s)
+        return decisions + self.settle(now_s) + self.wake(now_s)
 
     @abstractmethod
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
@@ -54,6 +54,14 @@ class Policy(ABC):
     @abstractmethod
     def share(self, now_s: float) -> dict[str, int]:
         """The number of GPUs of each job from now on; who is not named has none."""
+
+    def arrange(self, sizes: dict[str, int]) -> dict[str, Gpus]:
+        """Places the jobs; returns those whose GPUs are others now."""
+        return self.placement.arrange(sizes, self.move_cost)
+
+    def settle(self, now_s: float) -> list[Decision]:
+        """What can be said only once all have their places."""
+        return []
 
     def wake(self, now_s: float) -> list[Decision]:
         """When it wants to be asked again even if nothing happens."""
@@ -109,9 +117,9 @@ class Policy(ABC):
         return num_gpus * self.overheads.move_s(num_gpus)
 
     def _place(self, sizes: dict[str, int], now_s: float) -> list[Decision]:
-        before = {job_id for job_id in self.placement.held if not sizes.get(job_id)}
-        changed = self.placement.arrange(sizes, self.move_cost)
-        stopped: Iterable[tuple[str, tuple[int, ...]]] = ((job_id, ()) for job_id in sorted(before))
+        before = set(self.placement.held)
+        changed = self.arrange(sizes)
+        stopped = [(job_id, ()) for job_id in sorted(before - set(self.placement.held))]
         return [self._change(job_id, gpus, now_s) for job_id, gpus in (*stopped, *changed.items())]
 
     def _change(self, job_id: str, gpus: tuple[int, ...], now_s: float) -> Placed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elasticflow.scheduler.admission import (
@@ -18,6 +18,7 @@ from elasticflow.scheduler.fairness import Quotas, within_quota
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.packing import Packing, Rules, pack, plan_one
+from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.policies.base import PINNED, Policy
 from elasticflow.scheduler.spare import Candidate, distribute
 from elasticflow.scheduler.tracks import Standing, Track
@@ -50,14 +51,15 @@ class Elastic(Policy):
         super().__init__(shape, overheads, quotas)
         self.settings = settings or Settings()
         self.demand = Demand()
+        self._fresh: list[Track] = []
+        self._packing = pack((), 0.0, 1, self.settings.packing)
         self.stats = {"late": 0, "dropped": 0, "urgent": 0, "pinned": 0}
 
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
-        fresh = [self._arrive(job, now_s) for job in arrivals]
+        self._fresh = [self._arrive(job, now_s) for job in arrivals]
         rejected = self._reject_hopeless(now_s)
-        packing = self._pack(now_s)
-        admitted = self._promise(packing)
-        return rejected + admitted + self._defer(fresh, packing)
+        self._packing = self._pack(now_s)
+        return rejected
 
     def share(self, now_s: float) -> dict[str, int]:
         rungs, left = self._shares_promised()
@@ -66,6 +68,25 @@ class Elastic(Policy):
             rungs |= distribute(candidates, left, self.quotas.weights)
         sizes = {job_id: self.tracks[job_id].ladder.sizes[rung] for job_id, rung in rungs.items()}
         return {job_id: size for job_id, size in sizes.items() if size}
+
+    def arrange(self, sizes: dict[str, int]) -> dict[str, Gpus]:
+        """Moves nobody who would be late for it: rather nobody grows, and nobody without a promise starts."""
+        pinned = [job_id for job_id in self.tracks if self._is_pinned(job_id)]
+        if not pinned:
+            return super().arrange(sizes)
+        for attempt in (sizes, self._without_growth(sizes), self._without_starts(sizes)):
+            trial = self.placement.copy()
+            changed = trial.arrange(attempt, self.move_cost)
+            if not any(self._is_moved(job_id, changed) for job_id in pinned):
+                break
+        else:
+            self.stats["pinned"] += 1
+        self.placement = trial
+        return changed
+
+    def settle(self, now_s: float) -> list[Decision]:
+        """Promises are given to those that have got what their plans want now."""
+        return self._promise(self._packing) + self._defer(self._fresh, self._packing)
 
     def wake(self, now_s: float) -> list[Decision]:
         """When a plan grows, and when a job without a promise is almost done."""
@@ -77,9 +98,38 @@ class Elastic(Policy):
         return [WakeAt(min(later), "a plan grows")] if later else []
 
     def move_cost(self, job_id: str) -> float:
+        return super().move_cost(job_id) + (PINNED if self._is_pinned(job_id) else 0.0)
+
+    def _is_pinned(self, job_id: str) -> bool:
+        """It has a promise, and would be late if it were moved."""
         track = self.tracks[job_id]
-        is_pinned = track.slack_s < self.overheads.move_s(len(track.gpus))
-        return super().move_cost(job_id) + (PINNED if is_pinned else 0.0)
+        is_promised = track.standing is Standing.PROMISED and bool(track.gpus)
+        return is_promised and track.slack_s < self.overheads.move_s(len(track.gpus))
+
+    def _is_moved(self, job_id: str, changed: Mapping[str, Gpus]) -> bool:
+        """To GPUs that it did not have, and not because it needs more."""
+        had, has = self.tracks[job_id].gpus, changed.get(job_id, ())
+        return len(has) <= len(had) and not set(has) <= set(had)
+
+    def _without_growth(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Nobody has more than both its plan and what it has now."""
+        return {
+            job_id: min(size, max(self._planned(job_id), len(self.tracks[job_id].gpus)))
+            for job_id, size in sizes.items()
+        }
+
+    def _without_starts(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """And only those with a promise begin."""
+        kept = self._without_growth(sizes)
+        return {
+            job_id: size
+            for job_id, size in kept.items()
+            if self.tracks[job_id].gpus or self.tracks[job_id].standing is Standing.PROMISED and size
+        }
+
+    def _planned(self, job_id: str) -> int:
+        track = self.tracks[job_id]
+        return track.plan.size_now if track.plan else 0
 
     def why(self, track: Track, before: int, after: int) -> str:
         planned = track.plan.size_now if track.plan else 0
@@ -136,7 +186,7 @@ class Elastic(Policy):
     def _promise(self, packing: Packing) -> list[Decision]:
         decisions: list[Decision] = []
         for track in self._hopeful():
-            if track.plan is None:
+            if track.plan is None or len(track.gpus) < track.plan.size_now:
                 continue
             why = may_promise(track, track.plan, packing.timeline, self.demand, self.settings.admission)
             promised = (one for one in self.tracks.values() if one.standing is Standing.PROMISED)
@@ -148,7 +198,7 @@ class Elastic(Policy):
     def _defer(self, fresh: Sequence[Track], packing: Packing) -> list[Decision]:
         decisions: list[Decision] = []
         for track in fresh:
-            if track.standing is Standing.HOPEFUL:
+            if track.standing is Standing.HOPEFUL and self.tracks.get(track.job_id) is track:
                 text = "no promise yet: it would take what smaller jobs may need"
                 decisions.append(Deferred(track.job_id, text, track.deadline_s))
             elif track.standing is Standing.WAITING:
