@@ -8,10 +8,10 @@ either, the world has become worse than was promised for: the dearest will be la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from elasticflow.scheduler.shares import Need, SharePlan, cheapest_plan, fastest_plan
+from elasticflow.scheduler.shares import Need, SharePlan, carried_plan, cheapest_plan, fastest_plan
 from elasticflow.scheduler.timeline import Timeline
 from elasticflow.scheduler.tracks import Standing, Track
 
@@ -33,22 +33,29 @@ class Rules:
 class Packing:
     """plans by job. dropped: had no promise, and have no room. late: were promised, and cannot be in time."""
 
+    num_gpus: int
     timeline: Timeline
     order: list[Track]
     plans: dict[str, SharePlan] = field(default_factory=dict)
     dropped: list[Track] = field(default_factory=list)
     late: list[Track] = field(default_factory=list)
     num_urgent: int = 0
+    num_carried: int = 0
 
     def add(self, track: Track, plan: SharePlan) -> None:
         """The job will have these GPUs."""
         self.plans[track.job_id] = plan
         self.timeline.take(plan.shares, plan.finish_s)
 
+    def hopeful_before(self, at: int) -> list[Track]:
+        """Those without a promise, up to this one."""
+        return [one for one in self.order[: at + 1] if one.standing is not Standing.PROMISED]
+
     def make_room(self, at: int) -> int:
         """Somebody gives way to ``order[at]``, or it is planned earlier; returns from where to plan again."""
-        victim = _who_gives_way(self.order[: at + 1], self.plans)
-        if victim is not None:
+        hopeful = self.hopeful_before(at)
+        if hopeful:
+            victim = max(hopeful, key=lambda one: _dearness(one, self.plans))
             position = self.order.index(victim)
             self.dropped.append(self.order.pop(position))
             self.plans.pop(victim.job_id, None)
@@ -65,7 +72,7 @@ class Packing:
 
 def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
     """Plans for all of them that fit; every promised job has one, be it late."""
-    packing = Packing(Timeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    packing = Packing(num_gpus, Timeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
     snapshots: dict[int, Timeline] = {}
     at = 0
     while at < len(packing.order):
@@ -73,6 +80,9 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
             snapshots[at] = packing.timeline.copy()
         plan = plan_one(packing.order[at], packing.timeline, rules)
         if plan is None:
+            old = None if packing.hopeful_before(at) or packing.num_urgent else carry(packing, now_s, rules)
+            if old is not None:
+                return old
             at = packing.make_room(at) // SNAPSHOT_EVERY * SNAPSHOT_EVERY
             packing.timeline = snapshots[at].copy()
             continue
@@ -83,6 +93,28 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
         if plan is not None:
             packing.add(track, plan)
     return packing
+
+
+def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
+    """The plans that the promised jobs had, from now on; those without a promise have none. None if that
+    does not do: a plan that was kept to goes on to do, whatever a new one by deadline would be."""
+    timeline = Timeline(now_s, packing.num_gpus, rules.max_steps)
+    order = [one for one in packing.order if one.standing is Standing.PROMISED]
+    others = [one for one in packing.order if one.standing is not Standing.PROMISED]
+    carried = Packing(
+        packing.num_gpus, timeline, order, dropped=packing.dropped + others, num_carried=len(order)
+    )
+    for track in order:
+        plan = None
+        if track.plan is not None:
+            safe = track.need(track.deadline_s, track.ladders.safe)
+            expected = track.need(track.deadline_s, track.ladders.expected)
+            plan = carried_plan(safe, carried.timeline, track.plan)
+            plan = plan or carried_plan(expected, carried.timeline, track.plan)
+        if plan is None:
+            return None
+        carried.add(track, plan)
+    return carried
 
 
 def by_deadline(tracks: Iterable[Track]) -> list[Track]:
@@ -99,12 +131,6 @@ def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None
     if plan is None and expected is not safe:
         plan = cheapest_plan(track.need(deadline_s, expected), timeline, is_safe=False)
     return plan
-
-
-def _who_gives_way(candidates: Sequence[Track], plans: dict[str, SharePlan]) -> Track | None:
-    """Of those without a promise, of the lowest priority, the dearest."""
-    hopeful = [one for one in candidates if one.standing is not Standing.PROMISED]
-    return max(hopeful, key=lambda one: _dearness(one, plans)) if hopeful else None
 
 
 def _dearness(track: Track, plans: dict[str, SharePlan]) -> tuple[int, float]:

@@ -54,6 +54,13 @@ class SharePlan:
         """In any step."""
         return self.shares if isinstance(self.shares, int) else int(self.shares.max())
 
+    def shares_at(self, times_s: Floats) -> Ints:
+        """GPUs at these times; after its end as many as at its end."""
+        if isinstance(self.shares, int) or self.starts_s is None:
+            return np.full(len(times_s), self.shares, dtype=np.int64)
+        steps = self.starts_s.searchsorted(times_s, "right") - 1
+        return self.shares[np.maximum(steps, 0)]
+
 
 def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> SharePlan | None:
     """The plan of the lowest level that meets the deadline with the GPUs that are free; None if none does."""
@@ -75,6 +82,17 @@ def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
     return _stepped_plan(replace(need, deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
 
+def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | None:
+    """The plan with the GPUs that an older one had at each time; None if that does not do any more."""
+    for time_s in (*(() if old.starts_s is None else old.starts_s), old.finish_s):
+        timeline.mark(float(time_s))
+    num_steps = timeline.num_before(need.deadline_s)
+    if not num_steps or not need.ladder.top:
+        return None
+    most = old.shares_at(timeline.starts_s[:num_steps])
+    return _stepped_plan(need, timeline, num_steps, need.ladder.top, most)
+
+
 def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
     """The same share all the time."""
     ladder = need.ladder
@@ -89,12 +107,15 @@ def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None
     return None
 
 
-def _stepped_plan(need: Need, timeline: Timeline, num_steps: int, lowest: int = 1) -> SharePlan | None:
-    """At most the level at each step."""
+def _stepped_plan(
+    need: Need, timeline: Timeline, num_steps: int, lowest: int = 1, most: Ints | None = None
+) -> SharePlan | None:
+    """At most the level at each step, and at most so many GPUs."""
     ladder = need.ladder
     starts_s = timeline.starts_s[:num_steps]
     lasts_s = np.diff(starts_s, append=need.deadline_s)
-    allowed = RUNG_OF_FREE[timeline.free[:num_steps]]
+    free = timeline.free[:num_steps]
+    allowed = RUNG_OF_FREE[free if most is None else np.minimum(free, most)]
     highest = min(int(allowed.max()), ladder.top)
     if not highest:
         return None

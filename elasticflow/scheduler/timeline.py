@@ -48,6 +48,14 @@ class Timeline:
         if self._len > self.max_steps:
             self._merge()
 
+    def mark(self, time_s: float) -> None:
+        """Makes a step start then, if that is later than now."""
+        at = self.num_before(time_s)
+        if at and (at == self._len or self._starts[at] > time_s):
+            self._split(at, time_s)
+            if self._len > self.max_steps:
+                self._merge()
+
     def copy(self) -> Timeline:
         """One that can be changed by itself."""
         other = Timeline(self.now_s, 0, self.max_steps)

@@ -53,7 +53,7 @@ class Elastic(Policy):
         self.demand = Demand()
         self._fresh: list[Track] = []
         self._packing = pack((), 0.0, 1, self.settings.packing)
-        self.stats = {"late": 0, "dropped": 0, "urgent": 0, "pinned": 0}
+        self.stats = {"late": 0, "dropped": 0, "urgent": 0, "carried": 0, "pinned": 0}
 
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
         self._fresh = [self._arrive(job, now_s) for job in arrivals]
@@ -181,6 +181,7 @@ class Elastic(Policy):
         self.stats["late"] += len(packing.late)
         self.stats["dropped"] += len(packing.dropped)
         self.stats["urgent"] += packing.num_urgent
+        self.stats["carried"] += packing.num_carried > 0
         return packing
 
     def _promise(self, packing: Packing) -> list[Decision]:
