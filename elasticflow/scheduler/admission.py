@@ -50,7 +50,7 @@ def free_gpu_seconds(timeline: Timeline, until_s: float) -> float:
 
 def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
     """The earliest deadline that could be promised beside all others; None if there is none."""
-    need = Need(track.ladders.safe, track.remaining, timeline.now_s, track.rung)
+    need = Need(track.ladders.safe, track.still_to_do, timeline.now_s, track.rung)
     plan = fastest_plan(need, timeline)
     return plan.finish_s if plan else None
 

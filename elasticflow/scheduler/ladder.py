@@ -51,12 +51,13 @@ class Ladder:
 
 def ladder(curve: Curve, max_gpus: int, overheads: Overheads) -> Ladder:
     """The ladder of a curve: only powers of two that are faster than all smaller ones."""
-    useful = [size for size in curve.useful if size & (size - 1) == 0 and size <= max_gpus]
     rates, sizes = [0.0], [0]
-    for rung in range(1, max(useful, default=0).bit_length() + 1):
-        size = max((one for one in useful if one <= 1 << (rung - 1)), default=0)
-        sizes.append(size)
-        rates.append(curve.rate(size))
+    known = [size for size in curve.sizes if size & (size - 1) == 0 and size <= max_gpus]
+    for rung in range(1, max(known, default=0).bit_length() + 1):
+        size = 1 << (rung - 1)
+        is_better = size in known and curve.rate(size) > rates[-1]
+        sizes.append(size if is_better else sizes[-1])
+        rates.append(curve.rate(size) if is_better else rates[-1])
     cost = tuple(tuple(overheads.resize_s(before, after) for after in sizes) for before in sizes)
     vectors = Vectors(np.array(rates), np.array(sizes, dtype=np.int64), np.array(cost))
     return Ladder(tuple(rates), tuple(sizes), cost, vectors)

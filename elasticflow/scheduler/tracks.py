@@ -73,6 +73,11 @@ class Track:
         return self.ladder.rates[self.rung]
 
     @property
+    def still_to_do(self) -> float:
+        """Iterations; never quite none, as long as nobody said that it is done."""
+        return max(self.remaining, 1e-9)
+
+    @property
     def slack_s(self) -> float:
         """Time that it may lose and still be in time by its plan."""
         return self.deadline_s - self.plan.finish_s if self.plan else inf
@@ -88,7 +93,7 @@ class Track:
     def need(self, deadline_s: float, of: Ladder) -> Need:
         """What is left of it, for planning."""
         lost_s = max(self.ready_s - self.updated_s, 0.0)
-        return Need(of, self.remaining, deadline_s, of.rung(len(self.gpus)), lost_s)
+        return Need(of, self.still_to_do, deadline_s, of.rung(len(self.gpus)), lost_s)
 
     def finish_s(self) -> float:
         """When it is done if nothing changes."""
