@@ -102,5 +102,3 @@ def crowds(draw: st.DrawFn, most: int = 12) -> list[Job]:
             )
         )
     return made
-
-

@@ -175,7 +175,9 @@ def test_a_part_of_a_trace(num_gpus):
 def test_wrong_profiles_and_a_lost_node():
     jobs = trace("195job", 60)
     start_s = jobs[0].submit_s
-    outages = tuple(Outage(node, start_s + 9000.0 * node, start_s + 9000.0 * node + 3600) for node in range(8))
+    outages = tuple(
+        Outage(node, start_s + 9000.0 * node, start_s + 9000.0 * node + 3600) for node in range(8)
+    )
     world = World(curves=wrong_profiles(jobs, 0.2, 1), outages=outages)
     schedule = play(jobs, 64, overheads=published(64), world=world, gpus_per_node=8)
     assert sum(one.late for one in schedule.outcomes) == 0
