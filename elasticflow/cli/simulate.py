@@ -18,6 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profiles", metavar="DIR", help="one MODEL.csv a model (default: throughputs_* near TRACE)"
     )
+    parser.add_argument(
+        "--overheads",
+        metavar="FILE",
+        help="what changes cost, as 'elasticflow profile' measured it: its JSON file (default: published)",
+    )
     parser.add_argument("--quotas", metavar="FILE", help="weights and most GPUs of users: a CSV file")
     parser.add_argument("--profile-error", type=float, metavar="PART", default=0.0, help="such as 0.2")
     parser.add_argument("--mtbf-days", type=float, metavar="DAYS", help="of a node; default: none fails")

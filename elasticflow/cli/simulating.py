@@ -14,7 +14,7 @@ from elasticflow.scheduler.cluster import Shape, shape_of
 from elasticflow.scheduler.fairness import Quotas, read_quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.metrics import metrics
-from elasticflow.scheduler.overheads import published
+from elasticflow.scheduler.overheads import Overheads, published
 from elasticflow.scheduler.policies import policy
 from elasticflow.scheduler.schedule import Outage, Schedule
 from elasticflow.scheduler.simulator import simulate as run
@@ -29,8 +29,9 @@ def simulate(arguments: argparse.Namespace) -> int:
     shape = read_shape(arguments.shape) if arguments.shape else _shape(arguments)
     world = _world(arguments, shape, jobs)
     quotas = read_quotas(arguments.quotas) if arguments.quotas else Quotas()
-    schedule = run(policy(arguments.policy, shape, published(shape.num_gpus), quotas), jobs, world)
-    _check(schedule, jobs, world)
+    overheads = _overheads(arguments.overheads) if arguments.overheads else published(shape.num_gpus)
+    schedule = run(policy(arguments.policy, shape, overheads, quotas), jobs, world)
+    _check(schedule, jobs, world, overheads)
     figures = metrics(schedule)
     if arguments.out:
         _write(schedule, figures, Path(arguments.out))
@@ -61,13 +62,24 @@ def _world(arguments: argparse.Namespace, shape: Shape, jobs: Sequence[Job]) -> 
     )
 
 
-def _check(schedule: Schedule, jobs: Sequence[Job], world: World) -> None:
+def _overheads(path: str) -> Overheads:
+    """What was measured. Raises ConfigError for a file of another kind."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))["overheads"]
+        return Overheads(**{name: float(value) for name, value in found.items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: holds no overheads ({error}); give a file of 'elasticflow profile'"
+        ) from None
+
+
+def _check(schedule: Schedule, jobs: Sequence[Job], world: World, overheads: Overheads) -> None:
     """Raises RunError if the schedule could not be: a fault of the policy or of the simulator."""
     rates = {}
     for job in jobs:
         true = world.true_curve(job)
         rates[job.job_id] = dict(zip(true.sizes, true.rates, strict=True))
-    found = faults(schedule, jobs, published(schedule.shape.num_gpus), rates)
+    found = faults(schedule, jobs, overheads, rates)
     if found:
         raise RunError(f"the schedule cannot be, {len(found)} faults; the first: {found[0]}")
 

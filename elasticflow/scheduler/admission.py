@@ -31,7 +31,7 @@ def may_promise(
     """Why the job, whose plan is in the timeline, may be promised its deadline; None if it may not yet."""
     if not plan.is_safe or plan.gpu_seconds > track.gpu_seconds_left():
         return None
-    if track.finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
+    if track.safe_finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
         return "is almost done"
     if demand.part_cheaper(track.cost) <= rules.cheap_part:
         return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours"

@@ -15,7 +15,8 @@ from elasticflow.scheduler.ladder import Ladder, ladder
 from elasticflow.scheduler.overheads import Overheads
 
 ENOUGH_MEASUREMENTS = 10
-"""From so many on they tell how far profiles are to be trusted."""
+"""From so many on they tell, more and more, how far profiles are to be trusted."""
+MOST_DISTRUST = 0.5
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,10 @@ class Speeds:
 
     @property
     def distrust(self) -> float:
-        """The largest part that was missing so far, and a quarter of it more."""
-        if len(self.measured) < ENOUGH_MEASUREMENTS:
-            return self.first_distrust
-        missing = max(1 - rate / profile.rate(size) for (profile, size), rate in self.measured.items())
-        return min(max(1.25 * missing, 0.0), 0.5)
+        """The largest part that was missing so far and a quarter more; the first guess fades with their number."""
+        missing = (1 - rate / profile.rate(size) for (profile, size), rate in self.measured.items())
+        first = self.first_distrust * ENOUGH_MEASUREMENTS / max(len(self.measured), ENOUGH_MEASUREMENTS)
+        return min(max(first, 1.25 * max(missing, default=0.0)), MOST_DISTRUST)
 
     def learn(self, job: Job, num_gpus: int, rate: float) -> bool:
         """A job of this profile was so fast; returns whether that was news."""

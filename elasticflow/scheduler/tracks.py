@@ -79,8 +79,9 @@ class Track:
 
     @property
     def slack_s(self) -> float:
-        """Time that it may lose and still be in time by its plan."""
-        return self.deadline_s - self.plan.finish_s if self.plan else inf
+        """Time that it may lose and still be in time by its plan; infinite if it is not in time anyway."""
+        slack_s = self.deadline_s - self.plan.finish_s if self.plan else -1.0
+        return slack_s if slack_s >= 0 else inf
 
     def advance(self, now_s: float) -> None:
         """Counts the iterations that it should have done meanwhile."""
@@ -100,6 +101,11 @@ class Track:
         if not self.gpus:
             return inf
         return max(self.ready_s, self.updated_s) + self.remaining / self.rate
+
+    def safe_finish_s(self) -> float:
+        """When it is done for sure if nothing changes."""
+        rate = self.ladders.safe.rates[self.ladders.safe.rung(len(self.gpus))]
+        return max(self.ready_s, self.updated_s) + self.remaining / rate if rate else inf
 
     def steady_cost(self) -> float:
         """GPU-seconds that it needs, at the one size that is in time by itself; infinite if none is."""

@@ -55,6 +55,15 @@ def test_quotas(short, tmp_path, capsys):
     assert "its columns are user, weight, most_gpus" in capsys.readouterr().err
 
 
+def test_measured_overheads(short, tmp_path, capsys):
+    file = tmp_path / "digits.64.json"
+    file.write_text('{"overheads": {"same_s": 0.1, "base_s": 3.0, "step_s": 0.0, "failure_s": 30}}')
+    assert main(["simulate", short, "--gpus", "64", "--overheads", str(file), *PROFILES]) == 0
+    file.write_text('{"points": []}')
+    assert main(["simulate", short, "--gpus", "64", "--overheads", str(file), *PROFILES]) == 1
+    assert "holds no overheads" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
