@@ -50,7 +50,7 @@ def free_gpu_seconds(timeline: Timeline, until_s: float) -> float:
 
 def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
     """The earliest deadline that could be promised beside all others; None if there is none."""
-    need = Need(track.ladders.safe, track.still_to_do, timeline.now_s, track.rung)
+    need = Need(track.ladders.safe, track.still_to_do, timeline.now_s, len(track.gpus))
     plan = fastest_plan(need, timeline)
     return plan.finish_s if plan else None
 
@@ -72,7 +72,7 @@ def _fastest_alone(track: Track) -> tuple[float, int]:
     """Seconds it takes on the size that is fastest, the start included, and that size; infinite on none."""
     ladder = track.ladders.expected
     took = [
-        (ladder.cost[track.rung][rung] + track.remaining / rate, ladder.sizes[rung])
+        (ladder.change_s(len(track.gpus), rung) + track.remaining / rate, ladder.sizes[rung])
         for rung, rate in enumerate(ladder.rates)
         if rate
     ]

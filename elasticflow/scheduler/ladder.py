@@ -22,15 +22,18 @@ class Vectors:
 
     rates: Floats
     sizes: Ints
+    bits: Ints
     cost: Floats
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """rates[b], sizes[b]: never falling with b. cost[a][b]: seconds lost by going from rung a to rung b."""
+    """rates[b], sizes[b]: never falling with b. cost[a][b]: seconds lost by going from 2**(a-1) GPUs, or from
+    none for a = 0, to rung b. bits[b]: the a of rung b."""
 
     rates: tuple[float, ...]
     sizes: tuple[int, ...]
+    bits: tuple[int, ...]
     cost: tuple[tuple[float, ...], ...]
     vectors: Vectors
 
@@ -42,6 +45,10 @@ class Ladder:
     def rung(self, num_gpus: int) -> int:
         """The rung of a share that is on the ladder."""
         return min(num_gpus.bit_length(), self.top)
+
+    def change_s(self, num_gpus: int, rung: int) -> float:
+        """Seconds lost by going from so many GPUs to a rung."""
+        return self.cost[num_gpus.bit_length()][rung]
 
     def rung_in_time(self, iterations: float, left_s: float) -> int:
         """The lowest rung that does so many iterations in time; 0 if none does."""
@@ -58,6 +65,8 @@ def ladder(curve: Curve, max_gpus: int, overheads: Overheads) -> Ladder:
         is_better = size in known and curve.rate(size) > rates[-1]
         sizes.append(size if is_better else sizes[-1])
         rates.append(curve.rate(size) if is_better else rates[-1])
-    cost = tuple(tuple(overheads.resize_s(before, after) for after in sizes) for before in sizes)
-    vectors = Vectors(np.array(rates), np.array(sizes, dtype=np.int64), np.array(cost))
-    return Ladder(tuple(rates), tuple(sizes), cost, vectors)
+    befores = [0, *(1 << bit for bit in range(max_gpus.bit_length()))]
+    cost = tuple(tuple(overheads.resize_s(before, after) for after in sizes) for before in befores)
+    bits = tuple(size.bit_length() for size in sizes)
+    vectors = Vectors(np.array(rates), np.array(sizes), np.array(bits), np.array(cost))
+    return Ladder(tuple(rates), tuple(sizes), bits, cost, vectors)

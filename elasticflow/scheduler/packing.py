@@ -141,4 +141,4 @@ def _dearness(track: Track, plans: dict[str, SharePlan]) -> tuple[int, float]:
 
 def _fastest(track: Track, timeline: Timeline) -> SharePlan | None:
     ladder = track.ladders.expected
-    return fastest_plan(Need(ladder, track.still_to_do, track.deadline_s, track.rung), timeline)
+    return fastest_plan(Need(ladder, track.still_to_do, track.deadline_s, len(track.gpus)), timeline)

@@ -20,15 +20,15 @@ RUNG_OF_FREE: Ints = np.array([n.bit_length() for n in range(1 << 16)], dtype=np
 
 @dataclass(frozen=True)
 class Need:
-    """What is left of a job: iterations, the time it may take, the rung it is on.
+    """What is left of a job: iterations, the time it may take, the GPUs it has.
 
-    lost_s: how long it will still do no iteration if it stays on its rung.
+    lost_s: how long it will still do no iteration if it keeps them.
     """
 
     ladder: Ladder
     remaining: float
     deadline_s: float
-    rung: int = 0
+    num_gpus: int = 0
     lost_s: float = 0.0
 
 
@@ -99,10 +99,10 @@ def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None
     for rung in range(1, min(ladder.top, lowest_free.bit_length()) + 1):
         if not ladder.rates[rung]:
             continue
-        lost_s = need.lost_s if rung == need.rung else ladder.cost[need.rung][rung]
+        size = ladder.sizes[rung]
+        lost_s = need.lost_s if size == need.num_gpus else ladder.change_s(need.num_gpus, rung)
         took_s = lost_s + need.remaining / ladder.rates[rung]
         if now_s + took_s <= need.deadline_s:
-            size = ladder.sizes[rung]
             return SharePlan(rung, size, size, now_s + took_s, size * took_s)
     return None
 
@@ -131,11 +131,12 @@ def _stepped_plan(
 
 def _lost(need: Need, rungs: Ints) -> Floats:
     """Seconds without an iteration at the start of each step."""
+    vectors = need.ladder.vectors
     before = np.empty_like(rungs)
-    before[:, 0], before[:, 1:] = need.rung, rungs[:, :-1]
-    lost: Floats = need.ladder.vectors.cost[before, rungs]
-    if need.rung:
-        lost[rungs[:, 0] == need.rung, 0] = need.lost_s
+    before[:, 0], before[:, 1:] = need.num_gpus.bit_length(), vectors.bits[rungs[:, :-1]]
+    lost: Floats = vectors.cost[before, rungs]
+    if need.num_gpus:
+        lost[vectors.sizes[rungs[:, 0]] == need.num_gpus, 0] = need.lost_s
     return lost
 
 

@@ -19,14 +19,14 @@ from elasticflow.scheduler.ladder import Ladder
 class Candidate:
     """A job that may get spare GPUs.
 
-    rung: what it gets anyway. now: what it has now. value: of an iteration. slack_s: time that it may lose.
-    keep_s: for so long it may expect to keep what it gets. highest: it may have no higher rung.
+    rung: what it gets anyway. has: GPUs that it has now. value: of an iteration. slack_s: time that it may
+    lose. keep_s: for so long it may expect to keep what it gets. highest: it may have no higher rung.
     """
 
     job_id: str
     ladder: Ladder
     rung: int
-    now: int
+    has: int
     value: float
     remaining: float
     slack_s: float
@@ -100,12 +100,14 @@ def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:
 
 def _pays(one: Candidate, target: int) -> bool:
     """What the job has already costs nothing to keep; more must bring more than the change costs."""
-    if target <= one.now:
+    ladder = one.ladder
+    if ladder.sizes[target] <= one.has:
         return True
-    rates, cost = one.ladder.rates, one.ladder.cost
-    cost_s = cost[one.now][target]
-    anyway_s = cost[one.now][one.rung] if one.rung else 0.0
-    if cost_s - anyway_s + cost[target][one.rung] > one.slack_s:
+    cost_s = ladder.change_s(one.has, target)
+    anyway_s = ladder.change_s(one.has, one.rung) if one.rung else 0.0
+    back_s = ladder.change_s(ladder.sizes[target], one.rung)
+    if cost_s - anyway_s + back_s > one.slack_s:
         return False
-    lasts_s = min(one.keep_s, cost_s + one.remaining / rates[target])
-    return rates[target] * (lasts_s - cost_s) > rates[one.now] * lasts_s
+    rate, rate_now = ladder.rates[target], ladder.rates[ladder.rung(one.has)]
+    lasts_s = min(one.keep_s, cost_s + one.remaining / rate)
+    return rate * (lasts_s - cost_s) > rate_now * lasts_s

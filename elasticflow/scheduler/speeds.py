@@ -39,7 +39,7 @@ class Speeds:
 
     @property
     def distrust(self) -> float:
-        """The largest part that was missing so far and a quarter more; the first guess fades with their number."""
+        """The largest part that was missing so far and a quarter more; the first guess fades."""
         missing = (1 - rate / profile.rate(size) for (profile, size), rate in self.measured.items())
         first = self.first_distrust * ENOUGH_MEASUREMENTS / max(len(self.measured), ENOUGH_MEASUREMENTS)
         return min(max(first, 1.25 * max(missing, default=0.0)), MOST_DISTRUST)

@@ -31,7 +31,7 @@ class Track:
     """A job under way. ready_s: until then a change of its GPUs keeps it from iterating.
 
     cost: GPU-seconds that it would have needed by itself when it arrived. slowness: its speed as part of
-    what its kind has.
+    what its kind has. surprise_s: what its place made its last change cost more than a plan expects.
     """
 
     job: Job
@@ -45,6 +45,7 @@ class Track:
     gpu_seconds: float = 0.0
     cost: float = 0.0
     slowness: float = 1.0
+    surprise_s: float = 0.0
     plan: SharePlan | None = None
 
     @property
@@ -94,7 +95,7 @@ class Track:
     def need(self, deadline_s: float, of: Ladder) -> Need:
         """What is left of it, for planning."""
         lost_s = max(self.ready_s - self.updated_s, 0.0)
-        return Need(of, self.still_to_do, deadline_s, of.rung(len(self.gpus)), lost_s)
+        return Need(of, self.still_to_do, deadline_s, len(self.gpus), lost_s)
 
     def finish_s(self) -> float:
         """When it is done if nothing changes."""
@@ -130,4 +131,6 @@ class Track:
         ladder = self.ladder
         if not ladder.rates[rung]:
             return 0.0
-        return ladder.sizes[rung] * (ladder.cost[self.rung][rung] + self.remaining / ladder.rates[rung])
+        return ladder.sizes[rung] * (
+            ladder.change_s(len(self.gpus), rung) + self.remaining / ladder.rates[rung]
+        )

@@ -35,7 +35,7 @@ def test_a_start_costs_time():
 
 def test_who_stays_pays_only_what_is_left_of_its_last_change():
     rungs = ladder(DIMINISHING, 4, Overheads())
-    plan = cheapest_plan(Need(rungs, 100, 53.0, rung=3, lost_s=3.0), Timeline(0.0, 4))
+    plan = cheapest_plan(Need(rungs, 100, 53.0, num_gpus=4, lost_s=3.0), Timeline(0.0, 4))
     assert (plan.size_now, plan.finish_s) == (4, 53.0)
 
 
@@ -58,7 +58,7 @@ def test_an_old_plan_goes_on_to_do():
     timeline = Timeline(0.0, 4)
     timeline.take(3, 50.0)
     old = cheapest_plan(Need(LADDER, 150, 120.0), timeline)
-    again = carried_plan(Need(LADDER, 130, 120.0, rung=1), Timeline(20.0, 4), old)
+    again = carried_plan(Need(LADDER, 130, 120.0, num_gpus=1), Timeline(20.0, 4), old)
     assert list(again.shares) == [1, 2]
     assert again.finish_s == pytest.approx(old.finish_s)
 
@@ -96,7 +96,7 @@ def test_a_plan_does_the_work_in_time_with_what_is_free(curve, taken, iterations
     shares = plan.shares_at(starts_s)
     done, before = 0.0, 0
     for start_s, end_s, size in zip(starts_s, [*starts_s[1:], plan.finish_s], shares, strict=True):
-        lost_s = rungs.cost[rungs.rung(int(before))][rungs.rung(int(size))]
+        lost_s = rungs.change_s(int(before), rungs.rung(int(size)))
         done += (end_s - start_s - lost_s) * rungs.rates[rungs.rung(int(size))]
         before = size
     assert done >= iterations * (1 - 1e-9)

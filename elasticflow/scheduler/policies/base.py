@@ -126,8 +126,10 @@ class Policy(ABC):
         """Follows what a change of GPUs costs the job."""
         track = self.tracks[job_id]
         had = len(track.gpus)
+        track.surprise_s = 0.0
         if gpus:
             cost_s = self.overheads.change_s(track.last_gpus, set(gpus))
+            track.surprise_s = max(cost_s - self.overheads.resize_s(had, len(gpus)), 0.0)
             track.ready_s = max(now_s, track.ready_s if not had else now_s) + cost_s
             track.last_gpus = frozenset(gpus)
         if track.slowness != 1.0:  # it may have left the node that was slow

@@ -189,6 +189,8 @@ class Elastic(Policy):
         for track in self._hopeful():
             if track.plan is None or len(track.gpus) < track.plan.size_now:
                 continue
+            if track.plan.finish_s + track.surprise_s > track.deadline_s:
+                continue
             why = may_promise(track, track.plan, packing.timeline, self.demand, self.settings.admission)
             promised = (one for one in self.tracks.values() if one.standing is Standing.PROMISED)
             if why is not None and within_quota(track, promised, self.quotas):
@@ -224,7 +226,7 @@ class Elastic(Policy):
             job_id=track.job_id,
             ladder=track.ladder,
             rung=rung,
-            now=track.rung,
+            has=len(track.gpus),
             value=value,
             remaining=track.remaining,
             slack_s=track.slack_s,
