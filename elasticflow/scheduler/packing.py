@@ -25,6 +25,7 @@ class Rules:
     """margin_*: how long before its deadline a plan ends if it can: a part of what is left, up to a limit."""
 
     margin_part: float = 0.01
+    margin_least_s: float = 12.0
     margin_max_s: float = 60.0
     max_steps: int = 256
 
@@ -79,10 +80,12 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
         if at % SNAPSHOT_EVERY == 0:
             snapshots[at] = packing.timeline.copy()
         plan = plan_one(packing.order[at], packing.timeline, rules)
-        if plan is None:
-            old = None if packing.hopeful_before(at) or packing.num_urgent else carry(packing, now_s, rules)
+        if plan is None and not packing.hopeful_before(at):
+            old = None if packing.num_urgent else carry(packing, now_s, rules)
             if old is not None:
                 return old
+            plan = _by_profile(packing.order[at], packing.timeline)
+        if plan is None:
             at = packing.make_room(at) // SNAPSHOT_EVERY * SNAPSHOT_EVERY
             packing.timeline = snapshots[at].copy()
             continue
@@ -123,14 +126,23 @@ def by_deadline(tracks: Iterable[Track]) -> list[Track]:
 
 
 def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None:
-    """The cheapest plan: with a margin if there is one, by the bare profile if there is no other."""
-    deadline_s, safe, expected = track.deadline_s, track.ladders.safe, track.ladders.expected
-    margin_s = min((deadline_s - timeline.now_s) * rules.margin_part, rules.margin_max_s)
+    """The cheapest plan: with a margin if there is one; by the bare profile only without a promise."""
+    deadline_s, safe = track.deadline_s, track.ladders.safe
+    margin_s = (deadline_s - timeline.now_s) * rules.margin_part
+    margin_s = min(max(margin_s, rules.margin_least_s), rules.margin_max_s)
     plan = cheapest_plan(track.need(deadline_s - margin_s, safe), timeline)
     plan = plan or cheapest_plan(track.need(deadline_s, safe), timeline)
-    if plan is None and expected is not safe:
-        plan = cheapest_plan(track.need(deadline_s, expected), timeline, is_safe=False)
+    if plan is None and track.standing is not Standing.PROMISED:
+        plan = _by_profile(track, timeline)
     return plan
+
+
+def _by_profile(track: Track, timeline: Timeline) -> SharePlan | None:
+    """The cheapest plan if the profile is right."""
+    expected = track.ladders.expected
+    if expected is track.ladders.safe:
+        return None
+    return cheapest_plan(track.need(track.deadline_s, expected), timeline, is_safe=False)
 
 
 def _dearness(track: Track, plans: dict[str, SharePlan]) -> tuple[int, float]:
