@@ -36,18 +36,18 @@ def measured(scheduler, of=DIMINISHING):
 
 def test_golden_1_minimum_share_then_what_is_spare():
     scheduler = measured(elastic())
-    said = arrive(scheduler, job("a", 150, 102.0))
+    said = arrive(scheduler, job("a", 150, 115.0))
     assert scheduler.tracks["a"].plan.size_now == 2
     assert (Admitted, "a") in said
     assert len(said[Placed, "a"].gpus) == 4
     assert said[Placed, "a"].reason == "0 to 4: no deadline needs them"
-    assert ends(play([job("a", 150, 102.0)]))["a"].finished_s == 75.0
+    assert ends(play([job("a", 150, 115.0)]))["a"].finished_s == 75.0
 
 
 def test_golden_2_spare_gpus_are_given_back_when_a_deadline_needs_them():
     scheduler = measured(elastic())
-    arrive(scheduler, job("a", 150, 102.0))
-    said = arrive(scheduler, job("b", 60, 50.0, submit_s=10.0), now_s=10.0)
+    arrive(scheduler, job("a", 150, 115.0))
+    said = arrive(scheduler, job("b", 60, 64.0, submit_s=10.0), now_s=10.0)
     assert (Admitted, "b") in said
     assert len(said[Placed, "a"].gpus) == len(said[Placed, "b"].gpus) == 2
     assert said[Placed, "a"].reason == "4 to 2: others need them, its deadline 2"
@@ -55,7 +55,7 @@ def test_golden_2_spare_gpus_are_given_back_when_a_deadline_needs_them():
 
 def test_golden_3_the_dearest_gives_way():
     scheduler = measured(elastic())
-    said = arrive(scheduler, job("a", 150, 102.0), job("b", 100, 102.0), job("c", 150, 102.0))
+    said = arrive(scheduler, job("a", 150, 115.0), job("b", 100, 115.0), job("c", 150, 115.0))
     assert (Admitted, "b") in said and (Admitted, "c") in said
     assert said[Deferred, "a"].reason == "no room beside those promised; 125 s could be promised now"
 
@@ -77,7 +77,7 @@ def test_golden_6_a_profile_that_nobody_has_measured_is_tried_out_first():
     schedule = play([job("a", 150, 80.0)])
     assert ends(schedule)["a"].in_time
     assert ends(schedule)["a"].admitted_s == 30.0
-    assert ends(play([job("a", 150, 102.0)]))["a"].admitted_s == 0.0
+    assert ends(play([job("a", 150, 115.0)]))["a"].admitted_s == 0.0
 
 
 def test_best_effort_pays_first():
@@ -91,7 +91,7 @@ def test_best_effort_pays_first():
 
 def test_promises_are_kept_when_a_node_is_lost_and_others_pay():
     scheduler = measured(elastic(8))
-    arrive(scheduler, job("a", 150, 102.0), job("spare", 1e6, None))
+    arrive(scheduler, job("a", 150, 115.0), job("spare", 1e6, None))
     scheduler.handle([NodeLostEvent(scheduler.tracks["a"].gpus[0] // 4)], 5.0)
     scheduler.check_invariants()
     assert len(scheduler.tracks["a"].gpus) >= 2
@@ -100,7 +100,7 @@ def test_promises_are_kept_when_a_node_is_lost_and_others_pay():
 
 def test_all_nodes_are_lost():
     scheduler = measured(elastic())
-    arrive(scheduler, job("a", 150, 102.0))
+    arrive(scheduler, job("a", 150, 115.0))
     scheduler.handle([NodeLostEvent(0)], 5.0)
     scheduler.check_invariants()
     assert scheduler.tracks["a"].gpus == ()
@@ -108,15 +108,15 @@ def test_all_nodes_are_lost():
 
 def test_a_quota_withholds_promises_and_not_gpus():
     scheduler = measured(elastic(quotas=Quotas(most_gpus={"ada": 1})))
-    said = arrive(scheduler, job("a", 150, 102.0, user="ada"), job("b", 90, 102.0, user="bob"))
+    said = arrive(scheduler, job("a", 150, 115.0, user="ada"), job("b", 90, 115.0, user="bob"))
     assert (Admitted, "b") in said and (Deferred, "a") in said
     assert len(said[Placed, "a"].gpus) == 2
 
 
 def test_a_cost_cap():
-    said = arrive(measured(elastic()), job("a", 150, 102.0, cost_cap_gpu_s=199.0))
+    said = arrive(measured(elastic()), job("a", 150, 115.0, cost_cap_gpu_s=199.0))
     assert said[Rejected, "a"].reason == "would cost 0.1 GPU-hours by then, its cap leaves 0.1"
-    said = arrive(measured(elastic()), job("a", 150, 102.0, cost_cap_gpu_s=200.0))
+    said = arrive(measured(elastic()), job("a", 150, 115.0, cost_cap_gpu_s=200.0))
     assert len(said[Placed, "a"].gpus) == 2
 
 
@@ -124,9 +124,9 @@ def test_a_higher_priority_does_not_give_way():
     scheduler = measured(elastic())
     said = arrive(
         scheduler,
-        job("a", 150, 102.0, priority=1),
-        job("b", 100, 102.0),
-        job("c", 150, 102.0, priority=1),
+        job("a", 150, 115.0, priority=1),
+        job("b", 100, 115.0),
+        job("c", 150, 115.0, priority=1),
     )
     assert (Admitted, "a") in said and (Admitted, "c") in said and (Deferred, "b") in said
 
@@ -150,14 +150,14 @@ def test_a_slow_job_is_slow_alone_and_until_it_moves():
 
 def test_a_cancelled_job_leaves():
     scheduler = measured(elastic())
-    arrive(scheduler, job("a", 150, 102.0))
+    arrive(scheduler, job("a", 150, 115.0))
     scheduler.handle([CompletionEvent("a")], 1.0)
     assert scheduler.tracks == {} and scheduler.placement.held == {}
 
 
 def test_hysteresis_no_growth_for_the_last_seconds():
     scheduler = measured(elastic(overheads=Overheads()))
-    arrive(scheduler, job("a", 190, 140.0), job("b", 190, 140.0))
+    arrive(scheduler, job("a", 190, 150.0), job("b", 190, 150.0))
     before = {name: len(track.gpus) for name, track in scheduler.tracks.items()}
     assert before == {"a": 2, "b": 2}
     scheduler.handle([CompletionEvent("b")], 122.0)
