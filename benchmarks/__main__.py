@@ -31,6 +31,7 @@ NAMES = (
     "hdfs_read",
     "fitting",
     "fluid",
+    "scheduler",
 )
 
 
