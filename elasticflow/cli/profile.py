@@ -214,7 +214,7 @@ class _Measuring:
             return
         why = f" ({status['shortage']})" if status and status["shortage"] else ""
         raise RunError(
-            f"{self._size} workers were not measured within {self._arguments.patience:g} s{why}; "
+            f"workers: {self._size} could not be measured within {self._arguments.patience:g} s{why}; "
             "give it more --patience, or measure fewer --workers or --steps"
         )
 

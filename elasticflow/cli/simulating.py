@@ -34,7 +34,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     _check(schedule, jobs, world, overheads)
     figures = metrics(schedule)
     if arguments.out:
-        _write(schedule, figures, Path(arguments.out))
+        _write(schedule, jobs, figures, Path(arguments.out))
     print(json.dumps(figures, indent=2) if arguments.json else "\n".join(_summary(figures)))
     return 0
 
@@ -84,12 +84,12 @@ def _check(schedule: Schedule, jobs: Sequence[Job], world: World, overheads: Ove
         raise RunError(f"the schedule cannot be, {len(found)} faults; the first: {found[0]}")
 
 
-def _write(schedule: Schedule, figures: dict[str, Any], folder: Path) -> None:
+def _write(schedule: Schedule, jobs: Sequence[Job], figures: dict[str, Any], folder: Path) -> None:
     from elasticflow.scheduler import plots
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    for name, figure in plots.all_figures(schedule).items():
+    for name, figure in plots.all_figures(schedule, jobs).items():
         plots.save(figure, folder / f"{name}.png")
 
 

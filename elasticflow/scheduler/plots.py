@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticflow.errors import ConfigError
+from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.schedule import DecisionTime, Outcome, Schedule
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ COLOURS = 20
 SPANS = 600
 """Of so many spans of time the utilisation is shown as its mean."""
 LOST, DOWN = "black", "0.85"
-IN_TIME, LATE = "in time", "promised, but late"
+AT_ONCE, LATER = "in time, promised on arrival", "in time, promised later"
+LATE, NEVER = "promised, but late", "rejected: not possible even alone"
+FIRST = (AT_ONCE, LATER, LATE)
+KEPT = {AT_ONCE: "tab:green", LATER: "tab:olive", LATE: "tab:red", NEVER: "0.9"}
+"""Colours of what is always told apart."""
 MOST_REASONS = 6
 """So many reasons of rejection are told apart in a picture, the most common ones."""
 
@@ -40,12 +45,12 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, format="png", dpi=DPI)
 
 
-def all_figures(schedule: Schedule) -> dict[str, Figure]:
-    """The figures of one schedule, by the name of their file."""
+def all_figures(schedule: Schedule, jobs: Iterable[Job] = ()) -> dict[str, Figure]:
+    """The figures of one schedule, by the name of their file. jobs: tell which were never possible."""
     figures = {
         "gantt": gantt(schedule),
         "utilisation": utilisation(schedule),
-        "deadlines": deadlines([schedule]),
+        "deadlines": deadlines([schedule], jobs),
     }
     return {**figures, **({"decisions": decisions([schedule])} if schedule.decision_times else {})}
 
@@ -141,15 +146,19 @@ def means(times_s: Floats, level: Floats, edges_s: Floats) -> Floats:
 # --- deadlines ------------------------------------------------------------------------------------
 
 
-def deadlines(schedules: Sequence[Schedule], bound: float | None = None) -> Figure:
+def deadlines(schedules: Sequence[Schedule], jobs: Iterable[Job] = (), bound: float | None = None) -> Figure:
     """What became of the deadline jobs under each policy, by cause. bound: of every scheduler's ratio."""
+    jobs = list(jobs)
     figure, axes = _axes("Deadline jobs, by what became of them", "part of the deadline jobs", "")
     figure.set_figheight(2.5 + 0.5 * len(schedules))
-    counts = [Counter(causes(schedule.outcomes)) for schedule in schedules]
+    counts = [
+        Counter(causes(schedule.outcomes, impossible(jobs, schedule.shape.num_gpus)))
+        for schedule in schedules
+    ]
     total: Counter[str] = sum(counts, Counter())
-    reasons = [name for name, _ in total.most_common() if name not in (IN_TIME, LATE)]
-    names = [IN_TIME, *([LATE] if total[LATE] else []), *reasons]
-    colours = {IN_TIME: "tab:green", LATE: "tab:red", **dict(zip(reasons, _greys(len(reasons)), strict=True))}
+    reasons = [name for name, _ in total.most_common() if name not in KEPT]
+    colours = {**KEPT, **dict(zip(reasons, _greys(len(reasons)), strict=True))}
+    names = [name for name in (*FIRST, *reasons, NEVER) if total[name]]
     places = np.arange(len(schedules))
     left = np.zeros(len(schedules))
     for name in names:
@@ -157,26 +166,46 @@ def deadlines(schedules: Sequence[Schedule], bound: float | None = None) -> Figu
         axes.barh(places, parts, left=left, color=colours[name], label=name)
         left += parts
     for place, count in zip(places, counts, strict=True):
-        ratio = count[IN_TIME] / max(1, count.total())
+        ratio = (count[AT_ONCE] + count[LATER]) / max(1, count.total())
         axes.text(0.01, float(place), f"{ratio:.3f}", va="center", color="white")
     if bound is not None:
         axes.axvline(bound, color="black", linestyle="--", label=f"bound {bound:.3f}")
     axes.set_yticks(places, [schedule.policy for schedule in schedules])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    if names or bound is not None:
+        figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
-def causes(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """For each deadline job what became of it: in time, late, or why it was not promised anything."""
+def impossible(jobs: Iterable[Job], num_gpus: int) -> frozenset[str]:
+    """Deadline jobs that the whole cluster to themselves could not finish in time."""
+    timed = [(job, job.deadline_s) for job in jobs if job.deadline_s is not None]
+    return frozenset(job.job_id for job, deadline_s in timed if not _is_possible(job, deadline_s, num_gpus))
+
+
+def _is_possible(job: Job, deadline_s: float, num_gpus: int) -> bool:
+    fastest = job.curve.rate(job.curve.best_size(num_gpus))
+    return fastest * (deadline_s - job.submit_s) >= job.iterations
+
+
+def causes(outcomes: Iterable[Outcome], never: Collection[str] = ()) -> Iterator[str]:
+    """For each deadline job what became of it: in time, late, or why it was not promised anything.
+
+    never: jobs that were not possible from the beginning.
+    """
     jobs = [outcome for outcome in outcomes if outcome.deadline_s is not None]
     told = {outcome.job_id: _reason(outcome.reason) for outcome in jobs}
-    common = Counter(told[outcome.job_id] for outcome in jobs if outcome.admitted_s is None)
+    rejected = [outcome for outcome in jobs if outcome.admitted_s is None and outcome.job_id not in never]
+    common = Counter(told[outcome.job_id] for outcome in rejected)
     kept = {reason for reason, _ in common.most_common(MOST_REASONS)}
     for outcome in jobs:
-        if outcome.in_time or outcome.late:
-            yield IN_TIME if outcome.in_time else LATE
+        if outcome.in_time:
+            yield AT_ONCE if outcome.admitted_s == outcome.submit_s else LATER
+        elif outcome.late:
+            yield LATE
+        elif outcome.job_id in never:
+            yield NEVER
         else:
             reason = told[outcome.job_id]
             yield f"rejected: {reason if reason in kept else 'other reasons'}"

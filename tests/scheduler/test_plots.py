@@ -12,6 +12,8 @@ import pytest
 from elasticflow.errors import ConfigError
 from elasticflow.scheduler import plots
 from elasticflow.scheduler.cluster import shape_of
+from elasticflow.scheduler.curves import Curve
+from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.schedule import DecisionTime, Outage, Outcome, Schedule, Segment
 
 
@@ -58,7 +60,18 @@ def test_several_policies_and_a_bound_in_one(tmp_path: Path) -> None:
 
 def test_causes() -> None:
     late = "rejected: would finish … late even with … GPUs"
-    assert list(plots.causes(_schedule().outcomes)) == [plots.IN_TIME, plots.LATE, late, late]
+    assert list(plots.causes(_schedule().outcomes)) == [plots.AT_ONCE, plots.LATE, late, late]
+    assert list(plots.causes(_schedule().outcomes, {"c"}))[2:] == [plots.NEVER, late]
+    later = Outcome("f", 0.0, 9.0, 1.0, 8.0)
+    assert list(plots.causes([later])) == [plots.LATER]
+
+
+def test_jobs_that_were_never_possible() -> None:
+    curve = Curve((1, 2, 8), (1.0, 1.5, 5.0))
+    ends_s = {"easy": 100.0, "hard": 30.0, "never": 9.0, "best effort": None}
+    jobs = [Job(name, curve, 50, 0.0, end_s) for name, end_s in ends_s.items()]
+    assert plots.impossible(jobs, 8) == {"never"}
+    assert plots.impossible(jobs, 4) == {"never", "hard"}
 
 
 def test_rare_causes_are_one() -> None:
