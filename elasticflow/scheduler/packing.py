@@ -16,6 +16,7 @@ from elasticflow.scheduler.timeline import Timeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 SNAPSHOT_EVERY = 32
+ENOUGH_AGAIN = 256
 MAX_URGENT = 8
 """So many may be planned before all others"""
 
@@ -41,6 +42,7 @@ class Packing:
     dropped: list[Track] = field(default_factory=list)
     late: list[Track] = field(default_factory=list)
     num_urgent: int = 0
+    num_again: int = 0
     num_carried: int = 0
 
     def add(self, track: Track, plan: SharePlan) -> None:
@@ -48,27 +50,37 @@ class Packing:
         self.plans[track.job_id] = plan
         self.timeline.take(plan.shares, plan.finish_s)
 
-    def hopeful_before(self, at: int) -> list[Track]:
-        """Those without a promise, up to this one."""
-        return [one for one in self.order[: at + 1] if one.standing is not Standing.PROMISED]
+    @property
+    def in_haste(self) -> bool:
+        """So many were planned again that from now on who does not fit gives way itself, dear or not."""
+        return self.num_again > ENOUGH_AGAIN + 2 * len(self.order)
+
+    def hopeful_before(self, at: int) -> list[int]:
+        """Where in the order those without a promise are, up to this one."""
+        return [one for one in range(at + 1) if _is_hopeful(self.order[one])]
 
     def make_room(self, at: int) -> int:
         """Somebody gives way to ``order[at]``, or it is planned earlier; returns from where to plan again."""
-        hopeful = self.hopeful_before(at)
+        hopeful = [at] if self.in_haste and _is_hopeful(self.order[at]) else self.hopeful_before(at)
         if hopeful:
-            victim = max(hopeful, key=lambda one: _dearness(one, self.plans))
-            position = self.order.index(victim)
-            self.dropped.append(self.order.pop(position))
-            self.plans.pop(victim.job_id, None)
-            return position
+            victim = hopeful[-1] if self.in_haste else max(hopeful, key=self._dearness)
+            return self._drop(victim, self.dropped)
         if self.num_urgent < MAX_URGENT and at > self.num_urgent:
             self.order.insert(0, self.order.pop(at))
             self.num_urgent += 1
             return 0
-        dearest = max(range(at + 1), key=lambda one: _dearness(self.order[one], self.plans))
-        self.late.append(self.order.pop(dearest))
-        self.plans.pop(self.late[-1].job_id, None)
-        return dearest
+        return self._drop(max(range(at + 1), key=self._dearness), self.late)
+
+    def _drop(self, position: int, to: list[Track]) -> int:
+        to.append(self.order.pop(position))
+        self.plans.pop(to[-1].job_id, None)
+        return position
+
+    def _dearness(self, position: int) -> tuple[int, float]:
+        """Low priority first, then GPU-seconds; of equals the first."""
+        track = self.order[position]
+        plan = self.plans.get(track.job_id)
+        return -track.job.priority, plan.gpu_seconds if plan else track.steady_cost()
 
 
 def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
@@ -79,23 +91,31 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
     while at < len(packing.order):
         if at % SNAPSHOT_EVERY == 0:
             snapshots[at] = packing.timeline.copy()
-        plan = plan_one(packing.order[at], packing.timeline, rules)
-        if plan is None and not packing.hopeful_before(at):
+        track = packing.order[at]
+        plan = plan_one(track, packing.timeline, rules)
+        if plan is None and not _is_hopeful(track) and not packing.hopeful_before(at):
             old = None if packing.num_urgent else carry(packing, now_s, rules)
             if old is not None:
                 return old
-            plan = _by_profile(packing.order[at], packing.timeline)
-        if plan is None:
-            at = packing.make_room(at) // SNAPSHOT_EVERY * SNAPSHOT_EVERY
-            packing.timeline = snapshots[at].copy()
+            plan = _by_profile(track, packing.timeline)
+        if plan is not None:
+            packing.add(track, plan)
+            at += 1
             continue
-        packing.add(packing.order[at], plan)
-        at += 1
+        position = packing.make_room(at)
+        if position < at:
+            position -= position % SNAPSHOT_EVERY
+            packing.num_again += at - position
+            at, packing.timeline = position, snapshots[position].copy()
     for track in by_deadline(packing.late):
         plan = _fastest(track, packing.timeline)
         if plan is not None:
             packing.add(track, plan)
     return packing
+
+
+def _is_hopeful(track: Track) -> bool:
+    return track.standing is not Standing.PROMISED
 
 
 def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
@@ -143,12 +163,6 @@ def _by_profile(track: Track, timeline: Timeline) -> SharePlan | None:
     if expected is track.ladders.safe:
         return None
     return cheapest_plan(track.need(track.deadline_s, expected), timeline, is_safe=False)
-
-
-def _dearness(track: Track, plans: dict[str, SharePlan]) -> tuple[int, float]:
-    """Low priority first, then GPU-seconds."""
-    plan = plans.get(track.job_id)
-    return -track.job.priority, plan.gpu_seconds if plan else track.steady_cost()
 
 
 def _fastest(track: Track, timeline: Timeline) -> SharePlan | None:

@@ -28,12 +28,14 @@ from elasticflow.scheduler.tracks import Standing, Track
 class Settings:
     """One set for every cluster and every trace.
 
-    keep_s: for so long a job may expect to keep spare GPUs.
+    keep_s: for so long a job may expect to keep spare GPUs. most_tries: so many of those that wait, the
+    cheapest, are tried again at an event.
     """
 
     packing: Rules = field(default_factory=Rules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     keep_s: float = 600.0
+    most_tries: int = 100
 
 
 class Elastic(Policy):
@@ -171,10 +173,13 @@ class Elastic(Policy):
         ]
         waiting = [one for one in self.tracks.values() if one.standing is Standing.WAITING]
         packing = pack(planned, now_s, self.placement.num_up, self.settings.packing)
-        for track in sorted(waiting + packing.dropped, key=lambda one: (one.steady_cost(), one.job_id)):
+        for track in packing.dropped:
+            track.standing = Standing.WAITING
+        by_cost = sorted(waiting + packing.dropped, key=lambda one: (one.steady_cost(), one.job_id))
+        for track in by_cost[: self.settings.most_tries]:
             plan = plan_one(track, packing.timeline, self.settings.packing)
-            track.standing = Standing.WAITING if plan is None else Standing.HOPEFUL
             if plan is not None:
+                track.standing = Standing.HOPEFUL
                 packing.add(track, plan)
         for track in self.tracks.values():
             track.plan = packing.plans.get(track.job_id)
