@@ -6,7 +6,7 @@ So whatever fits by number fits in place, if smaller jobs may be moved; each mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from elasticflow.scheduler.cluster import Shape
@@ -144,8 +144,22 @@ class Placement:
         """The cheapest smaller jobs whose leaving makes room."""
         if size >= self._width:
             return self._node_victims(size // self._width, move_cost)
+        best = self._cheapest(self._partly_free(), size, move_cost)
+        best = best or self._cheapest(range(self.shape.num_nodes), size, move_cost)
+        assert best is not None, f"no room for {size} GPUs"
+        return best[1]
+
+    def _partly_free(self) -> list[int]:
+        """Nodes on which some GPUs are free: there the fewest must be moved."""
+        parts = (nodes for free, nodes in self._nodes_by_free.items() if 0 < free < self._full)
+        return sorted(node for nodes in parts for node in nodes)
+
+    def _cheapest(
+        self, nodes: Iterable[int], size: int, move_cost: MoveCost
+    ) -> tuple[float, list[str]] | None:
+        """The block that it costs least to make free, and whom it is taken from; None if there is none."""
         best: tuple[float, list[str]] | None = None
-        for node in range(self.shape.num_nodes):
+        for node in nodes:
             if node in self.down:
                 continue
             for at in range(0, self._width, size):
@@ -154,8 +168,7 @@ class Placement:
                     cost = sum(move_cost(one) for one in there)
                     if best is None or cost < best[0]:
                         best = cost, there
-        assert best is not None, f"no room for {size} GPUs"
-        return best[1]
+        return best
 
     def _node_victims(self, count: int, move_cost: MoveCost) -> list[str]:
         costs = []
