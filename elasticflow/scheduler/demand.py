@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
-
-import numpy as np
 
 MEMORY_S = 86_400.0
 ENOUGH_ARRIVALS = 10
@@ -16,14 +15,16 @@ class Demand:
     """Remembers the GPU-seconds of each arrival for a day."""
 
     arrivals: deque[tuple[float, float]] = field(default_factory=deque)
+    costs: list[float] = field(default_factory=list)
+    """Of the arrivals, ascending."""
 
     def add(self, now_s: float, gpu_seconds: float) -> None:
         """A job arrived that would cost so much by itself."""
         self.arrivals.append((now_s, gpu_seconds))
+        insort(self.costs, gpu_seconds)
         while self.arrivals[0][0] < now_s - MEMORY_S:
-            self.arrivals.popleft()
+            del self.costs[bisect_left(self.costs, self.arrivals.popleft()[1])]
 
     def part_cheaper(self, gpu_seconds: float) -> float:
         """Which part of the arrivals cost less; few arrivals count as if there had been more, and dearer."""
-        costs = np.fromiter((cost for _, cost in self.arrivals), dtype=np.float64)
-        return float((costs < gpu_seconds).sum()) / max(len(costs), ENOUGH_ARRIVALS)
+        return bisect_left(self.costs, gpu_seconds) / max(len(self.costs), ENOUGH_ARRIVALS)

@@ -53,7 +53,7 @@ class Packing:
     @property
     def in_haste(self) -> bool:
         """So many were planned again that from now on who does not fit gives way itself, dear or not."""
-        return self.num_again > ENOUGH_AGAIN + 2 * len(self.order)
+        return self.num_again > ENOUGH_AGAIN + len(self.order) // 4
 
     def hopeful_before(self, at: int) -> list[int]:
         """Where in the order those without a promise are, up to this one."""
