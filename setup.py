@@ -63,7 +63,7 @@ setup(
             "venv-pack>=0.2",
         ],
         "examples": ["scikit-learn>=1.3"],
-        "bench": ["matplotlib>=3.5"],
+        "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
             "hypothesis>=6.90",
             "mypy>=1.8",

@@ -31,6 +31,9 @@ NAMES = (
     "yarn",
     "hdfs",
     "hdfs_read",
+    "fitting",
+    "fluid",
+    "scheduler",
 )
 
 

@@ -184,7 +184,7 @@ def train(arguments: argparse.Namespace) -> int:
     folder = _make_folder(chosen, arguments.resume)
     run = folder.run
     try:
-        master, hold = _start_master(run, arguments.resume)
+        master, hold = start_master(run, arguments.resume)
     except BaseException:
         folder.put_back()
         raise
@@ -206,7 +206,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
             if report:
                 display.show(report)  # what happened after the last status that came
     except KeyboardInterrupt:
-        _end_at_once(run, master)
+        end_at_once(run, master)
         raise RunError(
             f"{run.path}: ended at once; 'elasticflow train --resume --run-dir {run.path}' goes on from the "
             "last checkpoint."
@@ -245,7 +245,7 @@ class _Stopping:
         connection.insist(StopRequest(reason="stopped by Ctrl-C"))
 
 
-def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], int]:
+def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], int]:
     """Starts the master's supervisor in a session of its own: the terminal's signals are for this process.
 
     Also returns a descriptor that nobody else holds: when it closes, however that comes, the master knows
@@ -271,7 +271,7 @@ def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], i
             text = line.readline()
     except KeyboardInterrupt:
         os.close(hold)
-        _end_at_once(run, master)
+        end_at_once(run, master)
         raise
     if text != "\n":
         os.close(hold)
@@ -280,7 +280,7 @@ def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], i
     return master, hold
 
 
-def _end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
+def end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
     """The master ends its members, and itself. Ctrl-C does not interrupt this."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     master.terminate()
