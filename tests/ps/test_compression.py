@@ -97,6 +97,7 @@ class Remote:
     def __init__(self, name: str, chunks: list[int], compression: Compression, num_slices: int) -> None:
         self.name, self.parcels = name, parcels_of(LAYOUT, chunks)
         self.mapped: set[int] = set()
+        self.bases: dict[int, int] = {}
         self.link = SimpleNamespace(send=self._send)
         self.trees = [SliceTree[Any](num_slices, lambda left, right: left.plus(right)) for _ in self.parcels]
         self._compression = compression
