@@ -193,7 +193,7 @@ def test_two_tables_of_one_name_are_refused():
         net.words = Embedding(6, 4)
         return {"net.words": Embedding(6, 4), "net": net}
 
-    with pytest.raises(ProgramError, match="two tables that are named 'net.words'"):
+    with pytest.raises(ProgramError, match="two embedding tables that are named 'net.words'"):
         opened(program(model, models.net_forward))
 
 
