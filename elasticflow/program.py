@@ -59,6 +59,13 @@ def imports(path: str) -> list[str]:
     return names
 
 
+def foreign_imports(path: str) -> list[str]:
+    """Those of ``imports`` that do not lie beside the program: another folder may have their namesakes."""
+    names = imports(path)
+    beside = {file.stem for file in Path(path).parent.iterdir()}
+    return [name for name in names if name.partition(".")[0] not in beside]
+
+
 def load(path: str) -> Program:
     """Runs the program's file and finds its functions. Raises ProgramError, with the user's traceback."""
     parse(path)

@@ -161,6 +161,15 @@ def _framework_of_one(value: object) -> str | None:
     return None
 
 
+def add_table(tables: dict[str, Embedding], name: str, table: Embedding) -> None:
+    """Adds a table that was found in the model. Raises ProgramError if another one has its name."""
+    if name in tables:
+        raise ProgramError(
+            f"model() returned two embedding tables that are named {name!r}: rename one of them."
+        )
+    tables[name] = table
+
+
 def take_optimizer(values: Mapping[str, Any]) -> Optimizer:
     """The one optimizer that model() must name."""
     value = values.get("optimizer")

@@ -20,6 +20,7 @@ from elasticflow.frameworks.base import (
     Batch,
     CostError,
     Replica,
+    add_table,
     check_cost,
     metric_names,
     metric_values,
@@ -84,7 +85,7 @@ class _Found:
         if isinstance(value, Embedding):
             if id(value) not in self._seen:
                 self._seen.add(id(value))
-                self.tables[name] = value
+                add_table(self.tables, name, value)
         elif isinstance(value, (list, tuple, dict)):
             for key, part in value.items() if isinstance(value, dict) else enumerate(value):
                 self.add_tables(f"{name}.{key}", part)

@@ -34,6 +34,7 @@ from elasticflow.frameworks.base import (
     Batch,
     CostError,
     Replica,
+    add_table,
     check_cost,
     metric_names,
     metric_values,
@@ -161,7 +162,7 @@ class _Found:
                 self.layers += [] if part.inside else [value]
                 self.unbuilt += [] if value.built else [part.name]
             elif isinstance(value, Embedding):
-                self.tables[part.name] = value
+                add_table(self.tables, part.name, value)
             else:
                 self.seeds.append(value.state.value)
 

@@ -24,7 +24,7 @@ from elasticflow.fingerprint import environment
 from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.member import EXIT_ABANDONED
-from elasticflow.program import imports
+from elasticflow.program import foreign_imports
 from elasticflow.run_dir import last_line
 from elasticflow.settings import MemberSettings
 
@@ -138,7 +138,7 @@ class LocalBackend(Backend):
         """Starts a nursery. It may take seconds to import; what it is told until then waits for it."""
         modules: list[str] = []
         with contextlib.suppress(ElasticFlowError):  # the worker says it better
-            modules = imports(self._config.program)
+            modules = foreign_imports(self._config.program)
         place = self._place
         with place.listen() as listener, (self._logs / "nursery.log").open("ab") as log:
             arguments = (listener.fileno(), place.members, self._config.lost_s, *modules)

@@ -14,8 +14,8 @@ in the folder say which they are. A child begins only when that file is there an
 so there is never one that nobody knows of.
 
 A child has to start from a clean process: no threads, no sockets, no pools. So the nursery imports the
-modules that the program imports, but never runs the program itself; and if an import started a thread,
-children are started afresh instead of being forked.
+modules that the program imports, but those beside it, and never runs the program itself; and if an
+import started a thread, children are started afresh instead of being forked.
 """
 
 from __future__ import annotations

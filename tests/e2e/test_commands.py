@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -273,6 +274,33 @@ def test_export_loads_everywhere(seen: Seen, tmp_path: Path) -> None:
     assert f"{accuracy:.4f}" == shown
     wrong = cli("export", seen.path, tmp_path / "model.pkl")
     assert wrong.returncode == 1 and ".npz" in wrong.stderr and ".safetensors" in wrong.stderr
+
+
+def test_modules_beside_the_program_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not their namesakes where the command is given."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/helper.py").write_text("LR = 0.25")
+    (tmp_path / "helper.py").write_text("LR = 0.5")
+    program = """
+        import numpy as np
+        import torch
+        import elasticflow as ef
+        import helper
+
+        def model():
+            return {"w": torch.zeros(2), "optimizer": ef.SGD(lr=helper.LR)}
+
+        def forward(x, params):
+            return (x @ params["w"]).mean()
+
+        def data():
+            return ef.data.Arrays(x=np.ones((64, 2), np.float32))
+    """
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    trained = cli("train", "../program.py", "--epochs", 1, "--workers", 1, "--run-dir", "run")
+    assert trained.returncode == 0, trained.stderr
+    assert "lr 0.5" in cli("checkpoint", "show", "run").stdout
 
 
 def test_check() -> None:

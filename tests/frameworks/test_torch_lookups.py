@@ -187,6 +187,16 @@ def test_a_table_in_two_places_is_one():
     ]
 
 
+def test_two_tables_of_one_name_are_refused():
+    def model():
+        net = nn.Linear(3, 2)
+        net.words = Embedding(6, 4)
+        return {"net.words": Embedding(6, 4), "net": net}
+
+    with pytest.raises(ProgramError, match="two embedding tables that are named 'net.words'"):
+        opened(program(model, models.net_forward))
+
+
 @pytest.mark.parametrize(
     "partition", [[(3, 0)], [(2, 0), (2, 1)], [(1, n) for n in range(4)], [(0, n) for n in range(8)]]
 )

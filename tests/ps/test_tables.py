@@ -13,10 +13,12 @@ import server_job
 import zmq
 from server_job import KEYS, SCHEDULE, WAIT_S, Job
 
+from elasticflow import checkpoint
 from elasticflow.api import Adagrad
+from elasticflow.checkpoint import Manifest
 from elasticflow.embedding import TableSpec, Uniform
 from elasticflow.layout import Entry, Layout, Rule
-from elasticflow.messages import Initial, Pull, Push, Read, RowsRead, Uninitialised, Version
+from elasticflow.messages import Initial, Pull, Push, Read, RowsRead, Settled, Uninitialised, Version, Written
 from elasticflow.rows import bounds, first_values, keys_of, part_of, table_seed
 from elasticflow.storage import DirectoryStorage
 from elasticflow.transport import DataLink
@@ -38,7 +40,7 @@ SOME = np.sort(keys_of(np.arange(500)))
 class Worker:
     """A connection to one server, for rows and pushes of its parcels."""
 
-    def __init__(self, job: Job, place: int) -> None:
+    def __init__(self, job: Job, place: int, at: int = 0) -> None:
         self.context: Any = zmq.Context()
         info = job.assignment.servers[place]
         self.parcels = parcels_of(LAYOUT, info.chunks)
@@ -48,7 +50,7 @@ class Worker:
         while not self.link.greeted:
             self._poll()
             self.link.receive()
-        self.version = -1
+        self.version = at - 1
         self.pull()
 
     @property
@@ -87,18 +89,16 @@ class Worker:
         assert isinstance(message, RowsRead) and message.number == number
         return None if message.gone else np.frombuffer(b"".join(frames), np.float32).reshape(len(keys), DIM)
 
-    def push(self, frames: Any, *, tick: int | None = None) -> None:
-        message = Push(
-            tick=self.version if tick is None else tick, parcel=self.table.number, level=1, index=0
-        )
-        self.link.send(message, frames)
+    def push(self, frames: Any, *, tick: int | None = None, cut: bool = False) -> None:
+        tick = self.version if tick is None else tick
+        self.link.send(Push(tick=tick, parcel=self.table.number, level=1, index=0, cut=cut), frames)
 
-    def step(self, keys: Any) -> None:
-        """A gradient of ones for these rows, and of zeros elsewhere."""
-        self.push([keys, np.ones((len(keys), DIM), np.float32)])
+    def step(self, keys: Any, *, cut: bool = False) -> None:
+        """A gradient of ones for these rows, and of zeros elsewhere. cut: with a checkpoint after it."""
+        self.push([keys, np.ones((len(keys), DIM), np.float32)], cut=cut)
         for parcel in self.parcels:
             if parcel.table is None:
-                message = Push(tick=self.version, parcel=parcel.number, level=1, index=0)
+                message = Push(tick=self.version, parcel=parcel.number, level=1, index=0, cut=cut)
                 self.link.send(message, [np.zeros(len(span), span.dtype) for span in parcel.spans])
         self.pull()
 
@@ -124,13 +124,14 @@ def start(
         job.spec = msgspec.structs.replace(job.spec, tables=(SPEC,))
         begun.append(job)
         job.assign()
-        workers = [Worker(job, place) for place in range(2)]
-        begun.extend(workers)
+        begun.append(workers := [Worker(job, place) for place in range(2)])
         return job, workers
 
     yield begin
-    for each in reversed(begun):
-        each.close()
+    job, workers = begun
+    for worker in workers:
+        worker.close()
+    job.close()
 
 
 def bad_keys(worker: Worker) -> dict[str, Any]:
@@ -189,3 +190,61 @@ def test_a_version_long_past_is_gone(start: Callable[[], tuple[Job, list[Worker]
     for worker in workers:
         assert worker.rows(1, 0, worker.mine) is None
         assert worker.rows(2, 1, worker.mine).shape == (len(worker.mine), DIM)
+
+
+def train(workers: list[Worker], number: int, *, cut: bool = False) -> None:
+    for worker in workers:
+        worker.step(worker.mine[number % 5 :: 7].copy(), cut=cut)
+
+
+def commit(job: Job) -> int:
+    """Of what has been cut last in this generation; the step."""
+    tick = max(each.tick for each in job.row[0].link.said if isinstance(each, Written))
+    parts = [
+        process.link.hear(Written, lambda w: (w.generation, w.tick) == (job.generation, tick)).part
+        for process in job.row
+    ]
+    assert all(parts)
+    manifest = Manifest(
+        program="", tick=tick, step=tick, epoch=0, optimizer={}, work={}, fingerprint={},
+        signature=LAYOUT.signature, entries=ENTRIES, tables=(SPEC,),
+        parts=tuple(part for part in parts if part),
+    )  # fmt: skip
+    checkpoint.commit(job.storage, manifest)
+    checkpoint.prune(job.storage, 1)
+    for process in job.row:
+        process.link.tell(Settled(tick=tick))
+    return tick
+
+
+def test_rows_go_on_through_generations(start: Callable[[], tuple[Job, list[Worker]]]) -> None:
+    """From memory, where nobody was lost, with a checkpoint that was not committed; and from storage."""
+    job, workers = start()
+    train(workers, 0)
+    train(workers, 1, cut=True)
+    job.row[0].link.hear(Written)
+    assert commit(job) == 2
+    train(workers, 2, cut=True)
+    for process in job.row:
+        process.link.hear(Written, lambda written: written.tick == 3)
+    train(workers, 3)
+    assert job.regroup().in_memory
+    for worker in workers:
+        worker.close()
+    workers[:] = [Worker(job, place, at=4) for place in range(2)]
+    train(workers, 4)
+    train(workers, 5, cut=True)
+    job.row[0].link.hear(Written, lambda written: written.generation == 2)
+    assert commit(job) == 6
+    before = [worker.rows(1, 6, worker.mine).tobytes() for worker in workers]
+    train(workers, 6)
+    job.replace(1)
+    job.assign(start_tick=6, restore_step=6)
+    for worker in workers:
+        worker.close()
+    workers[:] = [Worker(job, place, at=6) for place in range(2)]
+    assert [worker.rows(1, 6, worker.mine).tobytes() for worker in workers] == before
+    train(workers, 6, cut=True)
+    job.row[0].link.hear(Written, lambda written: written.generation == 3)
+    assert commit(job) == 7
+    assert checkpoint.verify(job.storage, 7) == []

@@ -17,7 +17,7 @@ import msgspec
 
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError
-from elasticflow.program import imports
+from elasticflow.program import foreign_imports, imports
 from elasticflow.storage.urls import is_url
 from elasticflow_yarn.cluster import Node, Queue, ResourceManager
 from elasticflow_yarn.config import YarnConfig
@@ -138,9 +138,8 @@ def check_environment(archive: str, program: str) -> None:
         raise ConfigError(
             f"yarn.environment: {archive}: holds no elasticflow; pack an environment that does."
         )
-    wanted = {name.partition(".")[0] for name in imports(program)} if program else set()
-    beside = {path.stem for path in Path(program).parent.iterdir()} if program else set()
-    if missing := sorted(wanted - set(packed.modules) - beside):
+    wanted = {name.partition(".")[0] for name in foreign_imports(program)} if program else set()
+    if missing := sorted(wanted - set(packed.modules)):
         raise ConfigError(
             f"yarn.environment: {archive}: has no {', '.join(missing)}, which {program} imports; install it "
             "in the environment, and pack it again."
