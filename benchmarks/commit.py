@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,8 @@ def _store(held: _Held, folder: Path) -> Iterator[Figure]:
     for _ in range(ROUNDS):
         reading.append(_seconds(lambda: _plain_read(folder / path[0] / path[1])))
         with checkpoint.Reader(storage, manifest) as reader:
-            restoring.append(_seconds(lambda: held.store.restore(held.version + 1, reader.read_chunk)))
+            restore = partial(held.store.restore, held.version + 1, reader.read_chunk, reader.read_rows)
+            restoring.append(_seconds(restore))
         held.store.retire(held.version + 1)
         held.version += 1
     snapshot.release()
