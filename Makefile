@@ -17,18 +17,18 @@ check: $(VENV)/.test
 	$(RUN)/mypy
 
 bench: $(VENV)/.test
-	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap
+	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap sparse
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(VENV)/bin/python setup.py ps/elasticflow_ps/native.c ps/elasticflow_ps/rows.c
+$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.c)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,examples]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python setup.py ps/elasticflow_ps/native.c ps/elasticflow_ps/rows.c
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,test]'
+$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.c)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,bench,test]'
 	touch $@
 
 clean:

@@ -6,7 +6,7 @@ from setuptools import Extension, find_packages, setup
 
 NATIVE = Extension(
     "elasticflow_ps._native",
-    ["ps/elasticflow_ps/native.c", "ps/elasticflow_ps/rows.c"],
+    [f"ps/elasticflow_ps/{name}.c" for name in ("native", "packing", "rows")],
     extra_compile_args=[
         "-O3",
         "-g0",
@@ -63,7 +63,7 @@ setup(
             "venv-pack>=0.2",
         ],
         "examples": ["scikit-learn>=1.3"],
-        "bench": ["matplotlib>=3.5"],
+        "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
             "hypothesis>=6.90",
             "mypy>=1.8",

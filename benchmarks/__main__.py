@@ -23,6 +23,7 @@ NAMES = (
     "shared",
     "sparse",
     "overlap",
+    "async",
     "growth",
     "fuzz",
     "soak",
@@ -30,6 +31,9 @@ NAMES = (
     "yarn",
     "hdfs",
     "hdfs_read",
+    "fitting",
+    "fluid",
+    "scheduler",
 )
 
 

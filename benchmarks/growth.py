@@ -1,6 +1,7 @@
-"""How a step grows with the bytes of the model, and the CPU of server and master with the workers; two plots.
+"""How a step grows with the bytes of the model, and with a table's rows; CPU with the workers; three plots.
 
-The plots are docs/growth-bytes.png and docs/growth-workers.png; they need matplotlib.
+The plots are docs/growth-bytes.png, docs/growth-workers.png (CPU of server and master) and
+docs/growth-rows.png; they need matplotlib. Tables that do not fit into half of the free memory are left out.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import crowd, wire
+from benchmarks import crowd, sparse, wire
 from benchmarks.dense import PROGRAM, WARM_UP, Flat
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import TCP, job, step_seconds
+from elasticflow.available import available_memory
 
 FOLDER = Path(__file__).parent.parent / "docs"
 MEGABYTES = (1, 4, 16, 64, 256, 1000)
 MOST_STEPS, FEWEST_STEPS = 400, 16
 WORKERS = (1, 2, 4, 8, 16, 32)
+MILLIONS = (1, 3, 10, 30, 100)
+ROW_BYTES = 128
+"""What a row of 16 numbers takes in a server at most, its place in the index included."""
 COMMAND = "python -m benchmarks growth"
 
 
@@ -45,6 +50,20 @@ def run(folder: Path = FOLDER) -> Iterator[Figure]:
     lines = {f"CPU of the {name}": [cost.cpu_ms[name] for cost in costs] for name in first}
     lines["a step"] = [cost.step_ms for cost in costs]
     _plot(pyplot, folder / "growth-workers.png", "workers", WORKERS, lines)
+    yield from _rows(pyplot, folder)
+
+
+def _rows(pyplot: ModuleType, folder: Path) -> Iterator[Figure]:
+    """Lookups and updates of 4,096 ids in tables of more and more rows."""
+    room = min(available_memory().values()) / 2
+    millions = [each for each in MILLIONS if each * 1_000_000 * ROW_BYTES < room]
+    costs = [sparse.measure(sparse.Sparse(each * 1_000_000, 16)) for each in millions]
+    lines = {"lookup": [1000 * c.read_s for c in costs], "push and update": [1000 * c.push_s for c in costs]}
+    for name, values in lines.items():
+        for each, value in zip(millions, values, strict=True):
+            what = f"{name} of {sparse.IDS} ids, {each} / {millions[0]} million rows"
+            yield figure(what, value, "ms", values[0], COMMAND)
+    _plot(pyplot, folder / "growth-rows.png", "million rows", millions, lines)
 
 
 def _step_s(flat: Flat) -> float:

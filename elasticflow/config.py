@@ -22,6 +22,8 @@ from elasticflow.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
+COMPRESSIONS = ("none", "bf16", "top-k")
+TOP_K = 0.01
 DATED = ("data", "run_dir")
 """Settings that may hold dates in braces, see ``elasticflow.dates``."""
 
@@ -42,6 +44,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     epochs: Positive = 10
     batch_size: Positive = 64
     slices: Annotated[int, Meta(ge=0)] = 0
+    mode: str = "sync"
+    staleness: Annotated[int, Meta(ge=0)] = 0
+    staleness_rule: str = "inverse"
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     data: str = ""
 
@@ -64,6 +69,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     encrypt_data: bool = False
     shared_memory: bool = True
     overlap: bool = True
+    compression: str = "none"
+    top_k: Annotated[float, Meta(gt=0, le=1)] = TOP_K
     heartbeat_s: PositiveSeconds = 0.5
     suspect_s: PositiveSeconds = 2.0
     lost_s: PositiveSeconds = 60.0
@@ -78,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         most = 1 << (self.batch_size.bit_length() - 1)
         if self.slices & (self.slices - 1):
             raise ConfigError(f"slices: {self.slices} is not a power of two; use 1, 2, 4, 8, 16, ...")
+        self._check_mode()
         if self.slices > most:
             raise ConfigError(
                 f"slices: {self.slices} slices cannot share a batch of {self.batch_size} records; "
@@ -86,6 +94,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         low, high = self.worker_range
         if not 1 <= low <= high:
             raise ConfigError(f"workers: {self.workers!r} must be N or MIN..MAX with 1 <= MIN <= MAX.")
+        if high > self.num_slices and self.asynchronous:
+            raise ConfigError(
+                f"workers: {high} workers cannot be at work at once with staleness {self.staleness}; "
+                f"ask for at most {self.num_slices} workers, or for more staleness "
+                f"(--staleness {(1 << (high - 1).bit_length()) - 1})."
+            )
         if high > self.num_slices:
             raise ConfigError(
                 f"workers: {high} workers cannot share {self.num_slices} slices of a batch; "
@@ -95,6 +109,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(f"compression: {self.compression!r}; allowed are {', '.join(COMPRESSIONS)}.")
+        if self.top_k != TOP_K and self.compression != "top-k":
+            raise ConfigError(f"top_k: {self.top_k} is for compression: top-k, not {self.compression}.")
+        if self.compression != "none" and self.asynchronous:
+            raise ConfigError(f"compression: {self.compression} is for mode: sync; use none in mode: async.")
         if not self.heartbeat_s < self.suspect_s:
             raise ConfigError(
                 f"suspect_s: {self.suspect_s} must be more than heartbeat_s, {self.heartbeat_s}."
@@ -104,13 +124,42 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
         self.time_limit_s  # noqa: B018
 
+    def _check_mode(self) -> None:
+        if self.mode not in ("sync", "async"):
+            raise ConfigError(f"mode: {self.mode!r}; allowed are sync and async.")
+        if self.staleness_rule not in ("none", "inverse"):
+            raise ConfigError(f"staleness_rule: {self.staleness_rule!r}; allowed are none and inverse.")
+        if self.staleness and not self.asynchronous:
+            raise ConfigError(
+                f"staleness: {self.staleness} is for mode: async; in mode: sync nothing is stale."
+            )
+        if self.slices and self.asynchronous:
+            raise ConfigError(
+                f"slices: {self.slices} is for mode: sync; in mode: async each batch is one slice, and "
+                "staleness says how many may be computed at once."
+            )
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether each batch is applied as soon as it comes, to what there is by then."""
+        return self.mode == "async"
+
     @property
     def num_slices(self) -> int:
-        """Slices of a batch: as set, or 8, or as many as a smaller batch allows.
+        """Slices of a step: as set, or 8, or as many as a smaller batch allows.
 
-        Never a function of the number of workers: the slices decide the model's bits.
+        Never a function of the number of workers: the slices decide the model's bits. Asynchronously, the
+        batches of a step: while one is computed all others can be applied, so the largest power of two of
+        which all but one are within ``staleness``.
         """
+        if self.asynchronous:
+            return 1 << ((self.staleness + 1).bit_length() - 1)
         return self.slices or min(8, 1 << (self.batch_size.bit_length() - 1))
+
+    @property
+    def step_records(self) -> int:
+        """Records of a step."""
+        return self.batch_size * self.num_slices if self.asynchronous else self.batch_size
 
     @property
     def worker_range(self) -> tuple[int, int]:

@@ -27,9 +27,10 @@ Data plane (``elasticflow.transport``: each header carries a MAC; arrays in fram
 
 A connection belongs to one generation of the servers, which its Hello names; it ends with it, so nothing
 that was sent in one can act in another. A push names (tick, parcel, node): a second one is the same bits
-and is dropped, a missing one is computed again by somebody else. Who asks for a version waits for it,
-or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to. Memory that is lent
-(Lend) and never mapped is not used: arrays then travel in frames.
+and is dropped, a missing one is computed again by somebody else. Asynchronously the second is other bits,
+and is dropped as well: of each (tick, parcel, slice) the first that comes is applied. Who asks for a version
+waits for it, or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to. Memory
+that is lent (Lend) and never mapped is not used: arrays then travel in frames.
 """
 
 from __future__ import annotations
@@ -311,6 +312,8 @@ class Assignment(_Message, frozen=True):
     """The leading server has a checkpoint cut every so many steps; 0: only when told to."""
     snapshot_s: float = 0.0
     """Seconds between two snapshots in other servers' memory; 0: none."""
+    staleness_rule: str = "none"
+    """What becomes of an asynchronous update that is late: see ``elasticflow_ps.serving.slowed``."""
 
 
 class Halt(_Message, frozen=True):
@@ -402,7 +405,8 @@ class Welcome(_Compact, frozen=True):
 class Pull(_Compact, frozen=True):
     """Version ``version``, please, or the latest there is (-1); ``have``: the one the worker has.
 
-    A worker that asks for the version after the tick in work is idle: it may be sent Compute.
+    A worker that asks for the version after the tick in work is idle: it may be sent Compute. Asynchronously,
+    one that asks for the version of the tick in work gets each parcel as it is by now.
     """
 
     version: int
@@ -416,7 +420,8 @@ class Push(_Compact, frozen=True):
     this step, if it has one. cut, snapshot, finish: what the leading server ordered for this tick.
     slice_s: seconds a slice took. pull: this is the worker's last node, and it wants the next version.
     lent: the number of the vector of the worker's in which the arrays lie, if they do not follow.
-    more: other parcels of this node follow: the worker is not idle yet.
+    more: other parcels of this node follow: the worker is not idle yet. base: asynchronously, what
+    ``Version.updates`` said of the parcel from which this was computed.
     """
 
     tick: int
@@ -432,6 +437,7 @@ class Push(_Compact, frozen=True):
     pull: bool = False
     lent: int = -1
     more: bool = False
+    base: int = 0
 
 
 class Initial(_Compact, frozen=True):
@@ -446,7 +452,9 @@ class Version(_Compact, frozen=True):
     From the leading server also what governs the tick that starts from this version: the plan, and
     whether a checkpoint is cut, a snapshot taken, or the run finishes, after it.
     lent: for each array the number of the server's block in which it lies and its first byte there, or
-    (-1, 0) if it follows; empty if all follow.
+    (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
+    this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
+    slices of the tick that others were asked for.
     """
 
     version: int
@@ -457,6 +465,8 @@ class Version(_Compact, frozen=True):
     snapshot: bool = False
     finish: bool = False
     lent: tuple[tuple[int, int], ...] = ()
+    updates: int = 0
+    given: tuple[int, ...] = ()
 
 
 class Lend(_Compact, frozen=True):

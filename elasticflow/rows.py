@@ -108,7 +108,7 @@ def bounds(first: int, stop: int) -> tuple[int, int]:
 
 def part_of(keys: Keys, first: int, stop: int) -> slice:
     """Where in ascending keys those of buckets ``first..stop`` lie."""
-    if first == stop:
+    if first >= stop:
         return slice(0, 0)
     smallest, largest = bounds(first, stop)
     start = int(np.searchsorted(keys, np.uint64(smallest), "left"))

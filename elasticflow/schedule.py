@@ -4,6 +4,9 @@ A run is a row of *ticks*. Most are training steps; after the steps of each epoc
 is a test source, one tick that evaluates: it is sliced, pushed and answered like a step, but leaves
 the parameters as they are. So evaluation is exactly-once and bit for bit the same for free.
 Version ``v`` of the model is the model after ``v`` ticks.
+
+In the asynchronous mode each slice of a step is an update of its own, of one batch: a step is as many batches
+as it has slices, and they are applied in any order, each to what the others have left.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ class Kind(str, Enum):
     """What a tick does with its records."""
 
     TRAIN = "train"
-    """One update of the whole model from one global batch."""
+    """One update of the whole model from one global batch; asynchronously, one from each slice."""
     EVALUATE = "evaluate"
     """Cost and metrics over the whole test source."""
 
@@ -42,13 +45,17 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of ticks. ``num_slices`` is a power of two, ``num_test`` is 0 where nothing is evaluated."""
+    """The row of ticks. ``num_slices`` is a power of two, ``num_test`` is 0 where nothing is evaluated.
+
+    batch_size: records of a step. asynchronous: each of its slices is an update of its own.
+    """
 
     num_records: int
     num_test: int
     batch_size: int
     num_slices: int
     epochs: int
+    asynchronous: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -80,8 +87,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether tick number ``tick`` evaluates."""
         return tick < self.total_ticks and tick % self.ticks_per_epoch == self.steps_per_epoch
 
+    def applies_slices(self, tick: int) -> bool:
+        """Whether each slice of a tick is applied by itself, as soon as it comes."""
+        return self.asynchronous and not self.evaluates(tick)
+
+    def update(self, work: Work, before: int) -> int:
+        """The number, from 1, of a step's update that follows on ``before`` others of the same step."""
+        return (work.step - 1) * self.num_slices + before + 1 if self.asynchronous else work.step
+
     def steps_before(self, tick: int) -> int:
-        """Number of updates in version ``tick`` of the model."""
+        """Number of steps in version ``tick`` of the model."""
         epoch, inside = divmod(tick, self.ticks_per_epoch)
         return epoch * self.steps_per_epoch + min(inside, self.steps_per_epoch)
 

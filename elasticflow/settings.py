@@ -26,13 +26,17 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     server_threads: int = 1
     batch_size: int
+    """Records of a step."""
     num_slices: int
+    asynchronous: bool = False
     heartbeat_s: float
     lost_s: float
     storage_patience_s: float = 300.0
     encrypt_data: bool
     shared_memory: bool = True
     overlap: bool = True
+    compression: str = "none"
+    top_k: float = 0.01
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
@@ -57,7 +61,9 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             host=host,
             master=master,
             run_dir=run_dir,
+            batch_size=config.step_records,
             num_slices=config.num_slices,
+            asynchronous=config.asynchronous,
             started_s=started_s,
             **{each: getattr(config, each) for each in _SAME},
         )
@@ -71,13 +77,14 @@ _SAME = (
     "seed",
     "threads",
     "server_threads",
-    "batch_size",
     "heartbeat_s",
     "lost_s",
     "storage_patience_s",
     "encrypt_data",
     "shared_memory",
     "overlap",
+    "compression",
+    "top_k",
     "timeline",
 )
 """Settings that a run and its members have in common."""

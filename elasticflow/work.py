@@ -10,19 +10,24 @@ from elasticflow.errors import CheckpointError
 
 
 def work_of(config: Config) -> dict[str, Any]:
-    """The settings that decide the model's bits."""
+    """The settings that decide the model's bits; of an asynchronous run, all but the order of updates."""
+    stale = {"staleness": config.staleness, "staleness_rule": config.staleness_rule}
     return {
+        "mode": config.mode,
+        **(stale if config.asynchronous else {}),
         "seed": config.seed,
         "batch_size": config.batch_size,
         "slices": config.num_slices,
         "threads": config.threads,
+        "compression": config.compression,
+        **({"top_k": config.top_k} if config.compression == "top-k" else {}),
     }
 
 
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = manifest.work.get(name)
+        before = {"mode": "sync", "compression": "none", **manifest.work}.get(name)
         if before != value:
             option = f"--{name.replace('_', '-')} {before}"
             raise CheckpointError(

@@ -34,8 +34,9 @@ def check(arguments: argparse.Namespace) -> int:
     loaded = Loaded(
         MemberSettings(
             name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
-            data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.batch_size,
-            num_slices=chosen.num_slices, heartbeat_s=1, lost_s=2, encrypt_data=False, timeline=False,
+            data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.step_records,
+            num_slices=chosen.num_slices, asynchronous=chosen.asynchronous, heartbeat_s=1, lost_s=2,
+            encrypt_data=False, timeline=False,
         )
     )  # fmt: skip
     spec = loaded.rehearse()
@@ -58,9 +59,12 @@ def check(arguments: argparse.Namespace) -> int:
         f"{sum(e.num_bytes for e in trained):,} bytes; {settings}"
     )
     print(f"data: {spec.num_records:,} records to train on, {spec.num_test:,} to test with")
-    num_records = chosen.batch_size // chosen.num_slices
+    num_records = chosen.step_records // chosen.num_slices
     print(f"one slice of {num_records} records: cost {cost:.4f}, {slice_s * 1000:.2f} ms")
-    for warning in spec.warnings:
+    warnings = list(spec.warnings)
+    if chosen.compression == "top-k":
+        warnings.append("with compression: top-k the same answer is not promised")
+    for warning in warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return 0
 

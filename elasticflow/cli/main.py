@@ -26,6 +26,12 @@ def _parser() -> argparse.ArgumentParser:
     add_submit_options(verbs.add_parser("submit", help="have a cluster train a program; prints the job's id"))
     add_lead_options(verbs.add_parser("lead", help="in a cluster's job: be the master of a run"))
 
+    from elasticflow.cli.profile import add_options as add_profile_options
+
+    add_profile_options(
+        verbs.add_parser("profile", help="measure how fast a program is with 1, 2, 4, ... workers")
+    )
+
     pack = verbs.add_parser("pack", help="make an archive of a virtual environment, for nodes that lack it")
     pack.add_argument("file", metavar="FILE", help="such as environment.tar.gz")
     pack.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
@@ -64,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
 
     add_chaos_options(verbs.add_parser("chaos", help="kill and freeze a run's processes, to see it go on"))
 
+    from elasticflow.cli.simulate import add_options as add_simulate_options
+
+    add_simulate_options(verbs.add_parser("simulate", help="what a scheduler would do with a trace of jobs"))
+
     checkpoint = verbs.add_parser("checkpoint", help="look at checkpoints")
     nouns = checkpoint.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, text in {
@@ -97,6 +107,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli import submit
 
         return submit.submit(arguments) if arguments.verb == "submit" else submit.lead(arguments)
+    if arguments.verb == "profile":
+        from elasticflow.cli.profile import profile
+
+        return profile(arguments)
     if arguments.verb == "pack":
         from elasticflow.cli.pack import pack
 
@@ -125,6 +139,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.chaos import chaos
 
         return chaos(arguments)
+    if arguments.verb == "simulate":
+        from elasticflow.cli.simulate import simulate
+
+        return simulate(arguments)
     from elasticflow.cli import checkpoints as ck
 
     actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest, "copy": ck.copy}

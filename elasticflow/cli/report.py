@@ -103,8 +103,14 @@ def _work(report: Mapping[str, Any]) -> list[str]:
         f"  records  {report['records_covered']:,} of {total} covered, "
         f"{_quarantined(report['quarantined'])} quarantined",
     ]
+    if report.get("mode") == "async":
+        stale = f"staleness {report['staleness']}"
+        lines.append(f"  mode     async, {stale}: the model depends on the order of updates as well")
     if line := _deadline(report):
         lines.append(line)
+    if (sent_as := report.get("compression", "none")) != "none":
+        unlike = ": the same answer is not promised" if sent_as == "top-k" else ""
+        lines.append(f"  sent as  {sent_as}{unlike}")
     if report["evaluation"]:
         lines.append(f"  test     {evaluation_line(report['evaluation'])}")
     return lines

@@ -37,8 +37,12 @@ OPTIONS = {
     "epochs": "passes over the training data",
     "batch_size": "records in a step",
     "slices": "parts of a batch, a power of two: the unit of computing",
+    "mode": "sync (default): a step waits for all of its batch; async: batches are applied as they come",
+    "staleness": "with --mode async: so many other batches may be applied while one is computed (default: 0)",
     "seed": "decides first values, order of records and random numbers",
     "threads": "threads a worker computes with",
+    "compression": "of gradients and parameters on the way: none (default), bf16 or top-k",
+    "top_k": "with --compression top-k: the share of a gradient's elements that is sent (default: 0.01)",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
     "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
     "checkpoint_every": "between checkpoints: steps, such as 500, or a time, such as 5m (default: 60s)",
@@ -53,6 +57,10 @@ OPTIONS = {
 }
 METAVARS = {
     "workers": "MIN..MAX",
+    "mode": "sync|async",
+    "staleness": "K",
+    "compression": "none|bf16|top-k",
+    "top_k": "SHARE",
     "checkpoint_every": "STEPS|TIME",
     "snapshot_s": "S",
     "client_gone": "continue|stop",
@@ -176,7 +184,7 @@ def train(arguments: argparse.Namespace) -> int:
     folder = _make_folder(chosen, arguments.resume)
     run = folder.run
     try:
-        master, hold = _start_master(run, arguments.resume)
+        master, hold = start_master(run, arguments.resume)
     except BaseException:
         folder.put_back()
         raise
@@ -198,7 +206,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
             if report:
                 display.show(report)  # what happened after the last status that came
     except KeyboardInterrupt:
-        _end_at_once(run, master)
+        end_at_once(run, master)
         raise RunError(
             f"{run.path}: ended at once; 'elasticflow train --resume --run-dir {run.path}' goes on from the "
             "last checkpoint."
@@ -237,7 +245,7 @@ class _Stopping:
         connection.insist(StopRequest(reason="stopped by Ctrl-C"))
 
 
-def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], int]:
+def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], int]:
     """Starts the master's supervisor in a session of its own: the terminal's signals are for this process.
 
     Also returns a descriptor that nobody else holds: when it closes, however that comes, the master knows
@@ -263,7 +271,7 @@ def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], i
             text = line.readline()
     except KeyboardInterrupt:
         os.close(hold)
-        _end_at_once(run, master)
+        end_at_once(run, master)
         raise
     if text != "\n":
         os.close(hold)
@@ -272,7 +280,7 @@ def _start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], i
     return master, hold
 
 
-def _end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
+def end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
     """The master ends its members, and itself. Ctrl-C does not interrupt this."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     master.terminate()

@@ -73,7 +73,7 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
         print(f"{report['state']}: {report['text']}{goes_on}")
         return
     sys.stdout.flush()
-    print(_users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
+    print(users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
     print(f"Error: {report['text']}{_how_to_go_on(run, report)}", file=sys.stderr)
 
 
@@ -91,7 +91,7 @@ def faults_line(report: Mapping[str, Any]) -> str:
     return f"{report['num_faults']}, which cost {cost}" + (f" and {steps} steps made again" if steps else "")
 
 
-def _users_part(trace: str, program: str) -> str:
+def users_part(trace: str, program: str) -> str:
     """The part of a traceback that is about the user's program; our own is in the logs."""
     start = trace.find(f'  File "{os.path.realpath(program)}"')
     if start < 0:

@@ -398,6 +398,9 @@ class MasterState:
         self.fingerprint = event.fingerprint
         schedule = self._learn(event.spec)
         actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
+        if self.config.compression == "top-k":
+            text = "compression: top-k: the model depends on who computes, so the same answer is not promised"
+            actions.append(NoteAction("warning", text))
         if max(self.version, self.committed_tick or 0) >= schedule.total_ticks:
             return actions + self._end(
                 RunState.FINISHED, f"there is nothing left to do: {schedule.total_steps} steps are done"
@@ -413,8 +416,9 @@ class MasterState:
         self.schedule = Schedule(
             num_records=spec.num_records,
             num_test=spec.num_test,
-            batch_size=self.config.batch_size,
+            batch_size=self.config.step_records,
             num_slices=self.config.num_slices,
+            asynchronous=self.config.asynchronous,
             epochs=self.config.epochs,
         )
         layout = Layout(spec.entries)
@@ -429,6 +433,7 @@ class MasterState:
             snapshots=self._snapshot_s > 0,
             num_workers=self.config.worker_range[1],
             num_slices=self.config.num_slices,
+            packs_versions=self.config.compression == "bf16",
         )
         return self.schedule
 
@@ -541,6 +546,7 @@ class MasterState:
             restore_step=self.schedule.steps_before(start.tick) if start.source == "storage" else None,
             cut_every_steps=every_steps or 0,
             snapshot_s=self._snapshot_s,
+            staleness_rule=self.config.staleness_rule,
         )
 
     @property

@@ -79,6 +79,11 @@ class Strategy(ABC):
         """Messages that were malformed, so far."""
 
     @property
+    def rounding(self) -> Callable[[Vector], None] | None:
+        """Rounds a slice's gradient, or the sum of two siblings', in place. None: nothing is rounded."""
+        return None
+
+    @property
     @abstractmethod
     def streams(self) -> bool:
         """Whether to ``begin`` pushes before all is computed: there is something to be gained by it."""
@@ -109,11 +114,12 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def recall(self, position: Position, slices: Sequence[int]) -> bool:
+    def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         """Whether ``state`` still is the version of ``position``, so that slices can be computed from it.
 
         If parts of the next one are there, the version is got again, and an Overdue for the slices follows;
-        unless there is no more need of them.
+        unless there is no more need of them. Where slices are applied one by one it is always got again, with
+        all that was applied to it since. rest: those that were given to others by then are left to them.
         """
 
     @abstractmethod
@@ -146,9 +152,9 @@ class Strategy(ABC):
     ) -> Outgoing:
         """As ``push``, of a node's sum while the last of its slices is computed into ``parts[-1]``.
 
-        parts: the sums over the slices, from left to right, that make up the node's along the tree. They are
-        the strategy's from the moment on when it has ``begun`` to send. slice_s: seconds that a slice took
-        of late.
+        parts: the sums over the slices, from left to right, that make up the node's along the tree; the last
+        is not rounded yet. They are the strategy's from the moment on when it has ``begun`` to send.
+        slice_s: seconds that a slice took of late.
         """
 
     @abstractmethod

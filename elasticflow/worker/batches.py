@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +99,10 @@ class Batches:
         columns = source.rows(rows)
         return self._replica.prepare({argument: columns[c] for argument, c in self._binding.items()})
 
-    def fetch(self, work: Work, numbers: Iterable[int]) -> None:
-        """Reads slices of training ahead of time, all at once."""
+    def fetch(self, work: Work, numbers: Sequence[int]) -> None:
+        """Reads slices of training ahead of time, all at once, unless that is done."""
+        if self._ahead and self._ahead.keys() >= {(work.tick, number) for number in numbers}:
+            return
         self._ahead.clear()
         if work.kind is Kind.EVALUATE:
             return

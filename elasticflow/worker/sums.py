@@ -28,15 +28,27 @@ class Sums:
     """The sum over a node's slices, which are computed one after the other, from left to right.
 
     totals: what there is by now, in as few nodes as those slices make up that could be computed.
-    release: takes back a vector that is no longer needed.
+    release: takes back a vector that is no longer needed. rounding: see ``Strategy.rounding``.
     """
 
-    def __init__(self, node: Node, kind: Kind, release: Callable[[Vector], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        kind: Kind,
+        release: Callable[[Vector], None],
+        rounding: Callable[[Vector], None] | None = None,
+    ) -> None:
         self.totals: list[Total] = []
         self._node, self._kind, self._release = node, kind, release
+        self._rounding = rounding if kind is Kind.TRAIN else None
 
     def onto(self, number: int) -> Vector | None:
-        """What slice ``number`` is to be added to while it is computed: its left sibling's sum, if any."""
+        """What slice ``number`` is to be added to while it is computed: its left sibling's sum, if any.
+
+        None if the slice's gradient is to be rounded before.
+        """
+        if self._rounding:
+            return None
         if number % 2 and number > self._node.first and self.totals:
             node, vector = self.totals[-1]
             return vector if node == Node(0, number - 1) else None
@@ -44,11 +56,15 @@ class Sums:
 
     def take(self, number: int, vector: Vector | None) -> None:
         """Slice ``number`` is computed, into ``vector``, maybe its left sibling's; None: no records."""
+        if vector is not None and self._rounding:
+            self._rounding(vector)
         self.totals.append((Node(0, number), vector))
         while len(self.totals) > 1 and self._may_join(*self.totals[-2:]):
             (left, first), (_, second) = self.totals[-2:]
             if first is not None and second is not None and first is not second:
                 add(first, second, self._kind)
+                if self._rounding:
+                    self._rounding(first)
                 self._release(second)
             self.totals[-2:] = [(left.parent, second if first is None else first)]
 

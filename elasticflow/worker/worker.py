@@ -91,6 +91,7 @@ class Loaded:
             num_test=test.num_rows if test else 0,
             batch_size=settings.batch_size,
             num_slices=settings.num_slices,
+            asynchronous=settings.asynchronous,
             epochs=1,
         )
         self.settings = settings
@@ -137,6 +138,11 @@ class Loaded:
 
         Raises ProgramError if forward() raises on that slice and on each of its records alone.
         """
+        if self.schedule.asynchronous and self.replica.optimizer.clip_norm is not None:
+            raise ProgramError(
+                f"{self.program.path}: the optimizer's clip_norm is for the gradients of a whole step, "
+                "which with mode: async are never together. Leave it out, or use mode: sync."
+            )
         batches, work = self.batches(self.schedule), self.schedule.at(0)
         number = next(n for n in range(self.schedule.num_slices) if len(batches.rows(work, n)))
         rows = batches.rows(work, number)
@@ -317,9 +323,16 @@ class Worker:
                 if event.tick == self.tick:
                     # Each server asks for itself, and for the same slices.
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
-                    self._timeline.num_backup += len(fresh)
+                    one_by_one = self._schedule.applies_slices(self.tick)
+                    if one_by_one:
+                        self._replica.refresh()
+                    now = fresh[:1] if one_by_one else fresh
+                    self._timeline.num_backup += sum(n not in mine for n in now)
                     if fresh:
                         self._compute(position, work, fresh)
+                        self._fetch_ahead(work, mine)
+                    elif one_by_one:
+                        self._strategy.ask(position)  # to be told of this it had to stop waiting
             else:
                 self._obey_all()
                 if self._draining and not mine and not self._faulty:
@@ -379,22 +392,28 @@ class Worker:
         """Computes slices, pushes their sums, and says that there is nothing more to push.
 
         If rows are not to be had any more the tick goes on without this worker, or the way to the servers is
-        lost: what is left of the slices is not missed.
+        lost: what is left of the slices is not missed. Where slices are applied one by one: computes the
+        first, and asks for a newer state for the others.
         """
+        slices, later = tuple(numbers), tuple[int, ...]()
+        if self._schedule.applies_slices(work.tick):
+            slices, later = slices[:1], slices[1:]
         try:
-            asked = self._push_nodes(position, work, nodes_of(tuple(numbers)))
+            asked = self._push_nodes(position, work, nodes_of(slices), asks=not later)
         except Interrupted:
-            asked = False
-        if not asked:
+            asked, later = False, ()
+        if later:
+            self._strategy.recall(position, later, rest=True)
+        elif not asked:
             self._strategy.ask(position)
 
-    def _push_nodes(self, position: Position, work: Work, nodes: Sequence[Node]) -> bool:
-        """Whether the servers were asked for the next version, with the last push."""
+    def _push_nodes(self, position: Position, work: Work, nodes: Sequence[Node], *, asks: bool) -> bool:
+        """Whether the servers were asked for the next version, with the last push; if it ``asks``."""
         lr = self._loaded.learning_rate(work)
         asked = False
         for node in nodes:
             since_s = time.monotonic()
-            last = node is nodes[-1]
+            last = asks and node is nodes[-1]
             totals, outgoing = self._add_up(position, work, node, lr, last)
             num_slices = node.stop - node.first
             now_s = self._timeline.add("computing", work.tick, since_s, again=work.tick < self._redo_until)
@@ -422,7 +441,7 @@ class Worker:
         self, position: Position, work: Work, node: Node, lr: float | None, last: bool
     ) -> tuple[list[Total], Outgoing | None]:
         """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
-        sums = Sums(node, work.kind, self._strategy.give_back)
+        sums = Sums(node, work.kind, self._strategy.give_back, self._strategy.rounding)
         number = node.stop - 1
         try:
             for earlier in range(node.first, number):
@@ -449,20 +468,20 @@ class Worker:
         parts: list[Vector],
     ) -> tuple[list[Total], Outgoing | None]:
         """Computes a node's last slice, and sends of the sum over all of them what is final by then."""
-        alone, number = not parts, node.stop - 1
-        if alone:
-            parts = [self._strategy.spare()]
+        apart, number = not parts or self._strategy.rounding is not None, node.stop - 1
+        if apart:
+            parts = [*parts, self._strategy.spare()]
         outgoing = self._strategy.begin(position, node, parts, lr=lr, slice_s=self._slice_s, last=last)
         filled: bool | None = False
         try:
-            filled = self._slice(work, number, parts[-1], onto=not alone, outgoing=outgoing)
+            filled = self._slice(work, number, parts[-1], onto=not apart, outgoing=outgoing)
         except Interrupted:
             if outgoing.begun:  # by a lookup that the backward pass does again
                 sums.totals.clear()
             raise
         finally:
-            if alone and not filled and not outgoing.begun:
-                self._strategy.give_back(parts[0])
+            if apart and not filled and not outgoing.begun:
+                self._strategy.give_back(parts[-1])
         if filled:
             return [], outgoing
         if filled is not None:
@@ -512,7 +531,7 @@ class Worker:
         batch, num_records = self._batches.train(work, number)
         if batch is None:
             return False
-        weight = num_records / work.num_records
+        weight = 1.0 if self._schedule.asynchronous else num_records / work.num_records
         seed = slice_seed(self._seed, work.tick, number)
         ready = outgoing.ready if outgoing else None
         self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready)
@@ -549,7 +568,8 @@ class Worker:
 
     def _fetch_ahead(self, work: Work, mine: range) -> None:
         """While others still compute: reads what this worker will most likely need next."""
-        if mine and work.tick + 1 < self._schedule.total_ticks:
+        left = set(mine) - self._done - self._faulty.keys()
+        if mine and not left and work.tick + 1 < self._schedule.total_ticks:
             with suppress(Exception):  # it raises again in its own tick, and is dealt with there
                 self._batches.fetch(self._schedule.at(work.tick + 1), mine)
 

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import zmq
 
 from elasticflow.keys import MemberKeys
@@ -26,6 +25,7 @@ from elasticflow.slices import Node
 from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
 from elasticflow.transport import Context, DataLink
 from elasticflow_ps import client_state as cs
+from elasticflow_ps.compression import compression_of
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
@@ -34,15 +34,19 @@ from elasticflow_ps.remote import Arrays, Remote
 from elasticflow_ps.store import Tracker
 
 
-class _Adopted:
-    """A ``Tracker``: what was pushed for a tick is used up when the next version is there."""
+class _UsedUp:
+    """A ``Tracker``: what was pushed for a tick is used up when the next version is there.
 
-    def __init__(self, client: cs.ClientState, tick: int) -> None:
-        self._client, self._tick = client, tick
+    at_once: or when there is any answer to what the servers were asked later.
+    """
+
+    def __init__(self, client: cs.ClientState, tick: int, *, at_once: bool) -> None:
+        self._client, self._tick, self._at_once, self._fills = client, tick, at_once, client.fills
 
     @property
     def done(self) -> bool:
-        return self._client.held > self._tick
+        client = self._client
+        return client.held > self._tick or (self._at_once and client.fills > self._fills)
 
 
 class ParameterServers(Strategy):
@@ -60,7 +64,9 @@ class ParameterServers(Strategy):
         self._wake_fd = wake_fd
         self._spares: list[Vector] = []
         self._sending: deque[tuple[Vector, list[Tracker]]] = deque()
-        self._lends, self._overlaps = settings.shared_memory, settings.overlap
+        self._settings, self._compression = settings, compression_of(settings)
+        self._lends = settings.shared_memory and self._compression.lends
+        self._overlaps = settings.overlap
         self._blocks: WeakKeyDictionary[Vector, Block] = WeakKeyDictionary()
         """Where vectors lie that servers may read."""
         self._context: Context = zmq.Context()
@@ -80,10 +86,11 @@ class ParameterServers(Strategy):
 
     def connect(self, assignment: Assignment) -> None:
         self._disconnect()
+        self._compression = compression_of(self._settings)
         infos = [info for info in assignment.servers if info.chunks]
         for info in infos:
             link = DataLink(self._context, self._keys, info.endpoint, self._encrypt)
-            self._remotes.append(Remote(info, link, self._layout))
+            self._remotes.append(Remote(info, link, self._layout, self._compression))
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
             link.hello(self._name, assignment.generation)
@@ -196,20 +203,21 @@ class ParameterServers(Strategy):
 
     def _fill(self, frames: Sequence[Mapping[int, Arrays]]) -> None:
         """Puts a version into the state: of each server, by parcel."""
-        for remote, arrays in zip(self._remotes, frames, strict=True):
+        for remote, arrays, bases in zip(self._remotes, frames, self._client.bases, strict=True):
+            remote.bases = bases
             for parcel in remote.parcels:
                 self._place(parcel, arrays[parcel.number])
 
     def _place(self, parcel: Parcel, arrays: Arrays) -> None:
         """Puts a parcel into the state; no arrays: it is there."""
         for span, array in zip(parcel.state, arrays, strict=False):
-            np.copyto(span.view(self._state), array.view(span.dtype))
+            self._compression.unpack(span, array, span.view(self._state))
 
     def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
         return self._reading.read(table, self._client.held, keys, urgent)
 
-    def recall(self, position: Position, slices: Sequence[int]) -> bool:
-        return self._handle(cs.OrderEvent(position.version, tuple(slices))) is not None
+    def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
+        return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None
 
     # --- pushes ----------------------------------------------------------------------------------
 
@@ -231,6 +239,10 @@ class ParameterServers(Strategy):
 
     def give_back(self, vector: Vector) -> None:
         self._spares.append(vector)
+
+    @property
+    def rounding(self) -> Callable[[Vector], None] | None:
+        return self._compression.rounding
 
     @property
     def streams(self) -> bool:
@@ -260,6 +272,7 @@ class ParameterServers(Strategy):
         last: bool,
     ) -> Pushing:
         tick, client = position.version, self._client
+        at_once = self._schedule.applies_slices(tick)
         template = Push(
             tick=tick,
             parcel=0,
@@ -275,7 +288,8 @@ class ParameterServers(Strategy):
 
         def sent(trackers: list[Tracker], lent: bool) -> None:
             for total in parts[:1]:
-                self._sending.append((total, [*trackers, *([_Adopted(client, tick)] if lent else [])]))
+                used_up = [_UsedUp(client, tick, at_once=at_once)] if lent else []
+                self._sending.append((total, [*trackers, *used_up]))
             self._spares.extend(parts[1:])
 
         block = self._blocks.get(parts[0]) if parts else None
@@ -287,8 +301,11 @@ class ParameterServers(Strategy):
             block=block.number if block else -1,
             asks=last,
             sent=sent,
+            compression=self._compression,
         )
 
     def ask(self, position: Position) -> None:
+        if self._client.ordered:
+            return  # not now: what was asked for before that is on its way
         for remote in self._remotes:
             remote.link.send(Pull(version=position.version + 1, have=position.version))

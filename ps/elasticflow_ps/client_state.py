@@ -13,6 +13,9 @@ is adopted once all parcels of all servers are there, and never before.
 Who follows puts each parcel into the state as it comes, while others are still on their way. That nobody
 needs the version before any more is likely, not certain: if there is something left to be computed from it,
 it is asked for again, since all servers still have it.
+
+Asynchronously the version of the present tick is asked for again before each slice but the first: it comes
+with what was applied to it since, parcel by parcel. So the state is a mixture mostly; ``bases`` says which.
 """
 
 from __future__ import annotations
@@ -50,10 +53,14 @@ class ClosedEvent(NamedTuple):
 
 
 class OrderEvent(NamedTuple):
-    """Slices of the present tick are to be computed, by the master's order."""
+    """Slices of the present tick are to be computed, by the master's order.
+
+    rest: or, where they are applied one by one, they are what is left of the worker's own.
+    """
 
     tick: int
     slices: tuple[int, ...]
+    rest: bool = False
 
 
 Event: TypeAlias = GreetedEvent | ReceivedEvent | ClosedEvent | OrderEvent
@@ -136,7 +143,7 @@ class _Server:
     asked: the version it was asked for last, while catching up. version: the one that is being collected.
     """
 
-    __slots__ = ("num_parcels", "greeted", "asked", "version", "frames", "orders")
+    __slots__ = ("num_parcels", "greeted", "asked", "version", "frames", "updates", "orders")
 
     def __init__(self, num_parcels: int) -> None:
         self.num_parcels = num_parcels
@@ -144,6 +151,7 @@ class _Server:
         self.asked = LATEST
         self.version = -1
         self.frames: dict[int, Any] = {}
+        self.updates: dict[int, int] = {}
         self.orders: Version | None = None
 
     @property
@@ -151,7 +159,7 @@ class _Server:
         return len(self.frames) == self.num_parcels
 
     def forget(self) -> None:
-        self.version, self.frames, self.orders = -1, {}, None
+        self.version, self.frames, self.updates, self.orders = -1, {}, {}, None
 
 
 class ClientState:
@@ -159,7 +167,8 @@ class ClientState:
 
     num_parcels: of each server, the leading one first; each has one at least. has_first: the worker's
     state holds the first values of all, for servers that have none. held: the version in the state; -1:
-    none that came over these connections.
+    none that came over these connections. fills: how often the state has been filled by answers of all
+    servers. bases: of each server, by parcel, the updates of the present tick in the state.
     """
 
     def __init__(self, num_parcels: Sequence[int], schedule: Schedule, *, has_first: bool) -> None:
@@ -168,10 +177,14 @@ class ClientState:
         self._total_ticks, self._num_slices = schedule.total_ticks, schedule.num_slices
         self._has_first = has_first
         self.held = -1
+        self.fills = 0
+        self.bases: list[dict[int, int]] = [{} for _ in num_parcels]
         self._mixed = False
-        """Parcels of the version after ``held`` are in the state."""
+        """The state is not ``held`` alone: parcels of the version after it, or updates, are in it."""
         self._ordered: set[int] = set()
         """Slices to be computed once ``held`` is in the state again."""
+        self._asked: set[int] = set()
+        """Those of the present tick that were asked for: they are not left to others."""
         self._catching_up = True
         self._floor = 0
         """No server has an older version than this any more, or will not when it is asked."""
@@ -182,6 +195,11 @@ class ClientState:
             Gone: self._on_gone,
             Uninitialised: self._on_uninitialised,
         }
+
+    @property
+    def ordered(self) -> bool:
+        """Whether there are slices to be computed once ``held`` is there again."""
+        return bool(self._ordered)
 
     def handle(self, event: Event) -> Sequence[Action]:
         """What to do, in this order, now that ``event`` has happened."""
@@ -197,7 +215,7 @@ class ClientState:
             self._servers[event.server].greeted = True
             return [self._ask(event.server, LATEST)]
         if isinstance(event, OrderEvent):
-            return self._order(event.tick, event.slices)
+            return self._order(event.tick, event.slices, rest=event.rest)
         self._severed = True
         return [SeveredAction(event.server)]
 
@@ -222,7 +240,7 @@ class ClientState:
             server.forget()
             server.version = version
         places = not self._catching_up and not message.same
-        server.frames[parcel] = PLACED if places else frames
+        server.frames[parcel], server.updates[parcel] = PLACED if places else frames, message.updates
         if parcel == 0:
             server.orders = message
         actions: Sequence[Action] = [PlaceAction(number, parcel, frames)] if places else NOTHING
@@ -250,15 +268,24 @@ class ClientState:
         lead = self._servers[0]
         assert lead.orders is not None and len({server.version for server in self._servers}) == 1
         version, orders, frames = lead.version, lead.orders, [server.frames for server in self._servers]
-        slices, again = tuple(sorted(self._ordered)), version == self.held
-        self._catching_up, self._mixed, self.held = False, False, version
+        ordered, again = bool(self._ordered), version == self.held
+        slices = tuple(sorted(self._ordered - set(orders.given).difference(self._asked)))
+        self.bases = [server.updates for server in self._servers]
+        made = [number for updates in self.bases for number in updates.values()]
+        self._catching_up, self._mixed, self.held = False, any(made), version
+        self.fills += 1
         self._ordered.clear()
         for server in self._servers:
             server.forget()
-        if not (slices and again):
+        if not (ordered and again):
+            self._asked.clear()
             return [AdoptAction(version, frames, orders)]
         asks = [PullAction(number, version + 1, version) for number in range(len(self._servers))]
-        return [RestoreAction(frames), *asks, ComputeAction(version, slices)]
+        if not self._schedule.applies_slices(version):
+            return [RestoreAction(frames), *asks, ComputeAction(version, slices)]
+        past = min(made) == self._num_slices  # to all servers
+        needed = bool(slices) and not past
+        return [RestoreAction(frames), *([ComputeAction(version, slices)] if needed else asks)]
 
     def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
         if not 0 <= message.latest <= self._total_ticks:
@@ -286,10 +313,12 @@ class ClientState:
             return [DropAction(number, f"there are no slices {slices}")]
         return self._order(message.tick, slices)
 
-    def _order(self, tick: int, slices: tuple[int, ...]) -> Sequence[Action]:
+    def _order(self, tick: int, slices: tuple[int, ...], *, rest: bool = False) -> Sequence[Action]:
         if tick != self.held or (self._catching_up and not self._ordered):
             return NOTHING  # somebody else was quicker
-        if not self._mixed:
+        self._asked.update(() if rest else slices)
+        refreshes = self._schedule.applies_slices(tick)
+        if not (self._mixed or refreshes):
             return [ComputeAction(tick, slices)]
         begun = bool(self._ordered)
         self._ordered.update(slices)

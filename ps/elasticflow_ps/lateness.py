@@ -37,6 +37,10 @@ class Lateness:
         self._slices.forget(worker)
         self._lags.forget(worker)
 
+    def slice_s(self, worker: str) -> float:
+        """Seconds that a slice takes a worker; 0, where nothing is known."""
+        return self._slices.of(worker) or 0.0
+
     def due_s(self, worker: str, since_s: float, num_slices: int, *, lags: bool = False) -> float:
         """When ``num_slices`` begun by a worker at ``since_s`` are overdue; never, where nothing is known.
 

@@ -53,9 +53,11 @@ def needs(
     snapshots: bool,
     num_workers: int,
     num_slices: int,
+    packs_versions: bool = False,
 ) -> list[Need]:
     """What each server needs at most. row: by place, the numbers of its chunks; none: it stands by.
 
+    packs_versions: whether of each version there is one of half the size as well, to be sent.
     A gradient waits for its sibling in the tree over the slices: so there are half as many as slices at once,
     at most, and one for each worker as they are planned.
     """
@@ -67,7 +69,7 @@ def needs(
     rows = [sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in chunks) for chunks in row]
     return [
         Need(
-            parameters=VERSIONS * state,
+            parameters=VERSIONS * state + packs_versions * VERSIONS * updated // 2,
             slots=num_slots * updated,
             gradients=waiting * pushed,
             snapshots=copies * (whole[place] + whole[place - 1]),  # each keeps for the one before it

@@ -307,3 +307,33 @@ def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> V
         fill, numbers = _in_c.normal_rows, (np.float32(initializer.mean), scale)
     fill(_address(keys), len(keys), dim, seed, *map(float, numbers), _address(values))
     return values
+
+
+# --- arrays rounded to bfloat16: packing.c --------------------------------------------------------
+
+_rounds = _lib is not None and hasattr(_lib, "round_to_bfloat16")
+if _rounds:
+    for _name in ("to_bfloat16", "from_bfloat16"):
+        _function = getattr(_in_c, _name)
+        _function.restype, _function.argtypes = None, (_P, _N, _P)
+    _in_c.round_to_bfloat16.restype, _in_c.round_to_bfloat16.argtypes = None, (_P, _N)
+
+
+def rounds(*arrays: Array) -> bool:
+    """Whether what follows can be done to these arrays."""
+    return _rounds and all(array.flags.c_contiguous for array in arrays)
+
+
+def to_bfloat16(values: Array, packed: Array) -> None:
+    """See ``elasticflow_ps.packing``, and so below; for arrays that it ``rounds``."""
+    _in_c.to_bfloat16(_address(values), values.size, _address(packed))
+
+
+def from_bfloat16(packed: Array, values: Array) -> None:
+    """Writes to ``values``, (n,)."""
+    _in_c.from_bfloat16(_address(packed), packed.size, _address(values))
+
+
+def round_to_bfloat16(values: Array) -> None:
+    """In place."""
+    _in_c.round_to_bfloat16(_address(values), values.size)

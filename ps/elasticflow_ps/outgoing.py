@@ -16,6 +16,7 @@ from elasticflow.messages import Push
 from elasticflow.rows import Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow.strategies import Outgoing
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.remote import Remote
 from elasticflow_ps.store import Tracker
@@ -62,7 +63,8 @@ class Pushing(Outgoing):
 
     template: what all its messages say. block: the number of that in which ``parts[0]`` lies, -1: none that
     can be lent. asks: each server for the next version, with the first message to it. sent: told, at the end,
-    what of ``parts[0]`` may still be on its way, and whether any of it is read where it lies.
+    what of ``parts[0]`` may still be on its way, and whether any of it is read where it lies. compression: of
+    what leaves.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Pushing(Outgoing):
         block: int,
         asks: bool,
         sent: Callable[[list[Tracker], bool], None],
+        compression: Compression | None = None,
     ) -> None:
         self.begun = False
+        self._compression = compression or Compression()
         self._routes, self._kind, self._template, self._parts = routes, kind, template, parts
         self._block, self._asks, self._sent = block, asks, sent
         self._missing = [route.needs for route in routes.all]
@@ -120,6 +124,7 @@ class Pushing(Outgoing):
             parcel=parcel.number,
             pull=self._asks and remote.name not in self._asked,
             more=self._unsent[remote.name] > 1,
+            base=remote.bases.get(route.parcel.number, 0),
             lent=self._block if lends else -1,
         )
         self._asked.add(remote.name)
@@ -140,15 +145,16 @@ class Pushing(Outgoing):
         return [array for block in cut for array in (rows.keys[block], rows.values[block])]
 
     def _sum(self, spans: Sequence[Span]) -> list[Array]:
-        """Of these, the sum of all parts, made in the first."""
+        """What is pushed of these: of the sum of all parts, made in the first."""
         if not self._parts:
             return []
         *lefts, last = self._parts
         arrays = [span.view(last) for span in spans]
         for left in reversed(lefts):
+            self._compression.round(spans, arrays)
             sums = [span.view(left) for span in spans]
             for span, mine, other in zip(spans, sums, arrays, strict=True):
                 if span.rule is not Rule.FIRST:
                     np.add(mine, other, out=mine)
             arrays = sums
-        return arrays
+        return [self._compression.pushed(span, array) for span, array in zip(spans, arrays, strict=True)]

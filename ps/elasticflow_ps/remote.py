@@ -11,6 +11,7 @@ import numpy as np
 from elasticflow.layout import Layout
 from elasticflow.messages import FromServer, Lend, Mapped, ServerInfo, Version
 from elasticflow.transport import DataLink
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME
 from elasticflow_ps.parcels import Parcel, parcels_of
@@ -22,19 +23,21 @@ class Remote:
     """The connection, what the server holds, and what each has lent the other.
 
     mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
-    each table of which it has any. early: what came while the worker waited for something else.
+    each table of which it has any. early: what came while the worker waited for something else. bases: by
+    parcel, see ``ClientState``.
     """
 
-    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout) -> None:
+    def __init__(self, info: ServerInfo, link: DataLink, layout: Layout, compression: Compression) -> None:
         self.name, self.link = info.name, link
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
         self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
         self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
         self.mapped: set[int] = set()
+        self.bases: dict[int, int] = {}
         self.blocks: dict[int, Bytes] = {}
         """The server's, by number, as far as they can be read here."""
-        self._sizes = [[span.num_bytes for span in parcel.state] for parcel in self.parcels]
+        self._sizes = [[compression.version_bytes(span) for span in parcel.state] for parcel in self.parcels]
 
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""

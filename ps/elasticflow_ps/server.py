@@ -78,6 +78,7 @@ from elasticflow.transport import (
 )  # fmt: skip
 from elasticflow_ps import native
 from elasticflow_ps import state as st
+from elasticflow_ps.compression import compression_of
 from elasticflow_ps.keeping import Keeping
 from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.optimizers import Kernel, kernel_for
@@ -155,6 +156,7 @@ class ParameterServer:
     ) -> None:
         self.name = settings.name
         self._settings, self._storage = settings, storage
+        self._compression = compression_of(settings)
         self._listener, self._master = listener, master
         self._join = Join(
             name=self.name,
@@ -342,7 +344,8 @@ class ParameterServer:
         if assignment.generation <= self._generation or assignment.generation < self._halted:
             return
         self._stop()
-        self._now = now = _Generation(assignment, self.name, lends=self._settings.shared_memory)
+        lends = self._settings.shared_memory and self._compression.lends
+        self._now = now = _Generation(assignment, self.name, lends=lends)
         self._generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
         self._lost.clear()
         self._parts.enter(self._generation)
@@ -419,6 +422,7 @@ class ParameterServer:
             norm_chunks=norm_chunks_of(now.assignment, now.layout),
             made=self._made,
             send=self._master.send,
+            compression=self._compression,
         )
         for name in self._ways.peers.keys() - set(now.row.names):
             self._serving.opened(name)

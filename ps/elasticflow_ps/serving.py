@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Layout, Rule
+from elasticflow.layout import Array, Layout, Rule
 from elasticflow.messages import (
     Assignment,
     Clip,
@@ -33,11 +33,12 @@ from elasticflow.rows import Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow_ps import native
 from elasticflow_ps import state as st
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
 from elasticflow_ps.stalls import Stalls
-from elasticflow_ps.store import Store, Sum, parse, scale_for
+from elasticflow_ps.store import Alone, Store, Sum, parse, scale_for
 from elasticflow_ps.tables import parse_keys, parse_rows
 from elasticflow_ps.ways import Ways
 
@@ -70,11 +71,14 @@ class Serving:
         norm_chunks: dict[str, frozenset[int]],
         made: Callable[[st.VersionAction], None],
         send: Callable[[ToMaster], None],
+        compression: Compression,
     ) -> None:
         self.dropped = 0
+        self._compression = compression
         self._generation = assignment.generation
         self._schedule, self._optimizer = assignment.schedule, assignment.spec.optimizer
         self._specs = assignment.spec.tables
+        self._rule = assignment.staleness_rule
         self._row, self._store, self._ways, self._neighbours = row, store, ways, neighbours
         self._parcels = store.parcels
         self._made, self._send = made, send
@@ -148,7 +152,10 @@ class Serving:
         return self._parcels[number]
 
     def _read(self, worker: str, message: Read, frames: list[memoryview]) -> None:
-        """Rows of a version that may be the one before: they do not wait for anything."""
+        """Rows of a version that may be the one before, or, asynchronously, as they are by now.
+
+        They do not wait for anything.
+        """
         parcel = self._parcel(message.parcel)
         table = self._store.tables.get(parcel.number)
         if parcel.table is None or table is None:
@@ -160,7 +167,8 @@ class Serving:
             self._ways.answer(worker, RowsRead(number=message.number, gone=True))
             return
         values = np.empty((len(keys), self._specs[parcel.table].dim), np.float32)
-        table.read(keys, message.version, self._schedule.steps_before(message.version) + 1, values)
+        now = table.version if self._schedule.asynchronous else message.version
+        table.read(keys, now, self._schedule.steps_before(message.version) + 1, values)
         cut = [values[block] for block in blocks(*values.shape)]
         self._ways.answer(worker, RowsRead(number=message.number), cut)
 
@@ -172,7 +180,7 @@ class Serving:
         if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
             return parse_rows(parcel, self._specs[parcel.table].dim, frames)
         spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
-        value = parse(spans, frames)
+        value = self._compression.sum_of(spans, frames)
         if push.lent >= 0:
             arrays = self._neighbours.pushed(worker, push.lent, parcel, kind)
             value = Sum(arrays, [span.rule for span in parcel.pushed(kind)])
@@ -248,11 +256,12 @@ class Serving:
     def _serve(self, action: st.ServeAction) -> None:
         worker, version = action.worker, action.version
         parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
-        arrays = [] if action.same else self._store.arrays(version, parcel)
-        lent = self._neighbours.lend(worker, self._store.places(version, parcel)) if arrays else ()
+        made = version + (action.updates > 0)  # what is made of it, whole or not
+        arrays = [] if action.same else self._arrays(made, parcel)
+        lent = self._neighbours.lend(worker, self._store.places(made, parcel)) if arrays else ()
         if lent:
             arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]
-            self._store.track(version, parcel, self._neighbours.reading(worker, version))
+            self._store.track(made, parcel, self._neighbours.reading(worker, version))
         message = Version(
             version=version,
             parcel=action.parcel,
@@ -262,8 +271,15 @@ class Serving:
             snapshot=orders.snapshot,
             finish=orders.finish,
             lent=lent,
+            updates=action.updates,
+            given=action.given,
         )
-        self._store.track(version, parcel, self._ways.answer(worker, message, arrays))
+        self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
+
+    def _arrays(self, version: int, parcel: Parcel) -> list[Array]:
+        if self._compression.packs_versions:
+            return self._store.packed(version, parcel, self._compression.packed)
+        return self._store.arrays(version, parcel)
 
     def _apply(self, action: st.ApplyAction) -> None:
         parcel, root = self._parcels[action.parcel], action.root
@@ -271,13 +287,16 @@ class Serving:
         if root is None or work.kind is Kind.EVALUATE:
             self._store.carry(action.tick, parcel)
         else:
+            lr = self._lr_of(parcel) if action.lr is None else action.lr
+            alone = Alone(work.step, action.before, 1 / self._schedule.num_slices)
             self._store.apply(
                 action.tick,
                 parcel,
                 root,
-                lr=self._lr_of(parcel) if action.lr is None else action.lr,
-                update=work.step,
+                lr=slowed(lr, action.late, self._rule),
+                update=self._schedule.update(work, action.before),
                 scale=scale_for(action.norm, self._optimizer.clip_norm),
+                alone=alone if self._schedule.asynchronous else None,
             )
         if isinstance(root, Sum):
             self._note_report(action.tick, work.kind, root)
@@ -348,6 +367,16 @@ def _combined(left: Sum | Rows, right: Sum | Rows) -> Sum | Rows:
         return left.plus(right)
     assert isinstance(left, Rows) and isinstance(right, Rows)
     return native.merge(left, right)
+
+
+def slowed(lr: float, late: int, rule: str) -> float:
+    """The learning rate of an update computed before ``late`` others were applied.
+
+    ``inverse``: divided by that number. The more workers there are, the later updates are on average, so this
+    is also the rule for their number. Source: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep
+    Learning", IJCAI 2016.
+    """
+    return lr / late if rule == "inverse" and late > 1 else lr
 
 
 def norm_chunks_of(assignment: Assignment, layout: Layout) -> dict[str, frozenset[int]]:

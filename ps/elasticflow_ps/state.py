@@ -6,6 +6,10 @@ slice tree and come out of it in an ApplyAction, summed by the function given.
 A server gathers one tick at a time. Its newest whole version is ``version``; tick ``version`` is the
 one whose slices are being gathered. Parcels complete one by one; when all have been applied, the
 next version is whole. The version before is kept, because servers may differ by one.
+
+Asynchronously each slice of a parcel is applied as it comes, whatever the order, the first of each slice that
+comes and no other. A parcel is complete when all have come; the rest is as above. In between it is a mixture,
+and whoever asks for the version of the tick in work gets that.
 """
 
 from __future__ import annotations
@@ -129,13 +133,19 @@ class InitialiseAction:
 
 @dataclass(frozen=True)
 class ApplyAction:
-    """Make the next version of a parcel. ``root`` is None if the whole tick holds no records."""
+    """Make the next version of a parcel. ``root`` is None if the whole tick holds no records.
+
+    Asynchronously: make it, or go on making it, with one slice, ``root``, of the tick. before: updates of the
+    tick that are in it already. late: those of them that were not in what the slice was computed from.
+    """
 
     tick: int
     parcel: int
     root: Any
     lr: float | None
     norm: float | None
+    before: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,13 +158,19 @@ class NormsAction:
 
 @dataclass(frozen=True)
 class ServeAction:
-    """Send a parcel of a version to a worker; without arrays if it has the ``same`` already."""
+    """Send a parcel of a version to a worker; without arrays if it has the ``same`` already.
+
+    updates: with so many of the tick that starts from this version, asynchronously. given: slices of it that
+    others were asked for, whoever's they were.
+    """
 
     worker: str
     version: int
     parcel: int
     same: bool
     orders: Orders | None
+    updates: int = 0
+    given: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -232,6 +248,8 @@ class _Tick:
 
     trees: list[SliceTree[Any]]
     opened_s: float
+    updates: list[int]
+    """By parcel: asynchronous updates so far."""
     applied: set[int] = field(default_factory=set)
     roots: dict[int, Any] = field(default_factory=dict)
     backups: dict[int, _Backup] = field(default_factory=dict)
@@ -328,7 +346,7 @@ class ServerState:
 
     def _new_tick(self, now_s: float) -> _Tick:
         trees = [SliceTree[Any](self.schedule.num_slices, self._combine) for _ in range(self._num_parcels)]
-        return _Tick(trees, now_s)
+        return _Tick(trees, now_s, [0] * self._num_parcels)
 
     def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
         push, worker = event.push, event.worker
@@ -340,8 +358,11 @@ class ServerState:
             return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
         if not 0 <= push.parcel < self._num_parcels or not self._tick.trees[0].fits(node):
             return [DropAction(worker, f"push for parcel {push.parcel}, {node}: there is no such thing")]
-        if not all(math.isfinite(number) and number >= 0 for number in (push.slice_s, push.lr or 0.0)):
-            return [DropAction(worker, f"push with slice_s {push.slice_s}, lr {push.lr}")]
+        numbers = (push.slice_s, push.lr or 0.0, push.base)
+        if not all(math.isfinite(number) and number >= 0 for number in numbers):
+            return [DropAction(worker, f"push with slice_s, lr, base {numbers}")]
+        if node.level and self.schedule.applies_slices(push.tick):
+            return [DropAction(worker, f"push of {node}, where slices are applied one by one")]
         # To wait comes first: whoever completes the tick is then served once, like all who wait.
         actions = self._wait_for(worker, push.tick + 1, push.tick) if push.pull else []
         return actions if past else actions + self._gather(event, node, now_s)
@@ -362,6 +383,8 @@ class ServerState:
                 tick.pushed[number] = (event.worker, now_s)
         if push.parcel in tick.applied or push.parcel in tick.roots:
             return []
+        if self.schedule.applies_slices(self.version):
+            return self._apply_slice(event, node, now_s)
         tree = tick.trees[push.parcel]
         tree.add(node, event.value)
         if not tree.complete:
@@ -396,7 +419,28 @@ class ServerState:
 
     def _apply(self, parcel: int, root: Any, now_s: float) -> list[Action]:
         tick = self._tick
-        actions: list[Action] = [ApplyAction(self.version, parcel, root, tick.lr, tick.norm)]
+        return [
+            ApplyAction(self.version, parcel, root, tick.lr, tick.norm),
+            *self._complete_parcel(parcel, now_s),
+        ]
+
+    def _apply_slice(self, event: PushEvent, node: Node, now_s: float) -> list[Action]:
+        """The first push of a slice; the tree only knows which there were."""
+        push, tick = event.push, self._tick
+        tree = tick.trees[push.parcel]
+        if not tree.add(node, None):
+            return []
+        before = tick.updates[push.parcel]
+        late = max(0, before - push.base)
+        actions: list[Action] = [
+            ApplyAction(self.version, push.parcel, event.value, push.lr, None, before, late)
+        ]
+        tick.updates[push.parcel] += event.value is not None
+        return actions + (self._complete_parcel(push.parcel, now_s) if tree.complete else [])
+
+    def _complete_parcel(self, parcel: int, now_s: float) -> list[Action]:
+        tick = self._tick
+        actions: list[Action] = []
         tick.applied.add(parcel)
         for worker, wait in self._waits.items():
             if wait.version == self.version + 1:
@@ -458,13 +502,28 @@ class ServerState:
 
     def _serve(self, worker: str, wait: _Wait, parcels: set[int]) -> list[Action]:
         """Sends those of the parcels of a worker's version that it was not sent yet."""
-        same = wait.have >= self._data_version(wait.version)
+        version = wait.version
+        same = wait.have >= self._data_version(version)
         fresh = sorted(parcels - wait.served)
         wait.served.update(fresh)
-        return [
-            ServeAction(worker, wait.version, parcel, same, self._orders_with(wait.version, parcel))
-            for parcel in fresh
-        ]
+        actions: list[Action] = []
+        for parcel in fresh:
+            orders, updates = self._orders_with(version, parcel), self._updates(version, parcel)
+            given = self._given(worker) if orders and version == self.version else ()
+            actions.append(ServeAction(worker, version, parcel, same and not updates, orders, updates, given))
+        return actions
+
+    def _given(self, worker: str) -> tuple[int, ...]:
+        """Slices that others than this worker were asked for, where they are applied one by one."""
+        if not self.schedule.applies_slices(self.version):
+            return ()
+        return tuple(sorted(n for n, backup in self._tick.backups.items() if backup.worker != worker))
+
+    def _updates(self, version: int, parcel: int) -> int:
+        """Those that there are of the tick from ``version`` on: all, if it is past."""
+        if version > self.version or not self.schedule.applies_slices(version):
+            return 0
+        return self._tick.updates[parcel] if version == self.version else self.schedule.num_slices
 
     def _orders_with(self, version: int, parcel: int) -> Orders | None:
         """Orders travel with the leading server's first parcel."""
@@ -602,17 +661,41 @@ class ServerState:
         idle = self._idle(missing)
         overdue = sorted(number for number in missing if self._due_s(number) <= now_s) if idle else []
         if not overdue:
-            return []
+            return self._hand_over(idle, missing, now_s)
         self._mark_absent(overdue)
         actions: list[Action] = []
         for place, worker in enumerate(idle):
             first = place * len(overdue) // len(idle)
             mine = overdue[first : (place + 1) * len(overdue) // len(idle)]
             if mine:
-                actions.append(ComputeAction(worker, self.version, tuple(mine)))
-                self._tick.asked.setdefault(worker, set()).update(mine)
-                for number in mine:
-                    self._tick.backups[number] = _Backup(worker, now_s, len(mine))
+                actions.append(self._ask_for(worker, mine, now_s))
+        return actions
+
+    def _ask_for(self, worker: str, slices: list[int], now_s: float) -> ComputeAction:
+        self._tick.asked.setdefault(worker, set()).update(slices)
+        for number in slices:
+            self._tick.backups[number] = _Backup(worker, now_s, len(slices))
+        return ComputeAction(worker, self.version, tuple(slices))
+
+    def _hand_over(self, idle: list[str], missing: set[int], now_s: float) -> list[Action]:
+        """Where slices are applied one by one: gives the idle some that their owners have not begun.
+
+        One each, the last of whoever would be done last, if that makes it sooner. Owners hear of it before
+        they begin it. The leading server does this for all.
+        """
+        if not (self._leads and self.schedule.applies_slices(self.version)):
+            return []
+        slice_s = self._now_lateness.slice_s
+        actions: list[Action] = []
+        for worker in idle:
+            left = missing - self._tick.backups.keys()
+            longest, last = 0.0, -1
+            for share in self._shares():
+                mine = [number for number in range(share.first, share.stop) if number in left]
+                if len(mine) > 1 and len(mine) * slice_s(share.worker) > longest:
+                    longest, last = len(mine) * slice_s(share.worker), mine[-1]
+            if slice_s(worker) < longest:
+                actions.append(self._ask_for(worker, [last], now_s))
         return actions
 
     def _mark_absent(self, overdue: list[int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,6 +38,18 @@ class Sum:
         return self
 
 
+class Alone(NamedTuple):
+    """Of a slice that is applied by itself: the next version is made bit by bit, from each as it comes.
+
+    before: slices that were applied before it in this ``step``. share: of its step, so that buffers change by
+    the mean of all slices' changes as ever; whole numbers are those of the first to come.
+    """
+
+    step: int
+    before: int
+    share: float
+
+
 class Tracker(Protocol):
     """Whether memory that was sent without a copy, or is read where it lies, is free again."""
 
@@ -51,6 +63,7 @@ class _Slab:
 
     live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
     once nothing sends or reads it any more. place: where it can be read by others, if they can.
+    packed: what of it travels, once it has.
     """
 
     array: Array
@@ -58,10 +71,16 @@ class _Slab:
     trackers: list[Tracker] = field(default_factory=list)
     live: bool = True
     holds: int = 0
+    packed: Array | None = None
 
     @property
     def sent(self) -> bool:
         return all(tracker.done for tracker in self.trackers)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of memory besides the array's own."""
+        return 0 if self.packed is None or self.packed is self.array else self.packed.nbytes
 
     @property
     def may_change(self) -> bool:
@@ -135,7 +154,7 @@ class Store:
         """Where the tables' rows are stored, as of the last of these files."""
         self.continued: list[tuple[RowFile, ...]] = []
         """The chains that row files which are being written go on from, oldest first."""
-        self._dense_bytes = 0
+        self._dense_bytes = self._packed_bytes = 0
         self._arena = Arena(lends=lends)
         self._kernel = kernel
         self._versions: dict[int, dict[int, _Slab]] = {}
@@ -153,7 +172,7 @@ class Store:
     @property
     def num_bytes(self) -> int:
         """Of all arrays. For any thread."""
-        return self._dense_bytes + sum(table.num_bytes for table in self.tables.values())
+        return self._dense_bytes + self._packed_bytes + sum(table.num_bytes for table in self.tables.values())
 
     def _new_slab(self, span: Span) -> _Slab:
         loose = self._loose.get((span.num_bytes, span.dtype), [])
@@ -167,7 +186,11 @@ class Store:
 
     def recycle(self, slab: _Slab) -> None:
         """Takes a slab back if nobody needs it any more."""
-        if not slab.live and not slab.holds:
+        if slab.live:
+            return
+        self._packed_bytes -= slab.packed_bytes
+        slab.packed = None
+        if not slab.holds:
             self._loose.setdefault((slab.array.nbytes, str(slab.array.dtype)), []).append(slab)
 
     def _let_go(self, slabs: Iterable[_Slab]) -> None:
@@ -232,6 +255,17 @@ class Store:
         slabs = self._versions[version]
         return [slabs[span.number].array for span in parcel.state]
 
+    def packed(self, version: int, parcel: Parcel, pack: Callable[[Span, Array], Array]) -> list[Array]:
+        """What ``pack`` makes of a parcel's arrays of a version; of each once."""
+        arrays = []
+        for span in parcel.state:
+            slab = self._versions[version][span.number]
+            if slab.packed is None:
+                slab.packed = pack(span, slab.array)
+                self._packed_bytes += slab.packed_bytes
+            arrays.append(slab.packed)
+        return arrays
+
     def places(self, version: int, parcel: Parcel) -> list[Place | None]:
         """Where the arrays of a parcel of a version lie, of those that can be lent."""
         slabs = self._versions[version]
@@ -252,32 +286,49 @@ class Store:
     def carry(self, version: int, parcel: Parcel) -> None:
         """Makes the parcel's next version the same as this one."""
         if parcel.table is not None:
-            self.tables[parcel.number].carry()
+            if self.tables[parcel.number].version == version:
+                self.tables[parcel.number].carry()
             return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
-        after.update({span.number: slabs[span.number] for span in parcel.state})
+        for span in parcel.state:
+            after.setdefault(span.number, slabs[span.number])  # asynchronously there may be updates already
 
     def apply(
-        self, version: int, parcel: Parcel, root: Sum | Rows, *, lr: float, update: int, scale: float
+        self,
+        version: int,
+        parcel: Parcel,
+        root: Sum | Rows,
+        *,
+        lr: float,
+        update: int,
+        scale: float,
+        alone: Alone | None = None,
     ) -> None:
-        """Makes the parcel's next version from the sum over all slices of a step."""
+        """Makes the parcel's next version from the sum over all slices of a step, or from one alone."""
         if isinstance(root, Rows):
-            self.tables[parcel.number].apply(root, lr=lr, update=update, scale=scale)
+            table = self.tables[parcel.number]
+            if alone:
+                table.settle(version)  # what others have made of the next one so far is gone on with
+            table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else 0)
             return
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
         for span, total in zip(parcel.spans, root.arrays, strict=True):
-            if span.rule is Rule.REPORT:
+            if span.rule is Rule.REPORT or (span.rule is Rule.FIRST and alone and alone.before):
                 continue
-            old = slabs[span.number].array
+            last = after.get(span.number, slabs[span.number])
             after[span.number] = slab = self._new_slab(span)
             if span.rule is Rule.UPDATE:
-                self._update(version, span, old, total, slab.array, lr, update, scale)
+                self._update(version, span, last.array, total, slab.array, lr, update, scale)
             elif span.rule is Rule.MEAN:
-                np.add(old, total, out=slab.array)
+                change = np.multiply(total, total.dtype.type(alone.share)) if alone else total
+                np.add(last.array, change, out=slab.array)
             else:
                 np.copyto(slab.array, total)
+            if last is not slabs[span.number]:
+                last.live = False
+                self.recycle(last)
 
     def _update(
         self,
@@ -362,13 +413,18 @@ class Store:
 
 def parse(spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
     """Frames of a message as arrays. Raises ProtocolError if they are not those of ``spans``."""
-    if [frame.nbytes for frame in frames] != [span.num_bytes for span in spans]:
-        found, right = [frame.nbytes for frame in frames], [span.num_bytes for span in spans]
-        raise ProtocolError(f"arrays of {found} bytes, where {right} belong")
+    check_sizes(frames, [span.num_bytes for span in spans])
     arrays: list[Array] = [
         np.frombuffer(frame, span.dtype) for span, frame in zip(spans, frames, strict=True)
     ]
     return Sum(arrays, [span.rule for span in spans])
+
+
+def check_sizes(frames: Sequence[memoryview], right: Sequence[int]) -> None:
+    """Raises ProtocolError unless the frames have this many bytes each."""
+    found = [frame.nbytes for frame in frames]
+    if found != list(right):
+        raise ProtocolError(f"arrays of {found} bytes, where {right} belong")
 
 
 def _spans(parcels: Iterable[Parcel]) -> Iterator[Span]:

@@ -97,14 +97,18 @@ class Table:
         if version < self.version and len(self._undo.keys):
             native.gather(self._undo.values[:, None], _among(self._undo.keys, keys), [out])
 
-    def apply(self, rows: Rows, *, lr: float, update: int, scale: float) -> None:
-        """Makes the next version from the sum over all slices of step ``update``, see ``Kernel.apply``."""
+    def apply(self, rows: Rows, *, lr: float, update: int, scale: float, step: int = 0) -> None:
+        """Makes the next version from the sum over all slices of step ``update``, see ``Kernel.apply``.
+
+        step: where that is another number, since a step makes several updates.
+        """
+        step = step or update
         keys, grads = rows
         assert grads.shape == (len(keys), self._dim) and grads.dtype == np.float32
         self._check(keys)
-        self._forget(update)
+        self._forget(step)
         self._make_room(len(keys))
-        places, fresh = self._index.admit(keys, update, self._oldest(update), self._min_count)
+        places, fresh = self._index.admit(keys, step, self._oldest(step), self._min_count)
         if len(fresh):
             self._begin(keys[fresh], places[fresh])
         if self._min_count > 1:

@@ -86,6 +86,18 @@ def test_slices_are_a_power_of_two_that_a_batch_can_fill() -> None:
     refused("workers: 5", "4 slices", slices=4, workers="5")
 
 
+def test_asynchronous_batches_are_slices_of_a_step() -> None:
+    chosen = make(None, {"mode": "async", "staleness": 4, "batch_size": 10})
+    assert (chosen.num_slices, chosen.step_records) == (4, 40), "so no update is more than three late"
+    assert make(None, {"mode": "async", "workers": 1}).num_slices == 1
+    assert Config().step_records == 64
+    refused("workers: 5", "staleness 3", "at most 4", "--staleness 7", mode="async", staleness=3, workers="5")
+    refused("staleness: 3", "mode: async", staleness=3)
+    refused("slices: 4", "mode: sync", "staleness", mode="async", staleness=3, slices=4)
+    refused("mode: 'fast'", "sync and async", mode="fast")
+    refused("staleness_rule: 'sqrt'", "none and inverse", staleness_rule="sqrt")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [("servers", 0, "a whole number >= 1"), ("epochs", 2.5, "a whole number"), ("port", 70000, "<= 65535"),
@@ -105,6 +117,13 @@ def test_wrong_values_name_the_key_what_was_found_and_what_is_allowed(
 def test_times_fit_together() -> None:
     refused("lost_s: 1", "suspect_s, 2", lost_s=1.0)
     refused("suspect_s: 0.3", "heartbeat_s, 0.5", suspect_s=0.3)
+
+
+def test_compression() -> None:
+    assert make(None, {"compression": "top-k", "top_k": 0.1}).top_k == 0.1
+    refused("compression: 'zip'", "none, bf16, top-k", compression="zip")
+    refused("top_k: 0.1 is for compression: top-k", "not bf16", compression="bf16", top_k=0.1)
+    refused("top_k: 2.0", compression="top-k", top_k=2.0)
 
 
 def test_unknown_keys_are_named_and_the_known_ones_listed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from elasticflow.layout import Entry, Layout, Rule, spread
 from elasticflow.messages import Cut, Join
 from elasticflow.rows import Rows, keys_of
 from elasticflow.storage import DirectoryStorage
+from elasticflow_ps.compression import Bfloat16
 from elasticflow_ps.memory import Need, needs
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
@@ -78,6 +79,23 @@ def test_tables_take_what_is_expected(num_rows: int) -> None:
     assert 0.8 * expected.rows < rows + table._index.num_bytes <= expected.rows
     assert copies <= expected.checkpoint and expected.checkpoint - expected.rows < 100
     assert not expected.certain.rows
+
+
+def test_versions_of_half_the_size_are_expected() -> None:
+    expected = need(SGD(), [WHOLE, []], packs_versions=True)[0].parameters
+    parameters = [group for group in LAYOUT.groups if group.rule is Rule.UPDATE]
+    not_halved = sum(group.num_bytes for group in parameters if group.dtype != "float32")
+    store = Store(parcels_of(LAYOUT, WHOLE), kernel_for(SGD()))
+    for parcel in store.parcels:
+        store.initialise(0, parcel, [np.ones(len(span), span.dtype) for span in parcel.state])
+    for version in range(10):
+        for parcel in store.parcels:
+            store.packed(version, parcel, Bfloat16().packed)
+            gradient = Sum([np.ones(len(s), s.dtype) for s in parcel.spans], [s.rule for s in parcel.spans])
+            store.apply(version, parcel, gradient, lr=0.1, update=version + 1, scale=1.0)
+            store.packed(version + 1, parcel, Bfloat16().packed)
+        assert version < 2 or store.num_bytes == expected - 3 * not_halved // 2
+        store.retire(version)
 
 
 def wait_until_sent(process: Process) -> None:

@@ -28,6 +28,7 @@ class Remote:
     def __init__(self, name: str, layout: Layout, chunks: list[int]) -> None:
         self.name, self.parcels = name, parcels_of(layout, chunks)
         self.mapped: set[int] = set()
+        self.bases: dict[int, int] = {}
         self.link = SimpleNamespace(send=self._send)
         self.heard: list[tuple[Push, list[np.ndarray]]] = []
 

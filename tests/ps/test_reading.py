@@ -14,6 +14,7 @@ from elasticflow.frameworks import Interrupted
 from elasticflow.layout import Entry, Layout, Rule, spread
 from elasticflow.messages import Compute, Read, RowsRead, ServerInfo
 from elasticflow.rows import keys_of
+from elasticflow_ps.compression import Compression
 from elasticflow_ps.reading import Reading
 from elasticflow_ps.remote import Remote
 
@@ -75,7 +76,7 @@ class Asked:
         self.remotes: list[Any] = []
         for number, chunks in enumerate(spread(LAYOUT, len(answers))):
             info = ServerInfo(name=f"server-{number}", endpoint="", chunks=tuple(chunks))
-            self.remotes.append(Remote(info, Link(answers[number]), LAYOUT))  # type: ignore[arg-type]
+            self.remotes.append(Remote(info, Link(answers[number]), LAYOUT, Compression()))  # type: ignore[arg-type]
         self.reading = Reading(LAYOUT, self.remotes, self.wake_fd)
         self.urgent = deque[bool]()
         """What the master's messages, one after the other, are; each wakes the worker."""

@@ -13,7 +13,7 @@ from elasticflow.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.schedule import Kind
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
-from elasticflow_ps.store import Snapshot, Store, Sum, parse
+from elasticflow_ps.store import Alone, Snapshot, Store, Sum, parse
 
 ENTRIES = (
     Entry("w", (300, 40), "float32", Rule.UPDATE),
@@ -61,6 +61,50 @@ def test_each_rule_makes_the_next_version() -> None:
     assert (by_rule[Rule.MEAN, "float32"] == 3).all()
     assert (by_rule[Rule.FIRST, "int64"] == 2).all()
     assert Rule.REPORT not in {rule for rule, _ in by_rule}
+
+
+def test_slices_that_come_one_by_one_make_the_next_version_bit_by_bit() -> None:
+    """What is sent meanwhile stays as it is; buffers change by the mean, counters once."""
+
+    class Sending:
+        done = False
+
+    held = Held()
+    for before, value in enumerate((2.0, 4.0)):
+        for parcel, total in zip(held.parcels, held.sums(value), strict=True):
+            alone = Alone(1, before, 1 / 2)
+            held.store.apply(0, parcel, total, lr=0.5, update=1 + before, scale=1.0, alone=alone)
+        if not before:
+            for parcel in held.parcels:
+                held.store.carry(0, parcel)  # a slice without records
+                held.store.track(1, parcel, Sending())
+            sent = held.arrays(1)
+            copies = [array.copy() for array in sent]
+    assert all((array == copy).all() for array, copy in zip(sent, copies, strict=True))
+    assert all((array == 1).all() for array in held.arrays(0))
+    by_rule = {
+        (span.rule, span.dtype): array
+        for parcel in held.parcels
+        for span, array in zip(parcel.state, held.store.arrays(1, parcel), strict=True)
+    }
+    # SGD with momentum 0.9: 1 - 0.5 * 2, and then - 0.5 * (0.9 * 2 + 4)
+    assert np.allclose(by_rule[Rule.UPDATE, "float64"], -2.9)
+    assert (by_rule[Rule.MEAN, "float32"] == 1 + 3).all() and (by_rule[Rule.FIRST, "int64"] == 2).all()
+    assert held.store.is_whole(1) and not held.store.is_whole(0)
+
+
+def test_slices_that_come_one_by_one_take_no_more_memory() -> None:
+    held = Held()
+    for version in range(4):
+        for before in range(8):
+            for parcel, total in zip(held.parcels, held.sums(1.0), strict=True):
+                held.store.apply(
+                    version, parcel, total, lr=0.5, update=1, scale=1.0, alone=Alone(1, before, 1 / 8)
+                )
+        held.store.retire(version)
+        if not version:
+            num_bytes = held.store.num_bytes
+    assert held.store.num_bytes <= num_bytes + sum(array.nbytes for array in held.arrays(4))
 
 
 def test_a_version_is_never_written_to_while_it_is_served_or_saved() -> None:

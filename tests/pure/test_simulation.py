@@ -18,7 +18,7 @@ from elasticflow.master import actions as ac
 from elasticflow.master.state import RunState
 from elasticflow.schedule import Schedule
 
-from .simulation.histories import FOR_GOOD, history
+from .simulation.histories import FOR_GOOD, asynchronous, history
 from .simulation.worker import SimWorker
 from .simulation.world import KINDS, Fault, Shape, World
 
@@ -122,6 +122,26 @@ def test_undisturbed(parcels: tuple[int, ...], clips: bool) -> None:
     assert world.num_computed <= BACKUPS_AT_MOST * total
     ticks = [commit.tick for commit in world.storage.commits.values()]
     assert ticks == [2, 5, 7, 10], "each second step; none between a step and its evaluation"
+
+
+@pytest.mark.parametrize("parcels", [(1,), (2, 1, 2), (1, 0, 1, 1)])
+def test_undisturbed_and_asynchronous(parcels: tuple[int, ...]) -> None:
+    """Somebody slow has given away what it has not begun, and next to nothing is computed twice."""
+    for faults in ((), (Fault(100, "slow worker", 1, 1.0),)):
+        world = World(asynchronous(shape(parcels=parcels)), faults)
+        assert world.run().state is RunState.FINISHED
+        total = world.shape.schedule.total_ticks * world.shape.schedule.num_slices
+        assert world.num_computed <= BACKUPS_AT_MOST * total
+
+
+@pytest.mark.parametrize(
+    "kind", ["kill worker", "kill server", "kill servers", "kill master", "freeze worker"]
+)
+def test_anybody_is_lost_at_any_time_in_an_asynchronous_run(kind: str) -> None:
+    """Each slice is applied once to each parcel all the same; see ``truth.py``."""
+    for after in range(20, 500, 11):
+        world = World(asynchronous(shape()), [Fault(after, kind, after, FOR_GOOD)], after)
+        assert world.run().state is RunState.FINISHED
 
 
 @pytest.mark.parametrize("after", range(60, 420, 12))

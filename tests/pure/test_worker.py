@@ -6,6 +6,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -52,8 +53,8 @@ LOST = Lost(name="worker-1", member="server-1")
 
 
 def assignment(generation: int = 1, **more: Any) -> Assignment:
-    more = {"in_memory": True, **more}
-    return Assignment(generation=generation, schedule=SCHEDULE, spec=SPEC, seed=0, servers=(), **more)
+    more = {"in_memory": True, "schedule": SCHEDULE, **more}
+    return Assignment(generation=generation, spec=SPEC, seed=0, servers=(), **more)
 
 
 def at(version: int, shares: tuple[Share, ...] = ALL, **orders: bool) -> Position:
@@ -125,8 +126,10 @@ class Script(Strategy):
         if self.gone or urgent():
             raise Interrupted("gone")
 
-    def recall(self, position: Position, slices: Any) -> bool:
-        return True
+    def recall(self, position: Position, slices: Any, *, rest: bool = False) -> bool:
+        if rest:
+            self.said.append(("rest", slices))
+        return not rest
 
     def ask(self, position: Position) -> None:
         self.said.append(position.version)
@@ -199,11 +202,16 @@ class Program:
 
 
 def played(
-    *lines: Any, bad: tuple[int, ...] = (), program: Any = None, streams: bool = False
+    *lines: Any,
+    bad: tuple[int, ...] = (),
+    program: Any = None,
+    streams: bool = False,
+    schedule: Schedule = SCHEDULE,
 ) -> tuple[Worker, Any]:
     """The worker after these lines, at the end of which it must have left, and all it said."""
     script = Script(*lines, streams=streams)
-    worker = Worker(program or Program(bad), JOIN, assignment(), script, script.link, Timeline(None, 0.0))
+    first = assignment(schedule=schedule)
+    worker = Worker(program or Program(bad), JOIN, first, script, script.link, Timeline(None, 0.0))
     worker.run()
     assert not script.lines
     return worker, script
@@ -217,6 +225,28 @@ def test_a_run_goes_from_version_to_version() -> None:
     assert script.said == [READY, (0, TOP), (1, TOP)]
     beat = worker.heartbeat()
     assert (beat.tick, beat.generation, beat.dropped) == (1, 1, 7)
+
+
+def test_asynchronously_each_slice_is_computed_from_a_newer_state() -> None:
+    """One by one, those that it cannot do left out; others' too. What is asked for twice is done once."""
+    one_by_one = msgspec.structs.replace(SCHEDULE, asynchronous=True)
+    first_half = (Share("worker-1", 0, 2),)
+    _, script = played(
+        at(0, first_half),
+        Overdue(0, (1,)),
+        Overdue(0, (2, 3)),
+        Overdue(0, (3,)),
+        Overdue(0, (2,)),
+        at(1, finish=True),
+        at(2),
+        bad=(2,),
+        schedule=one_by_one,
+    )
+    said = [what for what in script.said if not isinstance(what, Faulty)]
+    zero, one, three = (Node(0, number) for number in (0, 1, 3))
+    asked = 0
+    assert said[:7] == [READY, (0, zero), ("rest", (1,)), (0, one), ("rest", (3,)), (0, three), asked]
+    assert said[7:] == [(1, zero), ("rest", (1, 2, 3))]
 
 
 def test_a_lost_server_is_told_and_the_next_row_is_gone_over_to() -> None:

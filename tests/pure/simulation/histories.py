@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+import msgspec
 
 from elasticflow.schedule import Schedule
 
@@ -14,9 +17,15 @@ MOST_APART = 20
 
 
 def history(seed: int) -> World:
-    """The same one for the same seed."""
+    """The same one for the same seed. One in four is asynchronous."""
     rng = random.Random(seed)
-    return World(draw_shape(rng), draw_faults(rng), seed)
+    shape, faults = draw_shape(rng), draw_faults(rng)
+    return World(asynchronous(shape) if rng.random() < 0.25 else shape, faults, seed)
+
+
+def asynchronous(shape: Shape) -> Shape:
+    """The same, with slices applied one by one."""
+    return replace(shape, schedule=msgspec.structs.replace(shape.schedule, asynchronous=True), clips=False)
 
 
 def draw_shape(rng: random.Random) -> Shape:

@@ -50,7 +50,7 @@ from elasticflow_ps.serving import PROGRESS_S
 
 from .member import Member
 from .network import CLOSED, Connection, Timer
-from .truth import Parcel, combine, norm_of, square, updated
+from .truth import Parcel, combine, norm_of, square, together, updated
 
 if TYPE_CHECKING:
     from .laws import Key
@@ -63,11 +63,14 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[int, dict[int, int]] = {}
         self.slots: dict[int, int] = {}
+        self._leaves: dict[int, tuple[Parcel, list[int]]] = {}
+        """By parcel of the tick in work: what it was, and the slices applied to it since."""
         self._since: dict[int, int] = {}
 
     def fill(self, version: int, parcel: int, copy: Parcel) -> None:
         self.values.setdefault(version, {})[parcel], self.slots[parcel] = copy
         self._since[parcel] = version
+        self._leaves.pop(parcel, None)
 
     def is_whole(self, version: int, num_parcels: int) -> bool:
         values = self.values.get(version, {})
@@ -89,6 +92,26 @@ class Store:
             value, self.slots[parcel] = updated(before, action.root, action.lr, action.norm)
             self._since[parcel] = action.tick + 1
         self.values.setdefault(action.tick + 1, {})[parcel] = value
+
+    def apply_slice(self, action: st.ApplyAction) -> None:
+        """Makes the parcel anew from all slices that there are by now."""
+        parcel, (value, slots) = action.parcel, (self.values[action.tick][action.parcel], -1)
+        after = self.values.setdefault(action.tick + 1, {})
+        if parcel not in after:
+            self._leaves[parcel] = ((value, self.slots[parcel]), [])
+        before, leaves = self._leaves[parcel]
+        assert len(leaves) == action.before and 0 <= action.late <= action.before
+        if action.root is not None:
+            assert action.root not in leaves, f"applied twice: {action}"
+            leaves.append(action.root)
+            value, slots = updated(before, together(leaves), action.lr, None)
+            self.slots[parcel], self._since[parcel] = slots, action.tick + 1
+            after[parcel] = value
+        after.setdefault(parcel, value)
+
+    def num_leaves(self, version: int, parcel: int) -> int:
+        """Slices in a parcel of the version that is being made."""
+        return len(self._leaves[parcel][1]) if parcel in self.values.get(version, {}) else 0
 
 
 class Generation:
@@ -197,9 +220,12 @@ class Serving:
 
     def _serve(self, action: st.ServeAction) -> None:
         orders, version = action.orders or st.Orders(), action.version
-        value = self._store.values[version][action.parcel]
+        value = self._store.values[version + (action.updates > 0)][action.parcel]
         expected = self._truth.model(version)[self._numbers[action.parcel]]
-        assert value == expected, f"{self._server.name} serves another version {version}"
+        if self.version == version and self._truth.schedule.applies_slices(version):
+            assert action.updates == self._store.num_leaves(version + 1, action.parcel)
+        if not action.updates:
+            assert value == expected, f"{self._server.name} serves another version {version}"
         if action.orders:
             self._world.laws.ordered(self._server.key, version, orders)
         message = Version(
@@ -210,10 +236,16 @@ class Serving:
             cut=orders.cut,
             snapshot=orders.snapshot,
             finish=orders.finish,
+            updates=action.updates,
+            given=action.given,
         )
         self._server.answer(action.worker, message, () if action.same else value)
 
     def _apply(self, action: st.ApplyAction) -> None:
+        if self._truth.schedule.applies_slices(action.tick):
+            leaves = self._truth.leaves(action.tick, self._numbers[action.parcel])
+            assert action.root is None or action.root in leaves, f"{self._server.name} applies another"
+            return self._store.apply_slice(action)
         root = self._truth.total(action.tick, self._truth.top, self._numbers[action.parcel])
         assert action.root == root, f"{self._server.name} made another sum"
         self._world.laws.applied(self._server, action)

@@ -3,11 +3,14 @@
 A value is a number made from what it was made of: a leaf of (tick, slice, parcel, the whole model it was
 computed on), a sum of its two halves in order, a version of (the one before, its slots, the root, the
 learning rate, the norm). So equal values mean the same additions in the same order, the same bits.
+
+Asynchronously the root is the set of the leaves, whatever their order and what they were computed on: equal
+values mean that each slice was applied once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from elasticflow.schedule import Kind, Schedule
@@ -48,6 +51,11 @@ def updated(before: Parcel, root: int, lr: float | None, norm: float | None) -> 
     return hash((value, after, root, lr or 0.0, -1.0 if norm is None else norm)), after
 
 
+def together(leaves: Iterable[int]) -> Root:
+    """What stands for some slices that were applied one by one."""
+    return hash(tuple(sorted(leaves))) if leaves else None
+
+
 class Truth:
     """Parcels are numbered through all servers: place 0 holds the first ``parcels[0]``, and so on."""
 
@@ -84,13 +92,23 @@ class Truth:
     def _following(self, before: tuple[Parcel, ...], tick: int) -> tuple[Parcel, ...]:
         if self.schedule.evaluates(tick):
             return before
-        roots = [self.total(tick, self.top, number) for number in range(len(before))]
+        roots = [self._root(tick, number) for number in range(len(before))]
         lr = learning_rate(self.schedule, tick)
         norm = norm_of([(n, square(root)) for n, root in enumerate(roots)]) if self.clips else None
         return tuple(
             state if root is None else updated(state, root, lr, norm)
             for state, root in zip(before, roots, strict=True)
         )
+
+    def _root(self, tick: int, parcel: int) -> Root:
+        if not self.schedule.asynchronous:
+            return self.total(tick, self.top, parcel)
+        return together(self.leaves(tick, parcel))
+
+    def leaves(self, tick: int, parcel: int) -> list[int]:
+        """Of all slices that hold records."""
+        found = [self.total(tick, Node(0, n), parcel) for n in range(self.schedule.num_slices)]
+        return [leaf for leaf in found if leaf is not None]
 
     def total(self, tick: int, node: Node, parcel: int) -> Root:
         """The sum over a node's slices; None if they hold no records."""

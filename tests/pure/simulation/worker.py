@@ -58,6 +58,8 @@ class Client:
         """Of each server with chunks: name, place, connection."""
         self._inbox: deque[tuple[int, Any]] = deque()
         self._client: cs.ClientState
+        self._whole = True
+        """Without updates of the tick in work."""
 
     def connect(self, assignment: Assignment) -> None:
         self.disconnect()
@@ -139,6 +141,7 @@ class Client:
         return None
 
     def _fill(self, row: list[dict[int, Any]]) -> None:
+        self._whole = not any(number for bases in self._client.bases for number in bases.values())
         for (_, place, _), frames in zip(self._row, row, strict=True):
             for parcel, number in enumerate(self._truth.of_place(place)):
                 if frames[parcel] != NO_ARRAYS:
@@ -147,7 +150,7 @@ class Client:
     def _adopt(self, action: cs.AdoptAction) -> Position:
         self._fill(action.frames)
         orders, version = action.orders, action.version
-        assert tuple(self.state) == self._truth.model(version), f"{self._worker.name} has a mixture"
+        self._check(version)
         return Position(
             version=version,
             shares=orders.shares,
@@ -156,13 +159,18 @@ class Client:
             finish=orders.finish,
         )
 
-    def recall(self, at: Position, slices: list[int]) -> bool:
-        return self._handle(cs.OrderEvent(at.version, tuple(slices))) is not None
+    def _check(self, version: int) -> None:
+        """That the state is this version, unless others' updates are said to be in it."""
+        whole = tuple(self.state) == self._truth.model(version)
+        assert whole or not self._whole, f"{self._worker.name} has a mixture"
+
+    def recall(self, at: Position, slices: list[int], *, rest: bool = False) -> bool:
+        return self._handle(cs.OrderEvent(at.version, tuple(slices), rest)) is not None
 
     def push(self, at: Position, node: Node, *, lr: float | None, slice_s: float, last: bool) -> None:
         world = self._world
-        assert tuple(self.state) == self._truth.model(at.version), f"{self._worker.name} used a mixture"
-        for _, place, connection in self._row:
+        self._check(at.version)
+        for (_, place, connection), bases in zip(self._row, self._client.bases, strict=True):
             for parcel, number in enumerate(self._truth.of_place(place)):
                 total = self._truth.total(at.version, node, number)
                 push = Push(
@@ -177,12 +185,15 @@ class Client:
                     finish=at.finish,
                     slice_s=slice_s,
                     pull=last and parcel == 0,
+                    base=bases[parcel],
                 )
                 self._send(connection, push, total)
                 if world.duplicates and world.rng.random() < 0.1:
                     self._send(connection, push, total)
 
     def ask(self, at: Position) -> None:
+        if self._client.ordered:
+            return
         for _, _, connection in self._row:
             self._send(connection, Pull(version=at.version + 1, have=at.version))
 
@@ -345,6 +356,8 @@ class SimWorker(Member):
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
                     if fresh:
                         yield from self._compute(position, work, fresh)
+                    elif schedule.applies_slices(self.tick):
+                        self._client.ask(position)
             else:
                 while self.orders:
                     yield from self._obey(self.orders.popleft())
@@ -393,7 +406,10 @@ class SimWorker(Member):
 
     def _compute(self, position: Position, work: Work, numbers: Iterable[int]) -> Body:
         lr = learning_rate(self.world.shape.schedule, work.tick)
-        nodes = nodes_of(tuple(numbers))
+        slices, later = tuple(numbers), ()
+        if self.world.shape.schedule.applies_slices(work.tick):
+            slices, later = slices[:1], slices[1:]
+        nodes = nodes_of(slices)
         asked = False
         for node in nodes:
             self.world.num_computed += node.stop - node.first
@@ -401,9 +417,11 @@ class SimWorker(Member):
             parts = self._parts(work, node) if self.world.shape.bad else [node]
             for number, part in enumerate(parts):
                 self._done.update(range(part.first, part.stop))
-                asked = node is nodes[-1] and number == len(parts) - 1
+                asked = node is nodes[-1] and not later and number == len(parts) - 1
                 self._client.push(position, part, lr=lr, slice_s=self._slice_s, last=asked)
-        if not asked:
+        if later:
+            self._client.recall(position, list(later), rest=True)
+        elif not asked:
             self._client.ask(position)
 
     def _parts(self, work: Work, node: Node) -> list[Node]:

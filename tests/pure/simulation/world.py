@@ -74,12 +74,15 @@ class Shape:
 
     @cached_property
     def config(self) -> Config:
+        batch_size, num_slices = self.schedule.batch_size, self.schedule.num_slices
+        mode: dict[str, Any] = {"batch_size": batch_size, "slices": num_slices}
+        if self.schedule.asynchronous:
+            mode = {"mode": "async", "batch_size": batch_size // num_slices, "staleness": num_slices - 1}
         return Config(
+            **mode,
             workers=str(self.workers),
             servers=len(self.parcels),
             epochs=self.schedule.epochs,
-            batch_size=self.schedule.batch_size,
-            slices=self.schedule.num_slices,
             checkpoint_every=self.checkpoint_every,
             snapshot_s=self.snapshot_s,
             max_quarantined=len(self.bad),

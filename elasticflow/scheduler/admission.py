@@ -1,0 +1,79 @@
+"""When a job is promised its deadline, and what is said to one that is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticflow.scheduler.demand import Demand
+from elasticflow.scheduler.shares import Need, SharePlan, fastest_plan
+from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.tracks import Track
+
+
+@dataclass(frozen=True)
+class AdmissionRules:
+    """A job that has room is promised its deadline at once, unless it is dear and the room is scarce.
+
+    cheap_part: a job is dear if this part of those that came lately cost less. room: then its window must
+    still have so many times its GPU-seconds free. imminent_s: who is done so soon is promised anyway.
+    """
+
+    cheap_part: float = 0.6
+    room: float = 4.0
+    imminent_s: float = 60.0
+
+
+def may_promise(
+    track: Track, plan: SharePlan, timeline: Timeline, demand: Demand, rules: AdmissionRules
+) -> str | None:
+    """Why the job, whose plan is in the timeline, may be promised its deadline; None if it may not yet."""
+    if not plan.is_safe or plan.gpu_seconds > track.gpu_seconds_left():
+        return None
+    if track.safe_finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
+        return "is almost done"
+    if demand.part_cheaper(track.cost) <= rules.cheap_part:
+        return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours"
+    free = free_gpu_seconds(timeline, track.deadline_s)
+    if free >= rules.room * plan.gpu_seconds:
+        return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours, {free / 3600:.0f} stay free in its time"
+    return None
+
+
+def free_gpu_seconds(timeline: Timeline, until_s: float) -> float:
+    """What nobody has taken from now until then."""
+    num_steps = timeline.num_before(until_s)
+    lasts_s = np.diff(timeline.starts_s[:num_steps], append=until_s)
+    return float((timeline.free[:num_steps] * lasts_s).sum())
+
+
+def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
+    """The earliest deadline that could be promised beside all others; None if there is none."""
+    need = Need(track.ladders.safe, track.still_to_do, timeline.now_s, len(track.gpus))
+    plan = fastest_plan(need, timeline)
+    return plan.finish_s if plan else None
+
+
+def hopeless(track: Track, now_s: float) -> tuple[str, float | None] | None:
+    """Why its deadline cannot be promised even alone, and which could be instead; None if it can."""
+    took_s, size = _fastest_alone(track)
+    late_s = now_s + took_s - track.deadline_s
+    if late_s > 0:
+        text = f"would finish {late_s / 60:.0f} min late even with {size} GPUs"
+        return (text, now_s + took_s) if size else ("its curve knows no size that the cluster has", None)
+    cost, left = track.steady_cost(), track.gpu_seconds_left()
+    if cost > left:
+        return f"would cost {cost / 3600:.1f} GPU-hours by then, its cap leaves {left / 3600:.1f}", None
+    return None
+
+
+def _fastest_alone(track: Track) -> tuple[float, int]:
+    """Seconds it takes on the size that is fastest, the start included, and that size; infinite on none."""
+    ladder = track.ladders.expected
+    took = [
+        (ladder.change_s(len(track.gpus), rung) + track.remaining / rate, ladder.sizes[rung])
+        for rung, rate in enumerate(ladder.rates)
+        if rate
+    ]
+    return min(took, default=(np.inf, 0))

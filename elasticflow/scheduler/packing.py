@@ -1,0 +1,170 @@
+"""Plans for many jobs at once: by deadline, each the cheapest that what is left over allows.
+
+Where a job does not fit, the dearest of those without a promise that come no later gives way: for one
+machine and jobs of one size that is the rule of Moore and Hodgson, which loses fewest jobs. Where all have
+promises, the one that does not fit is planned before all others, and they around it. If that does not help
+either, the world has become worse than was promised for: the dearest will be late, and has what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from elasticflow.scheduler.shares import Need, SharePlan, carried_plan, cheapest_plan, fastest_plan
+from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.tracks import Standing, Track
+
+SNAPSHOT_EVERY = 32
+ENOUGH_AGAIN = 256
+MAX_URGENT = 8
+"""So many may be planned before all others"""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """margin_*: how long before its deadline a plan ends if it can: a part of what is left, up to a limit."""
+
+    margin_part: float = 0.01
+    margin_least_s: float = 12.0
+    margin_max_s: float = 60.0
+    max_steps: int = 256
+
+
+@dataclass
+class Packing:
+    """plans by job. dropped: had no promise, and have no room. late: were promised, and cannot be in time."""
+
+    num_gpus: int
+    timeline: Timeline
+    order: list[Track]
+    plans: dict[str, SharePlan] = field(default_factory=dict)
+    dropped: list[Track] = field(default_factory=list)
+    late: list[Track] = field(default_factory=list)
+    num_urgent: int = 0
+    num_again: int = 0
+    num_carried: int = 0
+
+    def add(self, track: Track, plan: SharePlan) -> None:
+        """The job will have these GPUs."""
+        self.plans[track.job_id] = plan
+        self.timeline.take(plan.shares, plan.finish_s)
+
+    @property
+    def in_haste(self) -> bool:
+        """So many were planned again that from now on who does not fit gives way itself, dear or not."""
+        return self.num_again > ENOUGH_AGAIN + len(self.order) // 4
+
+    def hopeful_before(self, at: int) -> list[int]:
+        """Where in the order those without a promise are, up to this one."""
+        return [one for one in range(at + 1) if _is_hopeful(self.order[one])]
+
+    def make_room(self, at: int) -> int:
+        """Somebody gives way to ``order[at]``, or it is planned earlier; returns from where to plan again."""
+        hopeful = [at] if self.in_haste and _is_hopeful(self.order[at]) else self.hopeful_before(at)
+        if hopeful:
+            victim = hopeful[-1] if self.in_haste else max(hopeful, key=self._dearness)
+            return self._drop(victim, self.dropped)
+        if self.num_urgent < MAX_URGENT and at > self.num_urgent:
+            self.order.insert(0, self.order.pop(at))
+            self.num_urgent += 1
+            return 0
+        return self._drop(max(range(at + 1), key=self._dearness), self.late)
+
+    def _drop(self, position: int, to: list[Track]) -> int:
+        to.append(self.order.pop(position))
+        self.plans.pop(to[-1].job_id, None)
+        return position
+
+    def _dearness(self, position: int) -> tuple[int, float]:
+        """Low priority first, then GPU-seconds; of equals the first."""
+        track = self.order[position]
+        plan = self.plans.get(track.job_id)
+        return -track.job.priority, plan.gpu_seconds if plan else track.steady_cost()
+
+
+def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
+    """Plans for all of them that fit; every promised job has one, be it late."""
+    packing = Packing(num_gpus, Timeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    snapshots: dict[int, Timeline] = {}
+    at = 0
+    while at < len(packing.order):
+        if at % SNAPSHOT_EVERY == 0:
+            snapshots[at] = packing.timeline.copy()
+        track = packing.order[at]
+        plan = plan_one(track, packing.timeline, rules)
+        if plan is None and not _is_hopeful(track) and not packing.hopeful_before(at):
+            old = None if packing.num_urgent else carry(packing, now_s, rules)
+            if old is not None:
+                return old
+            plan = _by_profile(track, packing.timeline)
+        if plan is not None:
+            packing.add(track, plan)
+            at += 1
+            continue
+        position = packing.make_room(at)
+        if position < at:
+            position -= position % SNAPSHOT_EVERY
+            packing.num_again += at - position
+            at, packing.timeline = position, snapshots[position].copy()
+    for track in by_deadline(packing.late):
+        plan = _fastest(track, packing.timeline)
+        if plan is not None:
+            packing.add(track, plan)
+    return packing
+
+
+def _is_hopeful(track: Track) -> bool:
+    return track.standing is not Standing.PROMISED
+
+
+def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
+    """The plans that the promised jobs had, from now on; those without a promise have none. None if that
+    does not do: a plan that was kept to goes on to do, whatever a new one by deadline would be."""
+    timeline = Timeline(now_s, packing.num_gpus, rules.max_steps)
+    order = [one for one in packing.order if one.standing is Standing.PROMISED]
+    others = [one for one in packing.order if one.standing is not Standing.PROMISED]
+    carried = Packing(
+        packing.num_gpus, timeline, order, dropped=packing.dropped + others, num_carried=len(order)
+    )
+    for track in order:
+        plan = None
+        if track.plan is not None:
+            safe = track.need(track.deadline_s, track.ladders.safe)
+            expected = track.need(track.deadline_s, track.ladders.expected)
+            plan = carried_plan(safe, carried.timeline, track.plan)
+            plan = plan or carried_plan(expected, carried.timeline, track.plan)
+        if plan is None:
+            return None
+        carried.add(track, plan)
+    return carried
+
+
+def by_deadline(tracks: Iterable[Track]) -> list[Track]:
+    """The order in which jobs are planned; never by chance."""
+    return sorted(tracks, key=lambda one: (one.deadline_s, one.job.submit_s, one.job_id))
+
+
+def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None:
+    """The cheapest plan: with a margin if there is one; by the bare profile only without a promise."""
+    deadline_s, safe = track.deadline_s, track.ladders.safe
+    margin_s = (deadline_s - timeline.now_s) * rules.margin_part
+    margin_s = min(max(margin_s, rules.margin_least_s), rules.margin_max_s)
+    plan = cheapest_plan(track.need(deadline_s - margin_s, safe), timeline)
+    plan = plan or cheapest_plan(track.need(deadline_s, safe), timeline)
+    if plan is None and track.standing is not Standing.PROMISED:
+        plan = _by_profile(track, timeline)
+    return plan
+
+
+def _by_profile(track: Track, timeline: Timeline) -> SharePlan | None:
+    """The cheapest plan if the profile is right."""
+    expected = track.ladders.expected
+    if expected is track.ladders.safe:
+        return None
+    return cheapest_plan(track.need(track.deadline_s, expected), timeline, is_safe=False)
+
+
+def _fastest(track: Track, timeline: Timeline) -> SharePlan | None:
+    ladder = track.ladders.expected
+    return fastest_plan(Need(ladder, track.still_to_do, track.deadline_s, len(track.gpus)), timeline)

@@ -1,0 +1,157 @@
+"""The minimum satisfactory share: the cheapest plan of GPUs over time that meets a job's deadline.
+
+Following the paper's progressive filling: the lowest level such that the job, given at each moment the
+level or what is free, whichever is less, is done in time. What each change of its GPUs costs is part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.scheduler.ladder import Floats, Ints, Ladder
+from elasticflow.scheduler.timeline import Timeline
+
+RUNG_OF_FREE: Ints = np.array([n.bit_length() for n in range(1 << 16)], dtype=np.int64)
+"""The highest rung that so many free GPUs allow."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is left of a job: iterations, the time it may take, the GPUs it has.
+
+    lost_s: how long it will still do no iteration if it keeps them.
+    """
+
+    ladder: Ladder
+    remaining: float
+    deadline_s: float
+    num_gpus: int = 0
+    lost_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SharePlan:
+    """shares: GPUs in each step of the timeline up to ``finish_s``; one number if they are the same in all.
+
+    starts_s: of these steps; None for the one number. grows_s: when it first has more than now; infinite if
+    never. is_safe: it counts on nothing unmeasured.
+    """
+
+    level: int
+    size_now: int
+    shares: Ints | int
+    finish_s: float
+    gpu_seconds: float
+    starts_s: Floats | None = None
+    grows_s: float = np.inf
+    is_safe: bool = True
+
+    @property
+    def most_gpus(self) -> int:
+        """In any step."""
+        return self.shares if isinstance(self.shares, int) else int(self.shares.max())
+
+    def shares_at(self, times_s: Floats) -> Ints:
+        """GPUs at these times; after its end as many as at its end."""
+        if isinstance(self.shares, int) or self.starts_s is None:
+            return np.full(len(times_s), self.shares, dtype=np.int64)
+        steps = self.starts_s.searchsorted(times_s, "right") - 1
+        return self.shares[np.maximum(steps, 0)]
+
+
+def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> SharePlan | None:
+    """The plan of the lowest level that meets the deadline with the GPUs that are free; None if none does."""
+    num_steps = timeline.num_before(need.deadline_s)
+    if not num_steps:
+        return None
+    lowest_free = int(timeline.free[:num_steps].min())
+    plan = _steady_plan(need, timeline.now_s, lowest_free) or _stepped_plan(need, timeline, num_steps)
+    return plan if plan is None or is_safe else replace(plan, is_safe=False)
+
+
+def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
+    """The plan that is done earliest, whatever the deadline; None if the job cannot run at all."""
+    ladder = need.ladder
+    if not ladder.top:
+        return None
+    slowest_s = need.remaining / min(rate for rate in ladder.rates if rate) + max(map(max, ladder.cost))
+    end_s = max(need.deadline_s, float(timeline.starts_s[-1]) + slowest_s + need.lost_s) + 1.0
+    return _stepped_plan(replace(need, deadline_s=end_s), timeline, len(timeline.free), ladder.top)
+
+
+def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | None:
+    """The plan with the GPUs that an older one had at each time; None if that does not do any more."""
+    for time_s in (*(() if old.starts_s is None else old.starts_s), old.finish_s):
+        timeline.mark(float(time_s))
+    num_steps = timeline.num_before(need.deadline_s)
+    if not num_steps or not need.ladder.top:
+        return None
+    most = old.shares_at(timeline.starts_s[:num_steps])
+    return _stepped_plan(need, timeline, num_steps, need.ladder.top, most)
+
+
+def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
+    """The same share all the time."""
+    ladder = need.ladder
+    for rung in range(1, min(ladder.top, lowest_free.bit_length()) + 1):
+        if not ladder.rates[rung]:
+            continue
+        size = ladder.sizes[rung]
+        lost_s = need.lost_s if size == need.num_gpus else ladder.change_s(need.num_gpus, rung)
+        took_s = lost_s + need.remaining / ladder.rates[rung]
+        if now_s + took_s <= need.deadline_s:
+            return SharePlan(rung, size, size, now_s + took_s, size * took_s)
+    return None
+
+
+def _stepped_plan(
+    need: Need, timeline: Timeline, num_steps: int, lowest: int = 1, most: Ints | None = None
+) -> SharePlan | None:
+    """At most the level at each step, and at most so many GPUs."""
+    ladder = need.ladder
+    starts_s = timeline.starts_s[:num_steps]
+    lasts_s = np.diff(starts_s, append=need.deadline_s)
+    free = timeline.free[:num_steps]
+    allowed = RUNG_OF_FREE[free if most is None else np.minimum(free, most)]
+    highest = min(int(allowed.max()), ladder.top)
+    if not highest:
+        return None
+    levels = np.arange(min(lowest, highest), highest + 1)
+    rungs = np.minimum(allowed[None, :], levels[:, None])
+    done = ladder.vectors.rates[rungs] * (lasts_s - _lost(need, rungs))
+    enough = done.sum(axis=1) >= need.remaining
+    if not enough.any():
+        return None
+    row = int(enough.argmax())
+    return _cut(need, timeline, rungs[row], done[row], int(levels[row]))
+
+
+def _lost(need: Need, rungs: Ints) -> Floats:
+    """Seconds without an iteration at the start of each step."""
+    vectors = need.ladder.vectors
+    before = np.empty_like(rungs)
+    before[:, 0], before[:, 1:] = need.num_gpus.bit_length(), vectors.bits[rungs[:, :-1]]
+    lost: Floats = vectors.cost[before, rungs]
+    if need.num_gpus:
+        lost[vectors.sizes[rungs[:, 0]] == need.num_gpus, 0] = need.lost_s
+    return lost
+
+
+def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float64], level: int) -> SharePlan:
+    """The plan up to where the job is done."""
+    ladder = need.ladder
+    total = done.cumsum()
+    last = int((total >= need.remaining).argmax())
+    end_s = float(timeline.starts_s[last + 1]) if last + 1 < len(timeline.starts_s) else need.deadline_s
+    end_s = min(end_s, need.deadline_s)
+    finish_s = end_s - float(total[last] - need.remaining) / ladder.rates[rungs[last]]
+    shares = ladder.vectors.sizes[rungs[: last + 1]]
+    lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
+    grows = shares > shares[0]
+    grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf
+    starts_s = timeline.starts_s[: last + 1].copy()
+    gpu_seconds = float((shares * lasts_s).sum())
+    return SharePlan(level, int(shares[0]), shares, finish_s, gpu_seconds, starts_s, grows_s)
