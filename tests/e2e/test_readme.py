@@ -120,4 +120,4 @@ def test_wide_and_deep(tmp_path: Path) -> None:
     program, many = folder / "wide_and_deep.py", ("--batch-size", 1024, "--workers", 2, "--servers", 2)
     trained = cli("train", program, "--epochs", 2, *many, "--run-dir", tmp_path / "run")
     assert trained.returncode == 0, trained.stderr
-    assert float(re.findall(r"auc (\S+)", trained.stdout)[-1]) >= 0.70
+    assert float(re.findall(r"auc (\S+)", trained.stdout)[-1]) >= 0.76
