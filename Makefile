@@ -23,11 +23,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.c)
+$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,examples]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.c)
+$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,bench,test]'
 	touch $@
 

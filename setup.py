@@ -7,6 +7,7 @@ from setuptools import Extension, find_packages, setup
 NATIVE = Extension(
     "elasticflow_ps._native",
     [f"ps/elasticflow_ps/{name}.c" for name in ("native", "packing", "rows")],
+    depends=["ps/elasticflow_ps/vectors.h"],
     extra_compile_args=[
         "-O3",
         "-g0",

@@ -20,16 +20,7 @@ The second half of this file is compiled twice, for each kind of number: the fir
 #error "results would not be those of IEEE 754: servers use NumPy instead"
 #endif
 
-/* Code for each width of vectors, of which the dynamic linker chooses when this is loaded. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define ANY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ANY_WIDTH
-#endif
-
-#define INLINE static inline __attribute__((always_inline))
-/* In any order, since no step reads what another has written: at most a slot is written in place. */
-#define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
+#include "vectors.h"
 
 enum {
     LINE_BYTES = 64,

@@ -6,14 +6,7 @@ of the compiler or the processor matters. */
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define ANY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ANY_WIDTH
-#endif
-
-#define INLINE static inline __attribute__((always_inline))
-#define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
+#include "vectors.h"
 
 enum {
     MAGNITUDE = 0x7fffffff,

@@ -11,14 +11,7 @@ Bits: those of NumPy in row_index.py, table.py and elasticflow/rows.py. Compiled
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define ANY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ANY_WIDTH
-#endif
-
-#define INLINE static inline __attribute__((always_inline))
-#define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
+#include "vectors.h"
 
 enum {
     LINE_BYTES = 64,

@@ -15,6 +15,7 @@ from .processes import Outcome
 
 EPOCHS, STEPS = 4, 7
 """203 records in batches of 4, eight a step; the last step of an epoch has 11 records."""
+ASYNCHRONOUS = ("--mode", "async", "--staleness", 7, "--batch-size", 4, "--epochs", EPOCHS)
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.py"
 
 
@@ -54,18 +55,7 @@ def test_every_record_once_an_epoch(
     monkeypatch.setenv("SLICE_S", "0.01")
     monkeypatch.setenv("WIDE", str(wide))
     gate = f"step {EPOCHS * STEPS - 4}"
-    options = (
-        "--mode",
-        "async",
-        "--staleness",
-        7,
-        "--batch-size",
-        4,
-        "--epochs",
-        EPOCHS,
-        "--config",
-        settings,
-    )
+    options = (*ASYNCHRONOUS, "--config", settings)
     run = start("counting_async.py", *options, "--workers", 3, "--servers", 2, shut=[gate])
     for number, role in enumerate(victims):
         status = run.wait_until(
@@ -85,18 +75,7 @@ def test_rows_of_tables_too(
     monkeypatch.setenv("SLICE_S", "0.01")
     monkeypatch.setenv("TABLE", "1")
     gate = f"step {EPOCHS * STEPS - 4}"
-    options = (
-        "--mode",
-        "async",
-        "--staleness",
-        7,
-        "--batch-size",
-        4,
-        "--epochs",
-        EPOCHS,
-        "--config",
-        settings,
-    )
+    options = (*ASYNCHRONOUS, "--config", settings)
     more = ("--workers", 3, "--servers", 2, "--checkpoint-every", 6)
     run = start("counting_async.py", *options, *more, shut=[gate])
     run.kill(ready(run.wait_for_step(15), victim)[0])
