@@ -15,19 +15,26 @@ from elasticflow.scheduler.overheads import published
 from elasticflow.scheduler.policies import policy
 from elasticflow.scheduler.schedule import DecisionTime, Schedule
 from elasticflow.scheduler.traces import find_profiles, read_trace
+from elasticflow.scheduler.tracks import Standing
 
 TRACE = Path(__file__).parent / "data" / "scheduler" / "traces" / "cluster05.csv"
 NUM_DECISIONS = 60
 BATCH = 250
 """The crowd comes in parts so large, a minute apart."""
+FITTING, OVERLOADED = 4, 8
+"""With two GPUs a job, almost all fit if each is so long, and hundreds do not."""
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """num_active: jobs under way at the end. Only decisions on single arrivals count."""
+    """num_active: jobs under way at the end. num_waiting: of them, without room for their deadlines.
+
+    Only decisions on single arrivals count.
+    """
 
     num_gpus: int
     num_active: int
+    num_waiting: int
     times: tuple[DecisionTime, ...]
     shape: Shape
 
@@ -49,11 +56,14 @@ class Crowd:
         return Schedule("elastic", self.shape, (), (), (), self.times)
 
 
-def crowd(num_jobs: int, num_gpus: int, name: str) -> Crowd:
-    """So many jobs, all at once under way; then single ones arrive, and each decision is timed."""
+def crowd(num_jobs: int, num_gpus: int, name: str, length: int = FITTING) -> Crowd:
+    """So many jobs, all at once under way; then single ones arrive, and each decision is timed.
+
+    length: of a job, as a multiple of that in the trace.
+    """
     shape = shape_of(-(-num_gpus // 8) * 8)
     scheduler = policy(name, shape, published(shape.num_gpus))
-    jobs = _jobs(num_jobs + NUM_DECISIONS)
+    jobs = _jobs(num_jobs + NUM_DECISIONS, length)
     now_s, times = 0.0, []
     for first in range(0, num_jobs, BATCH):
         part = jobs[first : min(first + BATCH, num_jobs)]
@@ -66,15 +76,16 @@ def crowd(num_jobs: int, num_gpus: int, name: str) -> Crowd:
         took_s = time.perf_counter() - started
         times.append(DecisionTime(now_s, took_s, len(scheduler.tracks)))
     scheduler.check_invariants()
-    return Crowd(shape.num_gpus, len(scheduler.tracks), tuple(times), shape)
+    num_waiting = sum(track.standing is Standing.WAITING for track in scheduler.tracks.values())
+    return Crowd(shape.num_gpus, len(scheduler.tracks), num_waiting, tuple(times), shape)
 
 
-def _jobs(count: int) -> list[Job]:
-    """Drawn from a trace, four times as long, and each with time enough."""
+def _jobs(count: int, length: int) -> list[Job]:
+    """Drawn from a trace, but longer, and each with time enough if it were alone."""
     base, chance = read_trace(TRACE, find_profiles(TRACE)), random.Random(1)
     drawn = (chance.choice(base) for _ in range(count))
     return [
-        replace(job, job_id=f"job-{number}", iterations=4 * job.iterations)
+        replace(job, job_id=f"job-{number}", iterations=length * job.iterations)
         for number, job in enumerate(drawn)
     ]
 

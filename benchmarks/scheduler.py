@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crowded import Crowd, crowd
+from benchmarks.crowded import OVERLOADED, Crowd, crowd
 from benchmarks.figures import Figure, figure
 from elasticflow.scheduler.checker import faults
 from elasticflow.scheduler.cluster import shape_of
@@ -124,6 +124,7 @@ def run() -> Iterator[Figure]:
         yield _figure_of_bad_worlds(row)
     for num_jobs in (10, 100, 1000, 5000):
         yield _figure_of_crowd(crowd(num_jobs, max(2 * num_jobs, 64), "elastic"))
+    yield _figure_of_crowd(crowd(5000, 10_000, "elastic", OVERLOADED))
 
 
 def _figures_of(row: Row) -> Iterator[Figure]:
@@ -152,7 +153,9 @@ def _figure_of_bad_worlds(row: Row) -> Figure:
 
 
 def _figure_of_crowd(found: Crowd) -> Figure:
-    name = f"decision, {found.num_active} jobs active on {found.num_gpus} GPUs"
+    name = (
+        f"decision, {found.num_active} jobs active on {found.num_gpus} GPUs, {found.num_waiting} do not fit"
+    )
     note = f"median {1000 * found.median_s:.1f} ms of {found.num_decisions}; the longest is the figure"
     return figure(name, 1000 * found.longest_s, "ms", 1000.0, COMMAND, note)
 

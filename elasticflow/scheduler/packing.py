@@ -52,19 +52,25 @@ class Packing:
 
     @property
     def in_haste(self) -> bool:
-        """So many were planned again that from now on who does not fit gives way itself, dear or not."""
+        """So many were planned again that from now on nobody looks for the dearest: who has no promise and
+        does not fit gives way itself, and all without a promise to one that has one."""
         return self.num_again > ENOUGH_AGAIN + len(self.order) // 4
 
-    def hopeful_before(self, at: int) -> list[int]:
-        """Where in the order those without a promise are, up to this one."""
-        return [one for one in range(at + 1) if _is_hopeful(self.order[one])]
+    def has_hopeful_before(self, at: int) -> bool:
+        """Whether somebody without a promise is in the order up to this one."""
+        return any(_is_hopeful(self.order[one]) for one in range(at + 1))
 
     def make_room(self, at: int) -> int:
         """Somebody gives way to ``order[at]``, or it is planned earlier; returns from where to plan again."""
-        hopeful = [at] if self.in_haste and _is_hopeful(self.order[at]) else self.hopeful_before(at)
+        if self.in_haste and _is_hopeful(self.order[at]):
+            return self._drop(at, self.dropped)
+        hopeful = [one for one in range(at + 1) if _is_hopeful(self.order[one])]
+        if hopeful and self.in_haste:
+            for position in reversed(hopeful):
+                self._drop(position, self.dropped)
+            return hopeful[0]
         if hopeful:
-            victim = hopeful[-1] if self.in_haste else max(hopeful, key=self._dearness)
-            return self._drop(victim, self.dropped)
+            return self._drop(max(hopeful, key=self._dearness), self.dropped)
         if self.num_urgent < MAX_URGENT and at > self.num_urgent:
             self.order.insert(0, self.order.pop(at))
             self.num_urgent += 1
@@ -93,7 +99,7 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
             snapshots[at] = packing.timeline.copy()
         track = packing.order[at]
         plan = plan_one(track, packing.timeline, rules)
-        if plan is None and not _is_hopeful(track) and not packing.hopeful_before(at):
+        if plan is None and not _is_hopeful(track) and not packing.has_hopeful_before(at):
             old = None if packing.num_urgent else carry(packing, now_s, rules)
             if old is not None:
                 return old

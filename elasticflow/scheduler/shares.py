@@ -54,6 +54,13 @@ class SharePlan:
         """In any step."""
         return self.shares if isinstance(self.shares, int) else int(self.shares.max())
 
+    def changes_s(self) -> Floats:
+        """When its share becomes another, its end included."""
+        if isinstance(self.shares, int) or self.starts_s is None:
+            return np.array([self.finish_s])
+        changed = self.shares[1:] != self.shares[:-1]
+        return np.append(self.starts_s[1:][changed], self.finish_s)
+
     def shares_at(self, times_s: Floats) -> Ints:
         """GPUs at these times; after its end as many as at its end."""
         if isinstance(self.shares, int) or self.starts_s is None:
@@ -84,8 +91,13 @@ def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
 
 def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | None:
     """The plan with the GPUs that an older one had at each time; None if that does not do any more."""
-    for time_s in (*(() if old.starts_s is None else old.starts_s), old.finish_s):
-        timeline.mark(float(time_s))
+    if isinstance(old.shares, int):
+        plan = _steady_on(need, timeline.now_s, need.ladder.rung(old.shares))
+        num_steps = max(timeline.num_before(plan.finish_s), 1) if plan else 0
+        if plan and timeline.free[:num_steps].min() >= plan.size_now:
+            return plan
+    for time_s in old.changes_s().tolist():
+        timeline.mark(time_s)
     num_steps = timeline.num_before(need.deadline_s)
     if not num_steps or not need.ladder.top:
         return None
@@ -94,17 +106,23 @@ def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | 
 
 
 def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
-    """The same share all the time."""
+    """The smallest share that is in time if it is the same all the time."""
+    rungs = range(1, min(need.ladder.top, lowest_free.bit_length()) + 1)
+    plans = (_steady_on(need, now_s, rung) for rung in rungs)
+    return next((plan for plan in plans if plan), None)
+
+
+def _steady_on(need: Need, now_s: float, rung: int) -> SharePlan | None:
+    """This share all the time; None if that is not in time."""
     ladder = need.ladder
-    for rung in range(1, min(ladder.top, lowest_free.bit_length()) + 1):
-        if not ladder.rates[rung]:
-            continue
-        size = ladder.sizes[rung]
-        lost_s = need.lost_s if size == need.num_gpus else ladder.change_s(need.num_gpus, rung)
-        took_s = lost_s + need.remaining / ladder.rates[rung]
-        if now_s + took_s <= need.deadline_s:
-            return SharePlan(rung, size, size, now_s + took_s, size * took_s)
-    return None
+    rate, size = ladder.rates[rung], ladder.sizes[rung]
+    if not rate:
+        return None
+    lost_s = need.lost_s if size == need.num_gpus else ladder.change_s(need.num_gpus, rung)
+    took_s = lost_s + need.remaining / rate
+    if now_s + took_s > need.deadline_s:
+        return None
+    return SharePlan(rung, size, size, now_s + took_s, size * took_s)
 
 
 def _stepped_plan(
