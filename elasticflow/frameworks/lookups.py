@@ -20,17 +20,16 @@ from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
 from elasticflow.layout import Array, Entry, Rule, Vector
 from elasticflow.rows import (
+    Grouped,
     Keys,
     Places,
     Rows,
     Values,
-    by_key,
     first_values,
-    keys_of,
     no_rows,
-    places_of,
     table_seed,
 )
+from elasticflow_ps import native
 
 ReadRows: TypeAlias = Callable[[int, Keys], Values]
 """(number of a table, keys, ascending) to the rows, (k, dim) float32.
@@ -40,21 +39,23 @@ computes waits; in such a thread denormal numbers count as 0, so rows are better
 """
 
 
+class Bags(NamedTuple):
+    """numbers: (n,), of each id that of its bag, ascending. sizes: (num_bags,), how many ids are in each."""
+
+    numbers: Places
+    sizes: Places
+
+
 class Lookup(NamedTuple):
     """One call of a table.
 
-    keys: (k,), ascending. values: (k, dim), their rows. order, starts: the n ids key by key: see ``by_key``.
-    places: (n,), of each id the place of its row. bags: (n,), of each id the number of its bag, ascending.
-    sizes: (num_bags,), how many ids are in each. shape: of the answer.
+    ids: n, by key. values: (k, dim), the rows of the keys. bags: None if each holds one id. shape: of the
+    answer.
     """
 
-    keys: Keys
+    ids: Grouped
     values: Values
-    order: Places
-    starts: Places
-    places: Places
-    bags: Places
-    sizes: Places
+    bags: Bags | None
     shape: tuple[int, ...]
 
 
@@ -112,27 +113,29 @@ class Lookups(ABC):
         """Reads the rows of ``ids``. Raises ProgramError for bad ids, and whatever ``read_rows`` raises."""
         entry, spec = self.entries[number], self.specs[number]
         flat = _whole(entry.name, "ids", ids).reshape(-1)
-        bags, shape = _bags(entry.name, ids, combine, offsets)
+        numbers, shape = _bags(entry.name, ids, combine, offsets)
         if padding is not None:
             real = flat != padding
-            flat, bags = flat[real], bags[real]
+            numbers = np.flatnonzero(real) if numbers is None else numbers[real]
+            flat = flat[real]
         if spec.rows is not None and len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < spec.rows:
             wrong = flat[(flat < 0) | (flat >= spec.rows)]
             raise ProgramError(
                 f"table {entry.name!r}: there is no id {wrong[0]}; it has rows={spec.rows}, so its ids are "
                 f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
             )
-        keys, order, starts = by_key(keys_of(flat))
+        found = native.grouped(flat)
         try:
-            values = self.read_rows(number, keys) if len(keys) else no_rows(spec.dim).values
+            values = self.read_rows(number, found.keys) if len(flat) else no_rows(spec.dim).values
         except BaseException as error:
             self.unread = error
             raise
-        assert values.shape == (len(keys), spec.dim), "what read_rows promises"
+        assert values.shape == (len(found.keys), spec.dim), "what read_rows promises"
         values = np.require(values, np.float32, ["C", "W"])  # frameworks warn of arrays that are read-only
-        sizes = np.bincount(bags, minlength=math.prod(shape))
-        places = places_of(order, starts)
-        return Lookup(keys, values, order, starts, places, bags, sizes, (*shape, spec.dim))
+        bags = None
+        if numbers is not None:
+            bags = Bags(numbers, np.bincount(numbers, minlength=math.prod(shape)))
+        return Lookup(found, values, bags, (*shape, spec.dim))
 
 
 def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:
@@ -147,10 +150,10 @@ def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:
 
 def _bags(
     name: str, ids: Array, combine: str | None, offsets: Array | None
-) -> tuple[Places, tuple[int, ...]]:
-    """Of each id the number of its bag; the shape of all bags."""
+) -> tuple[Places | None, tuple[int, ...]]:
+    """Of each id the number of its bag, None if each is one; the shape of all bags."""
     if combine is None:
-        return np.arange(ids.size), ids.shape
+        return None, ids.shape
     if offsets is None:
         if not ids.ndim:
             raise ProgramError(

@@ -137,15 +137,19 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, values: torch.Tensor, lookup: Lookup) -> torch.Tensor:
         ctx.lookup = lookup  # type: ignore[attr-defined]
-        starts = np.cumsum(lookup.sizes) - lookup.sizes
-        places = torch.from_numpy(lookup.places)
+        places = torch.from_numpy(lookup.ids.places)
+        if lookup.bags is None:
+            return values.index_select(0, places)
+        starts = np.cumsum(lookup.bags.sizes) - lookup.bags.sizes
         return embedding_bag(places, values, torch.from_numpy(starts), mode="sum")
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         lookup: Lookup = ctx.lookup  # type: ignore[attr-defined]
-        bags, starts = torch.from_numpy(lookup.bags[lookup.order]), torch.from_numpy(lookup.starts)
-        return embedding_bag(bags, gradient.contiguous(), starts, mode="sum"), None
+        order = lookup.ids.order
+        bags = order if lookup.bags is None else lookup.bags.numbers[order]
+        starts = torch.from_numpy(lookup.ids.starts)
+        return embedding_bag(torch.from_numpy(bags), gradient.contiguous(), starts, mode="sum"), None
 
 
 class _TorchLookups(Lookups):
@@ -157,10 +161,11 @@ class _TorchLookups(Lookups):
         starts = None if offsets is None else _array(offsets)
         lookup = self.look_up(number, _array(ids), combine, starts, padding)
         rows = torch.from_numpy(lookup.values).requires_grad_()
-        self.looked_up.append((number, lookup.keys, rows))
+        self.looked_up.append((number, lookup.ids.keys, rows))
         sums: torch.Tensor = _Summed.apply(rows, lookup)
         if combine == "mean":
-            sums = sums / torch.from_numpy(lookup.sizes.clip(1)).unsqueeze(1)
+            assert lookup.bags is not None
+            sums = sums / torch.from_numpy(lookup.bags.sizes.clip(1)).unsqueeze(1)
         return sums.reshape(lookup.shape)
 
 

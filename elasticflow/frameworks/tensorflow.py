@@ -350,20 +350,23 @@ class _TensorFlowLookups(Lookups):
             except BaseException as error:
                 self.error = error
                 raise
-            return found.keys, found.values, found.places, found.bags, found.sizes, np.array(found.shape)
+            told = found.ids.keys, found.values, found.ids.places, np.array(found.shape)
+            return told if found.bags is None else (*told, *found.bags)
 
         ids = tf.convert_to_tensor(ids)
         arguments = [ids] if offsets is None else [ids, offsets]
-        types = [tf.uint64, tf.float32, tf.int64, tf.int64, tf.int64, tf.int64]
-        keys, rows, places, bags, sizes, shape = tf.numpy_function(read, arguments, types)
+        has_bags = combine is not None or padding is not None
+        types = [tf.uint64, tf.float32, tf.int64, tf.int64, *[tf.int64] * 2 * has_bags]
+        keys, rows, places, shape, *bags = tf.numpy_function(read, arguments, types)
         rows.set_shape((None, self.specs[number].dim))
         if self._tape:
             self._tape.watch(rows)
         self.looked_up.append((number, keys, rows))
-        if combine is None and padding is None:
-            sums = tf.gather(rows, places)  # each bag holds one id
+        if has_bags:
+            numbers, sizes = bags
+            sums = tf.sparse.segment_sum(rows, places, numbers, num_segments=tf.size(sizes))
         else:
-            sums = tf.sparse.segment_sum(rows, places, bags, num_segments=tf.size(sizes))
+            sums = tf.gather(rows, places)
         if combine == "mean":
             sums /= tf.cast(tf.maximum(sizes, 1), tf.float32)[:, tf.newaxis]
         answer = tf.reshape(sums, shape)

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from elasticflow.embedding import Constant, Initializer, Uniform
 from elasticflow.layout import Array
-from elasticflow.rows import Keys, Rows, Values
+from elasticflow.rows import Grouped, Keys, Rows, Values
 from elasticflow.rows import first_values as first_values_with_numpy
+from elasticflow.rows import grouped as grouped_with_numpy
 
 RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
@@ -148,8 +149,10 @@ class RowIndex(ctypes.Structure):
     rows: int
 
 
-ENTRY_BYTES = 16
-"""Of an entry of the index."""
+MAX_IDS = (1 << 31) - 1
+"""So many ids can be grouped at a time."""
+ENTRY_BYTES, GROUP_BYTES = 16, 16
+"""Of an entry of the index, and of ``Group`` in C."""
 
 _P, _N, _STEP, _REAL = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_float
 _INDEX = ctypes.POINTER(RowIndex)
@@ -168,6 +171,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "scatter_rows": (None, (_PACKED,)),
     "update_rows": (None, (_PACKED, _P, _P, _N, _P, _PACKED)),
     "merge_rows": (_N, (_P, _P, _N, _P, _P, _N, _N, _P, _P)),
+    "group_ids": (_N, (_P, _N, _P, _P, _P, _P, _P, _P, ctypes.c_uint)),
     "uniform_rows": (None, _NEW),
     "normal_rows": (None, _NEW),
 }
@@ -178,6 +182,7 @@ rows_available = _lib is not None and hasattr(_lib, "index_bytes")
 _row_rules: dict[str, int | None] = {}
 if rows_available:
     assert _in_c.index_bytes() == ctypes.sizeof(RowIndex) and _in_c.row_update_bytes() == _UPDATE.size
+    assert _in_c.group_bytes() == GROUP_BYTES
     for _rule in RULES:
         _row_rules[_rule] = ctypes.cast(_rules[_rule, np.dtype(np.float32)], _P).value
     for _name, (_result, _arguments) in _SIGNATURES.items():
@@ -292,6 +297,20 @@ def merge(left: Rows, right: Rows) -> Rows:
     others = _address(right.keys), _address(right.values), len(right.keys)
     number = _in_c.merge_rows(*mine, *others, dim, _address(keys), _address(values))
     return Rows(keys[:number], values[:number])
+
+
+def grouped(ids: npt.NDArray[np.int64]) -> Grouped:
+    """``elasticflow.rows.grouped``."""
+    n = len(ids)
+    if not rows_available or not n or n > MAX_IDS:
+        return grouped_with_numpy(ids)
+    bits = (n + n // 2).bit_length()
+    ids = np.ascontiguousarray(ids, np.int64)
+    keys, order, starts, places = np.empty(n, np.uint64), *np.empty((3, n), np.int64)
+    groups, slots = np.empty(n * GROUP_BYTES, np.uint8), np.zeros((1 << bits) + n, np.int32)
+    found = _address(keys), _address(order), _address(starts), _address(places)
+    count = _in_c.group_ids(_address(ids), n, *found, _address(groups), _address(slots), bits)
+    return Grouped(keys[:count], order, starts[:count], places)
 
 
 def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> Values:

@@ -314,7 +314,7 @@ ANY_WIDTH size_t merge_rows(const Key *left_keys, const Real *left, size_t num_l
     return n;
 }
 
-/* --- first values: see elasticflow/rows.py ------------------------------------------------------- */
+/* --- keys and first values: see elasticflow/rows.py ---------------------------------------------- */
 
 static const uint64_t GAMMA = 0x9E3779B97F4A7C15;
 
@@ -323,6 +323,61 @@ INLINE uint64_t mixed(uint64_t z)
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
     return z ^ (z >> 31);
+}
+
+/* A key that occurs, and how often: later, where in ``order`` its next id goes. */
+typedef struct {
+    uint64_t key;
+    int32_t count, place;
+} Group;
+
+/* For native.py. */
+size_t group_bytes(void) { return sizeof(Group); }
+
+/* Ids by key, as ``Grouped`` has them. slots: ``2**bits`` and n more zeros, at least n of them: by a key's high
+bits, so that keys lie there almost in their order, the number of a group from 1 on. groups: for n. Returns
+how many keys there are. */
+size_t group_ids(const int64_t *ids, size_t n, uint64_t *keys, int64_t *order, int64_t *starts, int64_t *places,
+                 Group *groups, int32_t *slots, unsigned bits)
+{
+    size_t num_keys = 0, listed = 0, start = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t key = mixed((uint64_t)ids[i] + GAMMA);
+        size_t at = key >> (64 - bits);
+        while (slots[at] != 0 && groups[slots[at] - 1].key != key)
+            at++;
+        if (slots[at] == 0) {
+            groups[num_keys] = (Group){key, 0, 0};
+            slots[at] = (int32_t)++num_keys;
+        }
+        places[i] = slots[at] - 1;
+        groups[places[i]].count++;
+    }
+    for (const int32_t *slot = slots; listed < num_keys; slot++) {
+        order[listed] = *slot - 1; /* there are no more keys than ids */
+        listed += *slot != 0;
+    }
+    for (size_t i = 0; i < num_keys; i++) {
+        const int64_t group = order[i];
+        const uint64_t key = groups[group].key;
+        size_t at = i;
+        for (; at > 0 && keys[at - 1] > key; at--)
+            keys[at] = keys[at - 1], order[at] = order[at - 1];
+        keys[at] = key, order[at] = group;
+    }
+    for (size_t place = 0; place < num_keys; place++) {
+        Group *group = &groups[order[place]];
+        const int32_t count = group->count;
+        starts[place] = (int64_t)start;
+        group->count = (int32_t)start, group->place = (int32_t)place;
+        start += (size_t)count;
+    }
+    for (size_t i = 0; i < n; i++) {
+        Group *group = &groups[places[i]];
+        order[group->count++] = (int64_t)i;
+        places[i] = group->place;
+    }
+    return num_keys;
 }
 
 ANY_WIDTH void uniform_rows(const Key *keys, size_t n, size_t dim, uint64_t seed, float low, float span,

@@ -35,17 +35,20 @@ def called(table: Embedding, *arguments: Any, **named: Any) -> Lookup:
 
 def vectors(found: Lookup) -> list[list[int]]:
     """The ids that each vector of the answer is made of."""
-    ids = ids_of(found.keys)[found.places]
-    assert np.all(found.bags[1:] >= found.bags[:-1])
-    np.testing.assert_array_equal(found.sizes, np.bincount(found.bags, minlength=len(found.sizes)))
-    return [ids[found.bags == bag].tolist() for bag in range(len(found.sizes))]
+    ids = ids_of(found.ids.keys)[found.ids.places]
+    if found.bags is None:
+        return ids[:, None].tolist()
+    numbers, sizes = found.bags
+    assert np.all(numbers[1:] >= numbers[:-1])
+    np.testing.assert_array_equal(sizes, np.bincount(numbers, minlength=len(sizes)))
+    return [ids[numbers == bag].tolist() for bag in range(len(sizes))]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
 def test_each_id_is_looked_up(dtype: type) -> None:
     found = called(Embedding(None, 4), np.array([[5, 3], [5, 0]], dtype))
     assert (vectors(found), found.shape) == ([[5], [3], [5], [0]], (2, 2, 4))
-    assert len(found.keys) == 3 and np.all(found.keys[1:] > found.keys[:-1])
+    assert len(found.ids.keys) == 3 and np.all(found.ids.keys[1:] > found.ids.keys[:-1])
 
 
 def test_an_id_by_itself() -> None:
@@ -133,7 +136,7 @@ def test_rows_are_the_first_values_unless_others_are_to_be_had() -> None:
     with lookups.allowed():
         found = two([4, 1, 4])
         np.testing.assert_array_equal(
-            found.values, first_values(two.spec.initializer, table_seed(3, "two"), found.keys, 2)
+            found.values, first_values(two.spec.initializer, table_seed(3, "two"), found.ids.keys, 2)
         )
         frozen = np.ones((2, 2), np.float32)
         frozen.flags.writeable = False

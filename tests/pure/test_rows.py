@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +14,20 @@ from hypothesis import strategies as st
 from elasticflow.embedding import Constant, Normal, Uniform
 from elasticflow.rows import (
     NUM_BUCKETS,
+    Grouped,
     Rows,
     bounds,
-    by_key,
-    distinct,
     first_values,
+    grouped,
     hash_ids,
     ids_of,
     keys_of,
     no_rows,
-    places_of,
     table_seed,
 )
+from elasticflow_ps import native
+
+IdArray = npt.NDArray[np.int64]
 
 IDS = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.integers(0, 2**64 - 1)
@@ -79,17 +85,24 @@ def test_keys_of_neighbours_fill_all_buckets_alike() -> None:
     assert counts.min() > 850 and counts.max() < 1150
 
 
-@given(st.lists(KEYS | st.integers(0, 5) | st.integers(2**60, 2**60 + 5), max_size=40))
-def test_places_by_key(numbers: list[int]) -> None:
+@pytest.mark.parametrize("group", [grouped, native.grouped])
+@given(st.lists(KEYS | st.integers(0, 5) | st.integers(2**64 - 6, 2**64 - 1), max_size=60))
+def test_ids_by_key(group: Callable[[IdArray], Grouped], numbers: list[int]) -> None:
     """Also for keys that differ in their lowest bits alone."""
     keys = np.array(numbers, np.uint64)
-    found, order, starts = by_key(keys)
-    assert found.tolist() == sorted(set(numbers))
-    for key, start, stop in zip(found, starts, [*starts, len(keys)][1:], strict=True):
-        assert order[start:stop].tolist() == [place for place, k in enumerate(numbers) if k == key]
-    places = places_of(order, starts)
-    np.testing.assert_array_equal(found[places], keys)
-    np.testing.assert_array_equal(distinct(keys.reshape(1, -1))[1], places)
+    found = group(ids_of(keys))
+    assert found.keys.tolist() == sorted(set(numbers))
+    for key, start, stop in zip(found.keys, found.starts, [*found.starts, len(keys)][1:], strict=True):
+        assert found.order[start:stop].tolist() == [at for at, k in enumerate(numbers) if k == key]
+    np.testing.assert_array_equal(found.keys[found.places], keys)
+
+
+@pytest.mark.parametrize("zipf", [1.1, 3.0])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
+def test_many_ids_by_key(zipf: float, dtype: type[Any]) -> None:
+    ids = (np.random.default_rng(1).zipf(zipf, 50_000) % 100_000).astype(dtype)
+    for mine, theirs in zip(native.grouped(ids[::2]), grouped(ids[::2]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @given(st.lists(KEYS, unique=True), st.integers(0, 64), st.integers(0, 64))
