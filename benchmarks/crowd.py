@@ -1,14 +1,12 @@
-"""What a step costs the server and the master, in CPU, by the number of workers."""
+"""What a step costs processes in CPU; of the server and the master, by the number of workers."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.dense import PROGRAM, Flat
 from benchmarks.jobs import TCP, Interval, Job, job
@@ -20,7 +18,6 @@ SETTLE_S, WATCH_S = 1.0, 4.0
 class Watched(NamedTuple):
     """How many seconds of CPU some processes used between two moments of the monotonic clock."""
 
-    workers: int
     since_s: float
     until_s: float
     cpu_s: dict[str, float]
@@ -39,29 +36,32 @@ def costs(numbers: Sequence[int]) -> list[Costs]:
     members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
     with job(case, *members, program=PROGRAM, settings=TCP) as one:
         one.wait_until(1)
-        watched = [_watch(one, workers) for workers in numbers]
-        _ask(one, "stop")
+        watched = [_watch_scaled(one, workers) for workers in numbers]
+        one.ask("stop")
         one.wait()
         timeline = one.timelines()["worker-1"]
-    return [_costs(each, timeline) for each in watched]
+    return [a_step(each, timeline) for each in watched]
 
 
-def _ask(one: Job, verb: str, *words: object) -> None:
-    command = [sys.executable, "-m", "elasticflow.cli", verb, str(one.run.path), *map(str, words)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def _watch_scaled(one: Job, workers: int) -> Watched:
+    """Scales to so many workers, and looks once they take part."""
+    one.ask("scale", workers)
+    status: Any = one.wait_until(workers)
+    return watch({"server": server_pid(status), "master": status["master"]["pid"]})
 
 
-def _watch(one: Job, workers: int) -> Watched:
-    """Scales to so many workers and, once they take part, looks at the processes twice."""
-    _ask(one, "scale", workers)
-    status = one.wait_until(workers)
-    server = next(each for each in status["servers"] if not each["standby"])  # type: ignore[attr-defined]
-    pids = {"server": server["pid"], "master": status["master"]["pid"]}  # type: ignore[index]
+def server_pid(status: Any) -> int:
+    """Of the first server that does not only stand by."""
+    return next(int(each["pid"]) for each in status["servers"] if not each["standby"])
+
+
+def watch(pids: Mapping[str, int]) -> Watched:
+    """Looks at processes twice."""
     time.sleep(SETTLE_S)
     before, since_s = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(WATCH_S)
     after, until_s = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
-    return Watched(workers, since_s, until_s, {name: after[name] - before[name] for name in pids})
+    return Watched(since_s, until_s, {name: after[name] - before[name] for name in pids})
 
 
 def _cpu_s(pid: int) -> float:
@@ -70,7 +70,8 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _costs(watched: Watched, timeline: Sequence[Interval]) -> Costs:
+def a_step(watched: Watched, timeline: Sequence[Interval]) -> Costs:
+    """Of what was watched, by the timeline of a worker that took part."""
     ticks = {each.tick for each in timeline if watched.since_s <= each.since_s < watched.until_s}
     step_ms = 1000 * (watched.until_s - watched.since_s) / len(ticks)
     return Costs(step_ms, {name: 1000 * cpu_s / len(ticks) for name, cpu_s in watched.cpu_s.items()})

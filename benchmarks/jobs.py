@@ -94,6 +94,11 @@ class Job:
             text=True,
         )
 
+    def ask(self, verb: str, *words: object) -> None:
+        """Runs ``elasticflow VERB RUN WORDS``, which must succeed."""
+        command = [sys.executable, "-m", "elasticflow.cli", verb, str(self.run.path), *map(str, words)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
     def wait(self) -> str:
         output, _ = self.process.communicate()
         if self.process.returncode not in (0, 3):

@@ -1,12 +1,17 @@
-"""A step whose communication takes as long as its computing, over the longer of the two alone."""
+"""A step whose communication takes as long as its computing, over the longer of the two alone.
+
+What a step costs all processes in CPU, shared by the processors there are, is what no overlap gets below.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.cases import Case
+from benchmarks.crowd import a_step, server_pid, watch
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import APART, TCP, Job, exchange_seconds, job, step_seconds
 
@@ -46,6 +51,18 @@ def _together_s(case: Case, settings: Settings) -> float:
     return median(step_seconds(timeline)[WARM_UP:])
 
 
+def _cpu_ms(case: Case, settings: Settings) -> float:
+    """Of worker and server, a step as users have it."""
+    with _job(case._replace(steps=10**6), settings) as one:
+        status: Any = one.wait_until(1)
+        (worker,) = status["workers"]
+        watched = watch({"worker": worker["pid"], "server": server_pid(status)})
+        one.ask("stop")
+        one.wait()
+        (timeline,) = one.timelines().values()
+    return sum(a_step(watched, timeline).cpu_ms.values())
+
+
 def _job(case: Case, settings: Settings) -> AbstractContextManager[Job]:
     return job(case, "--workers", 1, "--servers", 1, "--checkpoint-every", "24h", settings=settings)
 
@@ -71,7 +88,11 @@ def run() -> Iterator[Figure]:
             together.append(_together_s(case, settings))
         computing_ms = 1000 * median([each.computing_s for each in alone])
         exchange_ms = 1000 * median([each.exchange_s for each in alone])
-        note = f"{case.slice_records} records: computes {computing_ms:.1f} ms, exchanges {exchange_ms:.1f} ms"
+        processors = len(os.sched_getaffinity(0))
+        note = (
+            f"{case.slice_records} records: computes {computing_ms:.1f} ms, exchanges {exchange_ms:.1f} ms; "
+            f"{_cpu_ms(case, settings):.1f} ms of CPU on {processors} processors"
+        )
         name = f"{case.name}, {way}: step / the longer of its parts"
         longer_ms = max(computing_ms, exchange_ms)
         yield figure(name, 1000 * median(together), "ms", longer_ms, COMMAND, note)

@@ -1,7 +1,8 @@
 """Lookup and update of 4,096 zipf-distributed ids in a large table, over TCP, against moving the same bytes.
 
 The limit is what plain sockets in C take for the bytes of the distinct rows and their keys, and
-torch.index_select for gathering these rows from a tensor of the table's size.
+torch.index_select for gathering these rows from a tensor of the table's size. What ZeroMQ alone takes for
+these bytes is told beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks import wire
+from benchmarks import wire, zeromq
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import APART, TCP, exchange_seconds, job
 
@@ -95,16 +96,25 @@ def against_limit(rows: int, dim: int) -> Iterator[Figure]:
     """In turns: sockets, gathering, and the job."""
     count = distinct(rows)
     keys, values = 8 * count, 4 * dim * count
-    costs, reads, pushes = [], [], []
+    costs, reads, pushes, alone = [], [], [], []
     for _ in range(ROUNDS):
         gathered_s = gather_s(rows, dim, count)
         reads.append(gathered_s + median(wire.round_seconds(keys, STEPS, values)[WARM_UP:]))
         moved = wire.round_seconds(keys + values, STEPS, ACKNOWLEDGED_BYTES)[WARM_UP:]
         pushes.append(gathered_s + median(moved))
+        alone.append(
+            (
+                median(zeromq.round_seconds(keys, STEPS, values)[WARM_UP:]),
+                median(zeromq.round_seconds(keys + values, STEPS, ACKNOWLEDGED_BYTES)[WARM_UP:]),
+            )
+        )
         costs.append(measure(Sparse(rows, dim)))
     ours = {"pull": ([c.read_s for c in costs], reads), "push": ([c.push_s for c in costs], pushes)}
-    for what, (seconds, limit) in ours.items():
-        note = f"{1e6 * median(seconds):.0f} us for {IDS} ids, {count} of them distinct"
+    for (what, (seconds, limit)), queues in zip(ours.items(), zip(*alone, strict=True), strict=True):
+        note = (
+            f"{1e6 * median(seconds):.0f} us for {IDS} ids, {count} of them distinct; ZeroMQ alone "
+            f"{1e6 * median(queues):.0f} us"
+        )
         name = f"{what}, {rows / 1e6:.0f} million rows of {dim} / sockets and gathering"
         rate, most = IDS / 1e6 / median(seconds), IDS / 1e6 / median(limit)
         yield figure(name, rate, "million ids/s", most, COMMAND, note)

@@ -30,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """pytest-xdist has marked whose tests belong together, or each process would start its own clusters."""
+    if hasattr(session.config, "workerinput"):
+        names = [item.nodeid for item in session.items if item.get_closest_marker("xdist_group")]
+        if any("@" not in name.rpartition("]")[2] for name in names):
+            raise pytest.UsageError(
+                "this pytest-xdist does not know xdist_group with this pytest: see setup.py"
+            )
+
+
 @pytest.fixture(scope="session")
 def hdfs_cluster() -> Iterator[HadoopCluster]:
     """HDFS; YARN too if a test before has asked for it."""

@@ -12,6 +12,7 @@ begins anew. A manifest that cannot be read may name any.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Container, Iterable
 
 import msgspec
@@ -80,19 +81,22 @@ def load_manifest(storage: Storage, step: int) -> Manifest:
         return _read(storage, step)
 
 
-def prune(storage: Storage, keep: int) -> list[int]:
+def prune(storage: Storage, keep: int, upto_step: int = sys.maxsize) -> list[int]:
     """Removes all but the ``keep`` >= 1 newest checkpoints, and what crashes left up to the newest.
 
+    upto_step: as if there were no later ones, which stay as well.
     Returns the steps of the removed folders. A crash on the way leaves no checkpoint in part:
     a manifest goes before what it names. Nothing of a checkpoint that is kept is touched, and nothing
     that is newer, where servers may be writing. Row files go once all that stay are known to need none.
     """
     if keep < 1:
         raise ConfigError(f"prune(keep={keep}): the newest checkpoint always stays. Use 1 or more.")
-    kept = commits(storage)[-keep:]
+    there = commits(storage)
+    kept = [step for step in there if step <= upto_step][-keep:]
     old = [step for step, _ in _folders(storage) if kept and step < kept[-1] and step not in kept]
     _remove(storage, old)
-    manifests = [_tidy(storage, step) for step in kept]
+    later = [step for step in there if step > upto_step]
+    manifests = [_tidy(storage, step) for step in kept] + [_manifest_of(storage, step) for step in later]
     _tidy_rows(storage, manifests, lambda step: not kept or step >= kept[-1])
     return old
 

@@ -98,7 +98,11 @@ def settings(arguments: argparse.Namespace) -> Config:
     options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
-    chosen = config.make(arguments.config, options, {} if arguments.resume else None)
+    if not arguments.resume:
+        chosen = config.make(arguments.config, options)
+    else:  # which run is meant; other options may only make sense with its settings
+        which = {name: options.get(name) for name in ("program", "run_dir")}
+        chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
         before = msgspec.to_builtins(run.config())

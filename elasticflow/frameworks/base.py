@@ -107,6 +107,19 @@ class Replica(ABC):
         """Cost and metrics, forward only, with layers in their inference mode. Raises as ``compute`` does."""
 
 
+def layout_of(tensors: Sequence[Entry], tables: Sequence[Entry], num_metrics: int) -> Layout:
+    """Of a model and its report. Raises ProgramError where a table's arrays would have a tensor's name."""
+    names = {entry.name for entry in tensors}
+    for table in tables:
+        for column in ("ids", "rows"):
+            if (name := f"{table.name}.{column}") in names:
+                raise ProgramError(
+                    f"model(): {name!r} is a tensor, and what the {column} of table {table.name!r} are "
+                    "called where it is exported; give one of them another name."
+                )
+    return Layout([*tensors, *tables, report_entry(num_metrics)])
+
+
 def report_entry(num_metrics: int) -> Entry:
     """The region for cost and metrics."""
     return Entry(REPORT, (1 + num_metrics,), "float64", Rule.REPORT)

@@ -22,6 +22,7 @@ from elasticflow.frameworks.base import (
     Replica,
     add_table,
     check_cost,
+    layout_of,
     metric_names,
     metric_values,
     report_entry,
@@ -29,7 +30,7 @@ from elasticflow.frameworks.base import (
     take_optimizer,
 )  # fmt: skip
 from elasticflow.frameworks.lookups import Lookup, Lookups, put
-from elasticflow.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.layout import Array, Entry, Rule, Vector
 from elasticflow.program import Program, blaming
 
 TRAINABLE = (torch.float32, torch.float64)
@@ -193,7 +194,7 @@ class TorchReplica(Replica):
         self._program = program
         self.optimizer = take_optimizer(values)
         self.metrics = tuple(metrics)
-        self.layout = Layout([*found.entries, *lookups.entries, report_entry(len(metrics))])
+        self.layout = layout_of(found.entries, lookups.entries, len(metrics))
         self.state = Vector(self.layout)
         views = [torch.from_numpy(view) for view in self.state.tensors(found.entries)]
         for tensor, view, setter in zip(found.tensors, views, found.setters, strict=True):

@@ -36,14 +36,14 @@ from elasticflow.frameworks.base import (
     Replica,
     add_table,
     check_cost,
+    layout_of,
     metric_names,
     metric_values,
-    report_entry,
     seed_python,
     take_optimizer,
 )
 from elasticflow.frameworks.lookups import Lookups, put
-from elasticflow.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.layout import Array, Entry, Rule, Vector
 from elasticflow.program import Program, blaming
 
 TRAINABLE = (tf.float32, tf.float64)
@@ -409,7 +409,7 @@ class TensorFlowReplica(Replica):
         self._metric_arguments = tuple(metric_arguments)
         self.optimizer = take_optimizer(params)
         self.metrics = tuple(metrics)
-        self.layout = Layout([*found.entries, *lookups.entries, report_entry(len(metrics))])
+        self.layout = layout_of(found.entries, lookups.entries, len(metrics))
         self.state = Vector(self.layout)
         self._kept = list(zip(found.entries, found.variables, strict=True))
         self._seeds = found.seeds

@@ -82,6 +82,13 @@ class CommitAction:
 
 
 @dataclass(frozen=True)
+class PruneAction:
+    """Remove the checkpoints that are not to be kept, now that there is one of this version."""
+
+    tick: int
+
+
+@dataclass(frozen=True)
 class QuarantineAction:
     """Tell the workers which records to leave out."""
 
@@ -160,6 +167,6 @@ class EndAction:
 
 Action: TypeAlias = (
     StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
-    | SettledAction | CommitAction | QuarantineAction | AttemptAction | QuitAction | NoteAction
-    | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
+    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | QuitAction
+    | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
 )  # fmt: skip

@@ -529,15 +529,20 @@ class Master:
             lambda _, error: self._handle(ev.CommittedEvent(action.tick, error)),
             self._tell_trouble,
         )
-        self._background.submit(self._prune, lambda _, error: self._not_pruned(error), lambda text: None)
 
     def _commit_now(self, manifest: Manifest) -> None:
         if self._fence:
             self._fence.check()
         commit(self._storage, manifest)
 
-    def _prune(self) -> None:
-        prune(self._storage, self._config.keep_checkpoints)
+    def _prune(self, action: ac.PruneAction) -> None:
+        assert self._state.schedule is not None
+        step, keep = self._state.schedule.steps_before(action.tick), self._config.keep_checkpoints
+        self._background.submit(
+            lambda: prune(self._storage, keep, step),
+            lambda _, error: self._not_pruned(error),
+            lambda text: None,
+        )
 
     def _not_pruned(self, error: str) -> None:
         if error:
@@ -624,6 +629,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.CutAction: lambda master, action: master._tell(action.name, Finish() if action.finish else Cut()),
     ac.SettledAction: Master._settle,
     ac.CommitAction: Master._commit,
+    ac.PruneAction: Master._prune,
     ac.QuarantineAction: Master._quarantine,
     ac.AttemptAction: Master._attempt,
     ac.QuitAction: lambda master, action: master._tell(action.name, Quit(reason=action.reason)),

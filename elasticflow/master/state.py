@@ -29,6 +29,7 @@ from elasticflow.master.actions import (
     KillAction,
     NoteAction,
     PlanAction,
+    PruneAction,
     QuarantineAction,
     QuitAction,
     RegroupedAction,
@@ -240,6 +241,7 @@ class MasterState:
         if self.ended:
             if isinstance(event, CommittedEvent) and not event.error:
                 self.commits.committed(event.tick)  # it was under way
+                return [PruneAction(event.tick)]
             return self._on_leaving(event, now_s) if isinstance(event, Leaving) else []
         return self._handlers[type(event)](event, now_s)
 
@@ -883,7 +885,9 @@ class MasterState:
     def _on_committed(self, event: CommittedEvent, now_s: float) -> list[Action]:
         if event.error:
             return self._cut_failed(event.tick, False, event.error)
-        return self._committed(event.tick)
+        # Who restores may be reading an older one: then the next commit removes that.
+        actions: list[Action] = [] if self.row.phase is Phase.RESTORING else [PruneAction(event.tick)]
+        return [*actions, *self._committed(event.tick)]
 
     def _committed(self, tick: int) -> list[Action]:
         last = self.commits.committed(tick)

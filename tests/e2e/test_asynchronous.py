@@ -121,7 +121,7 @@ def test_a_resumed_run_has_the_same_mode(tmp_path: Path) -> None:
     first = Outcome(tmp_path, "train", "plain.py", "--mode", "async", "--staleness", 1, *options)
     assert first.code == 0, first.err
     more = ("train", "plain.py", "--resume", "--run-dir", "run", "--epochs", 2)
-    Outcome(tmp_path, *more, "--mode", "async", "--staleness", 3).refused(
+    Outcome(tmp_path, *more, "--staleness", 3).refused(
         "made with staleness 1", "now it is 3", "--staleness 1"
     )
     Outcome(tmp_path, *more, "--mode", "sync", "--staleness", 0).refused(

@@ -380,3 +380,11 @@ def test_metrics_may_look_up():
     _, mean = replica.evaluate(replica.prepare(columns()), seed=0)
     assert mean == 0.5
     assert values(replica, replica.state, Rule.FIRST)["net.norm.num_batches_tracked"] == 0
+
+
+def test_a_tensor_is_not_called_what_a_table_exports() -> None:
+    def model() -> dict[str, object]:
+        return {"words": Embedding(None, 2), "words.ids": torch.zeros(1)}
+
+    with pytest.raises(ProgramError, match=r"'words.ids' is a tensor.*another name"):
+        opened(program(model, models.net_forward))

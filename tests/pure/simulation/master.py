@@ -299,6 +299,13 @@ class SimMaster(Process):
         self._storage_until_s = until_s
         self.later(until_s - clock.now_s, commit)
 
+    def _prune(self, action: ac.PruneAction) -> None:
+        """In the background, too, and after what was to be done there before."""
+        step = self.world.shape.schedule.steps_before(action.tick)
+        until_s = max(self._storage_until_s, self.clock.now_s) + self.clock.delay()
+        self._storage_until_s = until_s
+        self.later(until_s - self.clock.now_s, lambda: self.world.storage.prune(step))
+
     def _note(self, action: ac.NoteAction | ac.FaultAction) -> None:
         who = f"{action.name} " if isinstance(action, ac.FaultAction) else ""
         self.notes.append(f"{self.clock.now_s:.3f} {who}{action.text}")
@@ -329,6 +336,7 @@ _DO: dict[type, Any] = {
     ac.CutAction: lambda master, a: master._tell(a.name, Finish() if a.finish else Cut()),
     ac.SettledAction: lambda master, a: master._tell_each(a.names, Settled(tick=a.tick)),
     ac.CommitAction: SimMaster._commit,
+    ac.PruneAction: SimMaster._prune,
     ac.QuarantineAction: lambda master, a: master._tell_each(a.names, Quarantine(excluded=a.excluded)),
     ac.AttemptAction: lambda master, a: master._tell_each(a.names, Attempt(tick=a.tick, slice=a.slice)),
     ac.QuitAction: lambda master, a: master._tell(a.name, Quit(reason=a.reason)),

@@ -615,6 +615,7 @@ class SimServer(Member):
     def _load(self, now: Generation, step: int) -> None:
         def load() -> None:
             if loads == self._loads:
+                assert step >= self.world.storage.oldest_step, f"the checkpoint at step {step} is gone"
                 commit = self.world.storage.commits[step]
                 assert commit.tick == start, f"step {step} is tick {commit.tick}, not {start}"
                 self._serve(now, self._filled(start, commit.copies[now.place]), start)

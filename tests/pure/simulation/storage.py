@@ -21,12 +21,16 @@ class Commit:
 
 
 class Storage:
-    """files: (version, place, copy) by (step, name). commits: by step."""
+    """files: (version, place, copy) by (step, name). commits: by step, all there ever were.
+
+    oldest_step: those before it are there no more.
+    """
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
         self.files: dict[tuple[int, str], tuple[int, int, list[Parcel]]] = {}
         self.commits: dict[int, Commit] = {}
+        self.oldest_step = 0
 
     @property
     def newest(self) -> tuple[int, Commit] | None:
@@ -57,6 +61,10 @@ class Storage:
         assert len({name.split("-")[1] for name in names}) == 1, f"parts of several generations: {names}"
         self.commits[step] = Commit(action.tick, names, copies, excluded)
         return ""
+
+    def prune(self, upto_step: int) -> None:
+        """Keeps one checkpoint of those up to a step, and all that are newer."""
+        self.oldest_step = max(step for step in self.commits if step <= upto_step)
 
     def discard_unfinished(self) -> None:
         """A run begins, while nobody writes."""
