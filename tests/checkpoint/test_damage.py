@@ -283,6 +283,14 @@ class TestPrune:
         ]
         assert checkpoint.prune(storage, keep=5) == []
 
+    def test_as_if_there_were_no_later_ones(self, storage, model):
+        """Somebody may be reading what was the newest when this was asked for."""
+        for step in (100, 300, 500):
+            save(storage, model, step)
+        assert checkpoint.prune(storage, keep=1, upto_step=300) == [100]
+        assert checkpoint.prune(storage, keep=1, upto_step=200) == []
+        assert checkpoint.commits(storage) == [300, 500]
+
     def test_a_crash_in_the_middle_leaves_no_half_checkpoint(self, storage, model, monkeypatch):
         for step in (100, 200):
             save(storage, model, step)

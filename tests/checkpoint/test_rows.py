@@ -529,6 +529,14 @@ class TestRemoval:
         assert self.steps(storage) == [30, 40]
         assert checkpoint.verify(storage, 30) == []
 
+    def test_later_checkpoints_stay_and_what_they_need(self, storage, servers):
+        servers.save(50, whole=False)
+        checkpoint.prune(storage, keep=1, upto_step=20)
+        assert self.steps(storage) == [10, 20, 25, 30, 40, 50], "those of 20 and later may be in use"
+        checkpoint.prune(storage, keep=1, upto_step=30)
+        assert [checkpoint.verify(storage, step) for step in (30, 50)] == [[], []]
+        assert self.steps(storage) == [30, 40, 50]
+
     def test_what_others_wrote_for_the_same_step(self, storage, servers):
         """Of the newest step it may be what the next checkpoint goes on from."""
         storage.remove("checkpoints/step-0000000030")

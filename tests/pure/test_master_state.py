@@ -447,8 +447,25 @@ def test_a_checkpoint_is_committed_once_all_parts_are_there() -> None:
     (commit,) = run.written(3, "server-0")
     assert isinstance(commit, ac.CommitAction)
     assert (commit.tick, [part.file for part in commit.parts]) == (3, ["server-0.h5", "server-1.h5"])
-    assert run.tell(ev.CommittedEvent(3)) == [ac.SettledAction(("server-0", "server-1"), 3)]
+    assert run.tell(ev.CommittedEvent(3)) == [
+        ac.PruneAction(3),
+        ac.SettledAction(("server-0", "server-1"), 3),
+    ]
     assert run.state.committed_tick == 3
+
+
+def test_nothing_is_pruned_while_servers_restore_an_older_checkpoint() -> None:
+    run = running(servers=2)
+    run.written(3, "server-0"), run.written(3, "server-1")
+    run.tell(ev.CommittedEvent(3))
+    run.written(5, "server-0"), run.written(5, "server-1")
+    lose(run, "server-1", "server-2")
+    assert assigned(offer(run, "server-0", (0, 6))).start_tick == 3, "that 5 is committed was not heard"
+    assert not only(ac.PruneAction, run.tell(ev.CommittedEvent(5)))
+    run.tell(Ready(name="server-0", generation=2))
+    run.tell(Ready(name="server-2", generation=2))
+    run.written(7, "server-0"), run.written(7, "server-2")
+    assert only(ac.PruneAction, run.tell(ev.CommittedEvent(7))) == [ac.PruneAction(7)]
 
 
 def test_a_checkpoint_that_fails_is_noted_and_the_run_goes_on() -> None:
