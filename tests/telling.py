@@ -13,7 +13,7 @@ from elasticflow.layout import Entry, Rule
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.row import Row
 from elasticflow.master.status import Story, StoryMemory
-from elasticflow.messages import Excluded, Progress, Spec, Usage
+from elasticflow.messages import Excluded, Progress, Share, Spec, Usage
 from elasticflow.schedule import Schedule
 from elasticflow_ps.memory import Need
 
@@ -47,6 +47,7 @@ class Seen:
     row: Row = field(default_factory=lambda: Row(["server-0"]))
     needs: dict[str, Need] = field(default_factory=dict)
     workers: list[Member] = field(default_factory=list)
+    plan: tuple[Share, ...] = ()
 
     @property
     def num_ready(self) -> int:

@@ -124,7 +124,7 @@ def as_text(status: Mapping[str, Any]) -> str:
     for member in (status["master"], *status["servers"], *status["workers"]):
         lines.append(
             f"  {member['name']:<12} {member['state']:<9} step {member['step']:<8} {member['host']} "
-            f"pid {member['pid']}{_memory(member)}{_notable(member)}"
+            f"pid {member['pid']}{_memory(member)}{_share(member)}{_notable(member)}"
         )
     lines += [f"  [{duration(event['time_s'])}] {event['text']}" for event in status["events"][-8:]]
     return "\n".join(lines)
@@ -134,6 +134,12 @@ def _memory(member: Mapping[str, Any]) -> str:
     """Of a server, once it is known what it needs."""
     most = member.get("memory_at_most_bytes")
     return f", {decimal(member['memory_bytes'])} of at most {decimal(most)}" if most else ""
+
+
+def _share(member: Mapping[str, Any]) -> str:
+    """Of a worker, what it has of each step."""
+    slices, slice_s = member.get("slices", 0), member.get("slice_s", 0.0)
+    return f", {slices} slices of {1000 * slice_s:.3g} ms" if slices and slice_s else ""
 
 
 def _notable(member: Mapping[str, Any]) -> str:

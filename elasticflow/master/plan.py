@@ -50,6 +50,23 @@ def make_plan(speeds: Sequence[Speed], num_slices: int) -> tuple[Share, ...]:
     )
 
 
+def unevenness(plan: Sequence[Share], speeds: Sequence[Speed], num_slices: int) -> float:
+    """How many times longer the slowest takes by this plan than by the one that would be made now.
+
+    At least 1. speeds: of all who could have slices.
+    """
+    levelled = _levelled([speed.slice_s for speed in speeds])
+    slice_s = {speed.worker: each for speed, each in zip(speeds, levelled, strict=True)}
+
+    def longest_s(shares: Sequence[Share]) -> float:
+        return max(
+            (slice_s.get(share.worker, 0.0) * (share.stop - share.first) for share in shares), default=0.0
+        )
+
+    best_s = longest_s(make_plan(speeds, num_slices))
+    return max(longest_s(plan) / best_s, 1.0) if best_s else 1.0
+
+
 def _levelled(slice_s: list[float]) -> list[float]:
     """Seconds a slice, with unknown ones taken as the middle, and those near the middle as equal to it."""
     known = sorted(each for each in slice_s if each > 0)

@@ -53,7 +53,7 @@ from elasticflow.master.events import (
 )
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import Member, MemberState, RunState, number_of
-from elasticflow.master.plan import Speed, make_plan
+from elasticflow.master.plan import Speed, make_plan, unevenness
 from elasticflow.master.quarantine import Quarantine
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.messages import (
@@ -88,6 +88,10 @@ _HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberSta
 """States of a worker that is meant to stay."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
+UNEVEN, UNEVEN_S = 1.25, 3.0
+"""Slices are given to others if the slowest takes so many times longer than it needs to, for so long."""
+PROBE_S = 30.0
+"""After so long a worker that is too slow for any slice tries one again."""
 DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 
@@ -150,6 +154,10 @@ class MasterState:
         self._assignment: Assignment | None = None
         self._end_text = ""
         self._plan_number = 0
+        self._planned_s: float | None = None
+        """When the present plan had been told."""
+        self._uneven_since_s: float | None = None
+        """For so long workers have waited for one another by the present plan."""
         self._next_worker, self._next_server = 1, len(self.row.names)
         self._failures = self._early_deaths = 0
         self._inherited: frozenset[str] = frozenset()
@@ -287,8 +295,7 @@ class MasterState:
         self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
-        ready = self.of("worker", MemberState.READY)
-        self.plan = make_plan([Speed(m.name, m.slice_s) for m in ready], self.config.num_slices)
+        self.plan = make_plan(self._speeds(), self.config.num_slices)
 
     def adopt(self, living: Mapping[str, int], now_s: float) -> list[Action]:
         """Goes on in place of a master that died. living: process numbers of members that live, by name.
@@ -461,12 +468,36 @@ class MasterState:
 
     def _replan(self) -> list[Action]:
         """A new plan, if the workers that are ready are not those of the present one."""
-        ready = self.of("worker", MemberState.READY)
-        shares = make_plan([Speed(m.name, m.slice_s) for m in ready], self.config.num_slices)
+        shares = make_plan(self._speeds(), self.config.num_slices)
         return [] if shares == self.plan else self._tell_plan(shares)
 
+    def _speeds(self) -> list[Speed]:
+        """Of the workers that are ready."""
+        return [Speed(m.name, m.slice_s) for m in self.of("worker", MemberState.READY)]
+
+    def _follow_speeds(self, now_s: float) -> list[Action]:
+        """A new plan, if by the present one they have waited for the slowest for a while.
+
+        Who is too slow for any slice tries one again now and then, or nobody would hear that it is not.
+        """
+        if self.row.phase is not Phase.SERVING or not self.plan:
+            return []
+        speeds, num_slices = self._speeds(), self.config.num_slices
+        self._planned_s = now_s if self._planned_s is None else self._planned_s
+        if unevenness(self.plan, speeds, num_slices) < UNEVEN:
+            self._uneven_since_s = None
+        elif self._uneven_since_s is None:
+            self._uneven_since_s = now_s
+        elif now_s >= self._uneven_since_s + UNEVEN_S:
+            return self._replan()
+        if now_s >= self._planned_s + PROBE_S and len(self.plan) < min(len(speeds), num_slices):
+            shown = {share.worker for share in self.plan}
+            tried = [speed if speed.worker in shown else Speed(speed.worker, 0.0) for speed in speeds]
+            return self._tell_plan(make_plan(tried, num_slices))
+        return []
+
     def _tell_plan(self, shares: tuple[Share, ...]) -> list[Action]:
-        self.plan = shares
+        self.plan, self._planned_s, self._uneven_since_s = shares, None, None
         if self.row.phase is not Phase.SERVING:
             return []
         self._plan_number += 1
@@ -494,7 +525,7 @@ class MasterState:
             member.state = MemberState.READY
             note = NoteAction("info", f"{event.name} is heard again")
             actions += [note, *self._replan(), *self._attempts(event.name), *self._judge(now_s)]
-        return actions
+        return actions + (self._follow_speeds(now_s) if member.role == "worker" else [])
 
     # --- the row of servers ----------------------------------------------------------------------
 

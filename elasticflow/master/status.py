@@ -441,7 +441,7 @@ class Story:
                 "refused_connections": refused,
             },
             "servers": [_server(server, state, places) for server in state.of("server")],
-            "workers": [_member(worker, state, places) for worker in state.of("worker")],
+            "workers": [_worker(worker, state, places) for worker in state.of("worker")],
         }
 
     def report(
@@ -500,6 +500,12 @@ def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> di
         "memory_bytes": server.memory_bytes,
         "memory_at_most_bytes": need.total if need else None,
     }
+
+
+def _worker(worker: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
+    """slices: of each step, by the present plan. slice_s: what one takes it; 0 if that is not known."""
+    mine = [share.stop - share.first for share in state.plan if share.worker == worker.name]
+    return {**_member(worker, state, places), "slices": sum(mine), "slice_s": worker.slice_s}
 
 
 def _member(member: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:

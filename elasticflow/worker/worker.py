@@ -11,11 +11,13 @@ import os
 import socket as sockets
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -56,6 +58,9 @@ from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
+
+RECENT = 9
+"""So many measurements say how fast a worker is."""
 
 
 class Loaded:
@@ -232,6 +237,9 @@ class Worker:
         self._redo_until = 0
         """Ticks below were computed in a generation before this one."""
         self._slice_s = 0.0
+        self._recent_s: deque[float] = deque(maxlen=RECENT)
+        self._usual_s = 0.0
+        """Seconds a slice took lately: the median, since one process stopped for a minute tells little."""
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
         self._draining = self._leaving = False
@@ -420,6 +428,8 @@ class Worker:
             slice_s = (now_s - since_s) / num_slices
             self._timeline.num_slices += num_slices
             self._slice_s = slice_s
+            self._recent_s.append(slice_s)
+            self._usual_s = median(self._recent_s)
             for number, (part, total) in enumerate(totals):
                 self._done.update(range(part.first, part.stop))
                 asked = last and number == len(totals) - 1
@@ -579,7 +589,7 @@ class Worker:
             name=self._name,
             tick=self.tick,
             generation=self.generation,
-            slice_s=self._slice_s,
+            slice_s=self._usual_s,
             usage=self._timeline.usage(),
             dropped=self._strategy.dropped,
         )

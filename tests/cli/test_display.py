@@ -15,6 +15,7 @@ from elasticflow.cli.runs import as_text
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.master.actions import NoteAction
 from elasticflow.master.members import Member, MemberState
+from elasticflow.messages import Share
 
 from ..telling import Told
 
@@ -66,6 +67,15 @@ def test_no_event_is_shown_twice_or_left_out(counts: list[int]) -> None:
         number += count
     told_of = [line.partition("] ")[2] for line in lines if line.startswith("[")]
     assert told_of == [f"event {each}" for each in range(number)]
+
+
+def test_what_a_worker_has_of_each_step_is_shown() -> None:
+    told = Told()
+    told.state.has("worker-1", "worker-2")
+    told.state.plan = (Share("worker-1", 0, 3), Share("worker-2", 3, 4))
+    told.state.workers[0].slice_s = 0.0125
+    plain = as_text(told.status())
+    assert ", 3 slices of 12.5 ms" in plain and plain.count("slices") == 1, "of the other it is not known"
 
 
 def test_what_is_not_as_always_is_shown() -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +140,24 @@ def test_stopped_and_resumed_with_other_numbers(start: Callable[..., Run], undis
     output = resumed.finish()
     assert "going on from step" in output
     assert digest_in(output) == undisturbed
+
+
+@pytest.mark.usefixtures("slow")
+def test_slices_follow_the_speeds(
+    start: Callable[..., Run], undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker becomes slow, as a GPU does that others use too, and is as fast as before later."""
+
+    def slices(status: dict[str, Any]) -> list[int]:
+        return [worker["slices"] for worker in status["workers"]]
+
+    monkeypatch.setenv("SLOW", str(tmp_path))
+    run = start("small_torch.py", *OPTIONS, "--workers", 2, shut=["step 4", LATE])
+    run.wait_until(lambda status: slices(status) == [4, 4])
+    slow = tmp_path / str(run.pid("worker-2"))
+    slow.touch()
+    run.open("step 4")
+    run.wait_until(lambda status: len(_ready(status)) == 2 and slices(status)[0] > 4)
+    slow.unlink()
+    run.open(LATE)
+    assert run.digest() == undisturbed

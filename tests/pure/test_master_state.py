@@ -438,6 +438,51 @@ def test_old_news_of_a_fault_is_ignored() -> None:
     assert run.tell(faulty("worker-1", 17, tick=4)) == []
 
 
+# --- speeds --------------------------------------------------------------------------------------
+
+
+def hear(run: Run, seconds: float, **slice_s: float) -> list[ac.PlanAction]:
+    """So long these workers tell how long their slices take, and the servers live; the plans that come."""
+    actions: list[ac.Action] = []
+    for _ in range(round(seconds / 0.5)):
+        run.now_s += 0.5
+        for name in (f"server-{number}" for number in range(run.state.config.servers)):
+            actions += run.tell(Heartbeat(name=name, tick=0, generation=1))
+        for number, each in slice_s.items():
+            name = number.replace("worker", "worker-")
+            actions += run.tell(Heartbeat(name=name, tick=0, generation=1, slice_s=each))
+        actions += run.tell(ev.TimeEvent())
+    return only(ac.PlanAction, actions)
+
+
+def test_slices_follow_the_speeds_of_those_who_stay() -> None:
+    run = running()
+    assert run.shares == {"worker-1": 4, "worker-2": 4}
+    assert hear(run, 10.0, worker1=0.1, worker2=0.11) == []
+    assert len(hear(run, 10.0, worker1=0.1, worker2=0.3)) == 1
+    assert run.shares == {"worker-1": 6, "worker-2": 2}
+    assert hear(run, 10.0, worker1=0.1, worker2=0.3) == []
+    assert len(hear(run, 10.0, worker1=0.1, worker2=0.1)) == 1
+    assert run.shares == {"worker-1": 4, "worker-2": 4}
+
+
+def test_a_moment_of_slowness_moves_nothing() -> None:
+    run = running()
+    for _ in range(5):
+        assert hear(run, 2.0, worker1=0.1, worker2=0.9) == []
+        assert hear(run, 1.0, worker1=0.1, worker2=0.1) == []
+
+
+def test_who_is_too_slow_for_any_slice_tries_again() -> None:
+    run = running()
+    hear(run, 5.0, worker1=0.1, worker2=100.0)
+    assert run.shares == {"worker-1": 8}
+    plans = hear(run, 60.0, worker1=0.1, worker2=100.0)
+    assert [len(plan.shares) for plan in plans] == [2, 1], "tried once, and it still was"
+    hear(run, 40.0, worker1=0.1, worker2=0.1)
+    assert run.shares == {"worker-1": 4, "worker-2": 4}
+
+
 # --- checkpoints and the end ---------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.master.plan import SAME_SPEED, Speed, make_plan
+from elasticflow.master.plan import SAME_SPEED, Speed, make_plan, unevenness
 from elasticflow.slices import cover
 
 NUM_SLICES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
@@ -81,6 +81,20 @@ def test_three_of_eight() -> None:
 )
 def test_shares_follow_speeds(slice_s: list[float], expected: list[int]) -> None:
     assert counts(slice_s, 8) == expected
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=12), NUM_SLICES)
+def test_a_plan_is_even_for_the_speeds_it_was_made_for(slice_s: list[float], num_slices: int) -> None:
+    known = speeds(*slice_s)
+    assert unevenness(make_plan(known, num_slices), known, num_slices) == 1.0
+
+
+def test_a_plan_becomes_uneven() -> None:
+    plan = make_plan(speeds(0.1, 0.1), 8)
+    assert unevenness(plan, speeds(0.1, 0.3), 8) == pytest.approx(4 * 0.3 / (6 * 0.1))
+    assert unevenness(plan, speeds(0.1, 0.11), 8) == 1.0  # noise
+    assert unevenness(plan, speeds(0.1, 0.0), 8) == 1.0  # not known yet
+    assert unevenness((), [], 8) == 1.0
 
 
 def test_more_workers_than_slices() -> None:

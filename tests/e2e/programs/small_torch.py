@@ -10,6 +10,8 @@ import elasticflow as ef
 from gates import pass_gate
 
 SLICE_S = float(os.environ.get("SLICE_S", "0"))
+SLOW = os.environ.get("SLOW", "")
+"""A folder: a process whose number a file in it bears needs five times as long."""
 LR = 0.01
 
 
@@ -32,7 +34,8 @@ def learning_rate(step, epoch):
 
 def forward(x, y, params):
     if SLICE_S and torch.is_grad_enabled():
-        time.sleep(SLICE_S)  # stands for a bigger model: the time a slice takes
+        is_slow = SLOW and os.path.exists(f"{SLOW}/{os.getpid()}")
+        time.sleep(SLICE_S * (5 if is_slow else 1))  # stands for a bigger model: the time a slice takes
     return torch.nn.functional.cross_entropy(params["net"](x) * params["scale"], y)
 
 
