@@ -148,7 +148,7 @@ several = st.lists(
 
 
 @settings(
-    max_examples=1000,
+    max_examples=300,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     database=None,

@@ -93,6 +93,7 @@ def test_garbage_and_half_lines_among_others(run: RunDir) -> None:
         ("a\n", 5, "a\n"),
         ("x" * 3_000_000 + "\n" + "y" * 2_000_000 + "\n", 1, "y" * 2_000_000 + "\n"),
     ],
+    ids=["two", "the last unfinished", "an empty one", "fewer than asked for", "long"],
 )
 def test_the_last_lines(run: RunDir, text: str, lines: int, shown: str) -> None:
     write(run, other=text)

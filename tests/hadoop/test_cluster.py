@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.hdfs, pytest.mark.yarn]
 
 SPECIFICATION = """
 name: bare
-queue: {queue}
+queue: train
 master: {{resources: {{memory: 512 MiB, vcores: 1}}, script: "{script}"}}
 services:
   worker: {{instances: {workers}, allow_failures: true, script: "{script}",
@@ -60,9 +60,9 @@ class Skein:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def submit(self, *, queue: str = "train", workers: int = 1, script: str = "sleep 1000") -> str:
+    def submit(self, *, workers: int = 1, script: str = "sleep 1000") -> str:
         path = self._folder / "bare.yaml"
-        path.write_text(SPECIFICATION.format(queue=queue, workers=workers, script=script))
+        path.write_text(SPECIFICATION.format(workers=workers, script=script))
         return self.run("application", "submit", str(path))
 
 
@@ -124,28 +124,6 @@ def test_a_bare_application_runs_and_what_it_said_is_kept(cluster: HadoopCluster
     said = cluster.run("yarn", "logs", "-applicationId", application)
     assert said.count(f"HADOOP_CONF_DIR={cluster.conf}\n") == 3
     assert said.count(f"JAVA_HOME={cluster.environment['JAVA_HOME']}\n") == 3
-
-
-def test_prod_takes_back_what_train_had_borrowed(cluster: HadoopCluster, skein: Skein) -> None:
-    borrowed = skein.submit(queue="train", workers=6)
-    running(cluster, borrowed, 7)
-    urgent = skein.submit(queue="prod", workers=2)
-    running(cluster, urgent, 3)
-    assert len(cluster.containers(borrowed)) == 5
-    with pytest.raises(AssertionError, match="unknown queue: nosuch"):
-        skein.submit(queue="nosuch")
-
-
-def test_files_and_applications_survive_the_managers(cluster: HadoopCluster, skein: Skein) -> None:
-    path = write(cluster, "survives", "kept")
-    application = skein.submit()
-    before = {pid for container in running(cluster, application, 2) for pid in cluster.pids(container.id)}
-    for daemon in ("namenode", "resourcemanager"):
-        cluster.restart(daemon)
-    cluster.wait_until_ready()
-    assert cluster.run("hdfs", "dfs", "-cat", path) == "kept"
-    after = {pid for container in running(cluster, application, 2) for pid in cluster.pids(container.id)}
-    assert before == after
 
 
 def test_what_is_killed_is_missed_and_reset_brings_it_back(cluster: HadoopCluster, skein: Skein) -> None:
