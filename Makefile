@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
-	$(RUN)/python -m pytest -n 3 --dist loadgroup
+	$(RUN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .
