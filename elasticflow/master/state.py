@@ -88,6 +88,8 @@ _HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberSta
 """States of a worker that is meant to stay."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
+COMPARE_S = 0.5
+"""Speeds are looked at no more often: with many workers heartbeats come all the time."""
 UNEVEN, UNEVEN_S = 1.25, 3.0
 """Slices are given to others if the slowest takes so many times longer than it needs to, for so long."""
 PROBE_S = 30.0
@@ -156,6 +158,8 @@ class MasterState:
         self._plan_number = 0
         self._planned_s: float | None = None
         """When the present plan had been told."""
+        self._compared_s = 0.0
+        """When speeds were looked at last."""
         self._uneven_since_s: float | None = None
         """For so long workers have waited for one another by the present plan."""
         self._next_worker, self._next_server = 1, len(self.row.names)
@@ -480,8 +484,9 @@ class MasterState:
 
         Who is too slow for any slice tries one again now and then, or nobody would hear that it is not.
         """
-        if self.row.phase is not Phase.SERVING or not self.plan:
+        if self.row.phase is not Phase.SERVING or not self.plan or now_s < self._compared_s + COMPARE_S:
             return []
+        self._compared_s = now_s
         speeds, num_slices = self._speeds(), self.config.num_slices
         self._planned_s = now_s if self._planned_s is None else self._planned_s
         if unevenness(self.plan, speeds, num_slices) < UNEVEN:

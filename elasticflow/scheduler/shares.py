@@ -6,7 +6,7 @@ level or what is free, whichever is less, is done in time. What each change of i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,7 @@ RUNG_OF_FREE: Ints = np.array([n.bit_length() for n in range(1 << 16)], dtype=np
 """The highest rung that so many free GPUs allow."""
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """What is left of a job: iterations, the time it may take, the GPUs it has.
 
     lost_s: how long it will still do no iteration if it keeps them.
@@ -32,8 +31,7 @@ class Need:
     lost_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class SharePlan:
+class SharePlan(NamedTuple):
     """shares: GPUs in each step of the timeline up to ``finish_s``; one number if they are the same in all.
 
     starts_s: of these steps; None for the one number. grows_s: when it first has more than now; infinite if
@@ -76,7 +74,7 @@ def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> Share
         return None
     lowest_free = int(timeline.free[:num_steps].min())
     plan = _steady_plan(need, timeline.now_s, lowest_free) or _stepped_plan(need, timeline, num_steps)
-    return plan if plan is None or is_safe else replace(plan, is_safe=False)
+    return plan if plan is None or is_safe else plan._replace(is_safe=False)
 
 
 def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
@@ -86,7 +84,7 @@ def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
         return None
     slowest_s = need.remaining / min(rate for rate in ladder.rates if rate) + max(map(max, ladder.cost))
     end_s = max(need.deadline_s, float(timeline.starts_s[-1]) + slowest_s + need.lost_s) + 1.0
-    return _stepped_plan(replace(need, deadline_s=end_s), timeline, len(timeline.free), ladder.top)
+    return _stepped_plan(need._replace(deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
 
 def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from elasticflow.scheduler.ladder import Ladder
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A job that may get spare GPUs.
 
     rung: what it gets anyway. has: GPUs that it has now. value: of an iteration. slack_s: time that it may
@@ -87,27 +86,28 @@ def distribute(
 
 
 def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:
-    """Of the larger shares that pay, the one that brings most a GPU."""
-    rates, sizes, best = one.ladder.rates, one.ladder.sizes, None
-    for target in range(rung + 1, one.highest + 1):
-        extra = sizes[target] - sizes[rung]
-        if extra and _pays(one, target):
-            gain = (rates[target] - rates[rung]) * one.value / extra
-            if best is None or gain > best[0]:
-                best = gain, target, extra
-    return best
+    """Of the larger shares that pay, the one that brings most a GPU: its gain, its rung, and GPUs.
 
-
-def _pays(one: Candidate, target: int) -> bool:
-    """What the job has already costs nothing to keep; more must bring more than the change costs."""
+    What the job has already costs nothing to keep; more must bring more than the change costs.
+    """
     ladder = one.ladder
-    if ladder.sizes[target] <= one.has:
-        return True
-    cost_s = ladder.change_s(one.has, target)
-    anyway_s = ladder.change_s(one.has, one.rung) if one.rung else 0.0
-    back_s = ladder.change_s(ladder.sizes[target], one.rung)
-    if cost_s - anyway_s + back_s > one.slack_s:
-        return False
-    rate, rate_now = ladder.rates[target], ladder.rates[ladder.rung(one.has)]
-    lasts_s = min(one.keep_s, cost_s + one.remaining / rate)
-    return rate * (lasts_s - cost_s) > rate_now * lasts_s
+    rates, sizes, cost = ladder.rates, ladder.sizes, ladder.cost
+    costs_s = cost[one.has.bit_length()]
+    anyway_s = costs_s[one.rung] if one.rung else 0.0
+    rate_now, rate, size = rates[ladder.rung(one.has)], rates[rung], sizes[rung]
+    best = None
+    for target in range(rung + 1, one.highest + 1):
+        extra = sizes[target] - size
+        if not extra:
+            continue
+        if sizes[target] > one.has:
+            cost_s, new_rate = costs_s[target], rates[target]
+            if cost_s - anyway_s + cost[ladder.bits[target]][one.rung] > one.slack_s:
+                continue
+            lasts_s = min(one.keep_s, cost_s + one.remaining / new_rate)
+            if new_rate * (lasts_s - cost_s) <= rate_now * lasts_s:
+                continue
+        gain = (rates[target] - rate) * one.value / extra
+        if best is None or gain > best[0]:
+            best = gain, target, extra
+    return best
