@@ -6,6 +6,7 @@ docs/growth-rows.png; they need matplotlib. Tables that do not fit into half of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -88,12 +89,14 @@ def _pyplot() -> ModuleType:
 def _plot(
     pyplot: ModuleType, path: Path, across: str, places: Sequence[int], lines: dict[str, list[float]]
 ) -> None:
-    """Milliseconds, both axes logarithmic: what grows in proportion is a straight line at 45 degrees."""
+    """Milliseconds, whole decades, both axes logarithmic: what grows in proportion is a straight line."""
     shown, axes = pyplot.subplots(figsize=(6, 4))
     for label, values in lines.items():
         axes.loglog(places, values, marker="o", label=label)
     axes.set_xticks(places, [str(place) for place in places])
     axes.minorticks_off()
+    every = [value for values in lines.values() for value in values]
+    axes.set_ylim(10 ** math.floor(math.log10(min(every))), 10 ** math.ceil(math.log10(max(every))))
     axes.set(xlabel=across, ylabel="ms")
     axes.legend()
     shown.savefig(path, dpi=120, bbox_inches="tight")
