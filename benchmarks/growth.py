@@ -71,7 +71,7 @@ def _step_s(flat: Flat) -> float:
     members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
     with job(flat, *members, program=PROGRAM, settings=TCP) as one:
         one.wait()
-        (timeline,) = one.timelines().values()
+        timeline = one.only_timeline()
     return median(step_seconds(timeline)[WARM_UP:])
 
 

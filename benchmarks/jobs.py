@@ -85,6 +85,7 @@ class Job:
             sys.executable, "-m", "elasticflow.cli", "train", program, "--run-dir", folder, "--timeline",
             "--batch-size", case.batch_size, "--slices", case.slices, "--epochs", epochs, *options,
         ]  # fmt: skip
+        self.output = ""
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(
             [str(word) for word in command],
@@ -100,10 +101,10 @@ class Job:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def wait(self) -> str:
-        output, _ = self.process.communicate()
+        self.output, _ = self.process.communicate()
         if self.process.returncode not in (0, 3):
-            raise RuntimeError(output)
-        return output
+            raise RuntimeError(self.output)
+        return self.output
 
     def wait_until(self, ready: object, step: int = 0) -> dict[str, object]:
         """Until so many workers are ready and a step is reached; returns the status."""
@@ -118,6 +119,13 @@ class Job:
                 if states == ["ready"] * int(str(ready)) and status["step"] >= step:
                     return status
                 news = status["news"]
+
+    def only_timeline(self) -> list[Interval]:
+        """Of the one worker. Raises RuntimeError with what the run told if there was another one."""
+        timelines = self.timelines()
+        if len(timelines) != 1:
+            raise RuntimeError(f"timelines of {sorted(timelines)}, and not of one worker:\n{self.output}")
+        return next(iter(timelines.values()))
 
     def timelines(self) -> dict[str, list[Interval]]:
         """By worker."""

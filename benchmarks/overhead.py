@@ -16,7 +16,7 @@ COMMAND = "python -m benchmarks overhead"
 def _ours(case: Case) -> list[float]:
     with job(case, "--workers", 1, "--servers", 1) as one:
         one.wait()
-        (timeline,) = one.timelines().values()
+        timeline = one.only_timeline()
         return step_seconds(timeline)
 
 

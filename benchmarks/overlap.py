@@ -36,10 +36,9 @@ class Alone(NamedTuple):
 def _apart(case: Case, settings: Settings) -> Alone:
     with _job(case, {**settings, **APART}) as one:
         one.wait()
-        timelines = one.timelines()
-    (timeline,) = timelines.values()
+        timeline = one.only_timeline()
     computing = [i.seconds for i in timeline if i.what == "computing" and i.tick >= WARM_UP]
-    exchange = [seconds for tick, seconds in exchange_seconds(timelines).items() if tick >= WARM_UP]
+    exchange = [s for tick, s in exchange_seconds({"": timeline}).items() if tick >= WARM_UP]
     return Alone(median(computing), median(exchange))
 
 
@@ -47,7 +46,7 @@ def _together_s(case: Case, settings: Settings) -> float:
     """Seconds of a step as users have it."""
     with _job(case, settings) as one:
         one.wait()
-        (timeline,) = one.timelines().values()
+        timeline = one.only_timeline()
     return median(step_seconds(timeline)[WARM_UP:])
 
 
@@ -59,7 +58,7 @@ def _cpu_ms(case: Case, settings: Settings) -> float:
         watched = watch({"worker": worker["pid"], "server": server_pid(status)})
         one.ask("stop")
         one.wait()
-        (timeline,) = one.timelines().values()
+        timeline = one.only_timeline()
     return sum(a_step(watched, timeline).cpu_ms.values())
 
 

@@ -25,7 +25,7 @@ def _first_step_s() -> float:
     """Until a worker has the version after the first step."""
     with job(SMALL, "--workers", 1, "--servers", 1, steps=16) as one:
         one.wait()
-        (timeline,) = one.timelines().values()
+        timeline = one.only_timeline()
         return next(each.until_s for each in timeline if each.what == "waiting") - one.started_s
 
 
