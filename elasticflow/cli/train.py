@@ -101,7 +101,7 @@ def settings(arguments: argparse.Namespace) -> Config:
     if not arguments.resume:
         chosen = config.make(arguments.config, options)
     else:  # which run is meant; other options may only make sense with its settings
-        which = {name: options.get(name) for name in ("program", "run_dir")}
+        which = {name: options.get(name) for name in ("program", "run_dir", "date")}
         chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
