@@ -27,8 +27,13 @@ def claim(storage: Storage) -> int:
     """A number higher than anybody has claimed. Raises OSError if the storage fails."""
     while True:
         term = newest(storage) + 1
-        with contextlib.suppress(FileExistsError), storage.create(f"{FOLDER}/{term:08}"):
-            break
+        try:
+            with storage.create(f"{FOLDER}/{term:08}"):
+                pass
+        except FileExistsError:
+            continue
+        if newest(storage) < term + KEPT:
+            break  # else it may have been claimed and forgotten since this looked
     for name in storage.list(FOLDER)[:-KEPT]:
         storage.remove(f"{FOLDER}/{name}")
     return term

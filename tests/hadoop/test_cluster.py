@@ -15,7 +15,7 @@ from tests.clusters import hadoop as hadoop_module
 from tests.clusters import hadoop_jars
 from tests.clusters.hadoop import Container, HadoopCluster
 from tests.clusters.hadoop_conf import MARK
-from tests.clusters.processes import ClusterError, environ, is_alive, pids
+from tests.clusters.processes import ClusterError, environ, is_alive, is_program, pids
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.yarn]
 
@@ -75,16 +75,14 @@ def skein(hadoop: HadoopCluster, tmp_path_factory: pytest.TempPathFactory) -> It
     command.run("driver", "stop")
 
 
-def programs(cluster: HadoopCluster, container: Container) -> list[str]:
-    return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in cluster.pids(container.id)]
-
-
 def running(cluster: HadoopCluster, application: str, count: int) -> list[Container]:
     """That many containers, each of which has started to do what it was told."""
 
     def are_running() -> bool:
         found = cluster.containers(application)
-        return len(found) == count and all("sleep" in programs(cluster, container) for container in found)
+        return len(found) == count and all(
+            any(is_program(pid, "sleep") for pid in cluster.pids(container.id)) for container in found
+        )
 
     wait_for(are_running)
     return cluster.containers(application)

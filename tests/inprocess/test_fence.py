@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -105,6 +107,20 @@ def test_processes_get_distinct_terms(tmp_path: Path) -> None:
     terms = [term for each in found for term in each]
     assert len(set(terms)) == 32 and newest(DirectoryStorage(tmp_path)) == max(terms)
     assert all(each == sorted(each) for each in found), "whoever claims later has the higher one"
+
+
+def test_who_slept_while_others_claimed_gets_no_number_twice(tmp_path: Path) -> None:
+    """What it saw as the next one was claimed since, and forgotten."""
+    others: list[int] = []
+
+    class Sleepy(DirectoryStorage):
+        def create(self, name: str) -> AbstractContextManager[BinaryIO]:
+            if not others:
+                others.extend(claim(DirectoryStorage(tmp_path)) for _ in range(2 * KEPT))
+            return super().create(name)
+
+    assert claim(Sleepy(tmp_path)) == 2 * KEPT + 1 == newest(DirectoryStorage(tmp_path))
+    assert others[0] == 1 and len(DirectoryStorage(tmp_path).list(FOLDER)) == KEPT
 
 
 def test_a_claim_needs_the_storage(tmp_path: Path) -> None:
