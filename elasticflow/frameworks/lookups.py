@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,12 +32,16 @@ from elasticflow.rows import (
 )
 from elasticflow_ps import native
 
-ReadRows: TypeAlias = Callable[[int, Keys], Values]
-"""(number of a table, keys, ascending) to the rows, (k, dim) float32.
+ReadRows: TypeAlias = Callable[[int, Keys], Callable[[], Values]]
+"""(number of a table, keys, ascending): asks for the rows, and returns what waits for them, (k, dim) float32.
 
-What it returns is not written to. It may be called in another thread, one of TensorFlow's, while the one that
+Rows are not written to. They may be waited for in another thread, one of TensorFlow's, while the one that
 computes waits; in such a thread denormal numbers count as 0, so rows are better copied than computed there.
 """
+
+NO_COLUMNS: Mapping[str, Array] = MappingProxyType({})
+TRIES = 3
+"""In so many slices it is found out which columns of the data are looked up as they are."""
 
 
 class Bags(NamedTuple):
@@ -59,6 +64,23 @@ class Lookup(NamedTuple):
     shape: tuple[int, ...]
 
 
+class _Guess(NamedTuple):
+    """A column of the data is looked up in a table, but for the ids that stand for nothing."""
+
+    number: int
+    column: str
+    padding: int | None
+
+
+class _Ahead(NamedTuple):
+    """A guess whose rows were asked for before they were needed. flat: the ids."""
+
+    guess: _Guess
+    flat: npt.NDArray[np.int64]
+    ids: Grouped
+    rows: Callable[[], Values]
+
+
 class Lookups(ABC):
     """The tables of a model, and what a call of one does.
 
@@ -76,24 +98,38 @@ class Lookups(ABC):
         )
         seeds = [table_seed(seed, name) for name in tables]
 
-        def first_rows(number: int, keys: Keys) -> Values:
+        def first_rows(number: int, keys: Keys) -> Callable[[], Values]:
             spec = self.specs[number]
-            return first_values(spec.initializer, seeds[number], keys, spec.dim)
+            return partial(first_values, spec.initializer, seeds[number], keys, spec.dim)
 
         self.read_rows: ReadRows = first_rows
         self.looked_up: list[tuple[int, Any, Any]] = []
         self.unread: BaseException | None = None
+        self._guesses: dict[_Guess, None] = {}
+        """In the order in which they were found."""
+        self._tries = TRIES
+        self._columns = NO_COLUMNS
+        self._ahead: list[_Ahead] = []
 
     @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Within it tables can be called. Raises ``unread`` at the end, though the program caught it."""
+    def allowed(self, columns: Mapping[str, Array] = NO_COLUMNS) -> Iterator[None]:
+        """Within it tables can be called. Raises ``unread`` at the end, though the program caught it.
+
+        columns: the slice's. What the program looks up of them as they are is asked for here, all at once.
+        """
         self.unread = None
+        self._columns = columns
+        self._ask_ahead()
         for number, table in enumerate(self._tables):
             table.bind(partial(self.answer, number))
         try:
             yield
+            for ahead in self._ahead:
+                del self._guesses[ahead.guess]
         finally:
             self.looked_up.clear()
+            self._ahead.clear()
+            self._columns, self._tries = NO_COLUMNS, max(0, self._tries - 1)
             for table in self._tables:
                 table.bind(None)
             self.check_read()
@@ -114,19 +150,21 @@ class Lookups(ABC):
         entry, spec = self.entries[number], self.specs[number]
         flat = _whole(entry.name, "ids", ids).reshape(-1)
         numbers, shape = _bags(entry.name, ids, combine, offsets)
+        if self._tries:
+            self._learn(number, flat, padding)
         if padding is not None:
             real = flat != padding
             numbers = np.flatnonzero(real) if numbers is None else numbers[real]
             flat = flat[real]
-        if spec.rows is not None and len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < spec.rows:
+        if spec.rows is not None and not self._are_ids(number, flat):
             wrong = flat[(flat < 0) | (flat >= spec.rows)]
             raise ProgramError(
                 f"table {entry.name!r}: there is no id {wrong[0]}; it has rows={spec.rows}, so its ids are "
                 f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
             )
-        found = native.grouped(flat)
         try:
-            values = self.read_rows(number, found.keys) if len(flat) else no_rows(spec.dim).values
+            found, rows = self._asked(number, flat) or self._ask(number, flat)
+            values = rows()
         except BaseException as error:
             self.unread = error
             raise
@@ -136,6 +174,44 @@ class Lookups(ABC):
         if numbers is not None:
             bags = Bags(numbers, np.bincount(numbers, minlength=math.prod(shape)))
         return Lookup(found, values, bags, (*shape, spec.dim))
+
+    def _are_ids(self, number: int, flat: npt.NDArray[np.int64]) -> bool:
+        rows = self.specs[number].rows
+        return rows is None or not len(flat) or 0 <= int(flat.min()) <= int(flat.max()) < rows
+
+    def _ask(self, number: int, flat: npt.NDArray[np.int64]) -> tuple[Grouped, Callable[[], Values]]:
+        """Asks for rows; what is returned last waits for them."""
+        ids = native.grouped(flat)
+        return ids, self.read_rows(number, ids.keys) if len(flat) else self._no_rows(number)
+
+    def _no_rows(self, number: int) -> Callable[[], Values]:
+        return lambda: no_rows(self.specs[number].dim).values
+
+    def _learn(self, number: int, flat: npt.NDArray[np.int64], padding: int | None) -> None:
+        """Looks for a column that holds just these ids."""
+        for name, column in self._columns.items():
+            if column.dtype.kind in "iu" and column.size == len(flat) > 0:
+                if np.array_equal(column.reshape(-1), flat):
+                    self._guesses[_Guess(number, name, padding)] = None
+                    return
+
+    def _ask_ahead(self) -> None:
+        """A guess that proves wrong costs a question, and is not made again."""
+        for guess in self._guesses:
+            column = self._columns.get(guess.column)
+            if column is not None:
+                flat = _whole(guess.column, "ids", column).reshape(-1)
+                flat = flat if guess.padding is None else flat[flat != guess.padding]
+                if self._are_ids(guess.number, flat):
+                    self._ahead.append(_Ahead(guess, flat, *self._ask(guess.number, flat)))
+
+    def _asked(self, number: int, flat: npt.NDArray[np.int64]) -> tuple[Grouped, Callable[[], Values]] | None:
+        """What was asked for ahead, if it was just that; once."""
+        for place, ahead in enumerate(self._ahead):
+            if ahead.guess.number == number and np.array_equal(ahead.flat, flat):
+                del self._ahead[place]
+                return ahead.ids, ahead.rows
+        return None
 
 
 def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:

@@ -255,10 +255,10 @@ class TorchReplica(Replica):
             np.copyto(array, clean)
 
     @contextmanager
-    def _restored(self) -> Iterator[None]:
+    def _restored(self, batch: Batch) -> Iterator[None]:
         """Tables can be called within it; after it the buffers are as before."""
         try:
-            with self.lookups.allowed():
+            with self.lookups.allowed({name: tensor.numpy() for name, tensor in batch.items()}):
                 yield
         finally:
             self._tell = None
@@ -309,7 +309,7 @@ class TorchReplica(Replica):
         self._set_training(True)
         gradients, means, firsts, report = self._views(out)
         taken: set[int] = set()
-        with self._restored():
+        with self._restored(batch):
             cost = self._cost(batch)
             self.lookups.check_read()  # before any gradient can be sent
             looked_up = list(
@@ -400,7 +400,7 @@ class TorchReplica(Replica):
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         _seed(seed)
         self._set_training(False)
-        with self._restored(), torch.no_grad():
+        with self._restored(batch), torch.no_grad():
             cost = check_cost(self._cost(batch).item())
             return [cost, *self._measure(batch)]
 

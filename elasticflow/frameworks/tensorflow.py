@@ -475,7 +475,8 @@ class TensorFlowReplica(Replica):
         """Steps put back what they change, unless something raises on the way."""
         self.lookups.error = None
         try:
-            with self.lookups.allowed():
+            whole = {name: _array(tensor) for name, tensor in batch.items() if tensor.dtype.is_integer}
+            with self.lookups.allowed(whole):
                 return self._run(step, batch, seed, weight)
         except BaseException as error:
             self.refresh()

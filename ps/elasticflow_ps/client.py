@@ -17,6 +17,7 @@ from elasticflow.messages import (
     Mapped,
     Pull,
     Push,
+    RowsRead,
 )  # fmt: skip
 from elasticflow.rows import Keys, Values
 from elasticflow.schedule import Schedule
@@ -149,6 +150,8 @@ class ParameterServers(Strategy):
                 remote.borrow(message)
             elif isinstance(message, Mapped):
                 remote.mapped.add(message.number)
+            elif isinstance(message, RowsRead):
+                self._reading.take(remote, message, frames)
             elif event := self._handle(cs.ReceivedEvent(number, message, remote.arrays(message, frames))):
                 return event
         if remote.link.greeted and not remote.greeted:
@@ -213,8 +216,8 @@ class ParameterServers(Strategy):
         for span, array in zip(parcel.state, arrays, strict=False):
             self._compression.unpack(span, array, span.view(self._state))
 
-    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
-        return self._reading.read(table, self._client.held, keys, urgent)
+    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
+        return self._reading.ask(table, self._client.held, keys, urgent)
 
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import partial
 
 import numpy as np
 import zmq
@@ -14,8 +14,15 @@ from elasticflow.messages import Read, RowsRead
 from elasticflow.rows import Keys, Values, blocks, part_of
 from elasticflow_ps.remote import Remote
 
-_Asked: TypeAlias = dict[Remote, Values]
-"""Whom an answer is still to come from, and where it goes."""
+
+class _Question:
+    """Rows that were asked for. asked: whom an answer is still to come from, and where it goes."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.asked: dict[Remote, Values] = {}
+        self.in_vain = ""
+        """Why they are not to be had."""
 
 
 class Reading:
@@ -25,53 +32,67 @@ class Reading:
         self._dims = [entry.shape[1] for entry in layout.tables]
         self._remotes, self._wake_fd = remotes, wake_fd
         self._number = 0
+        self._open: dict[int, _Question] = {}
+        """By number."""
 
-    def read(self, table: int, version: int, keys: Keys, urgent: Callable[[], bool]) -> Values:
-        """Rows of a table at a version, (k, dim). keys: (k,), ascending. Else see ``Strategy.read``."""
-        values = np.empty((len(keys), self._dims[table]), np.float32)
+    def ask(self, table: int, version: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
+        """Asks for rows of a table at a version. keys: (k,), ascending. Else see ``Strategy.read``."""
+        question = _Question(np.empty((len(keys), self._dims[table]), np.float32))
         self._number += 1
-        asked: _Asked = {}
         for remote in self._remotes:
             if parcel := remote.tables.get(table):
                 part = part_of(keys, parcel.buckets.start, parcel.buckets.stop)
                 if part.start < part.stop:
-                    question = Read(number=self._number, version=version, parcel=parcel.number)
-                    mine, asked[remote] = keys[part], values[part]
-                    remote.link.send(question, [mine[block] for block in blocks(*asked[remote].shape)])
-        if len(keys) != sum(len(part) for part in asked.values()):
-            raise Interrupted("the way to the servers is lost")
-        self._await(asked, urgent)
-        return values
+                    message = Read(number=self._number, version=version, parcel=parcel.number)
+                    mine, values = keys[part], question.values[part]
+                    question.asked[remote] = values
+                    remote.link.send(message, [mine[block] for block in blocks(*values.shape)])
+        if len(keys) != sum(len(part) for part in question.asked.values()):
+            question.in_vain = "the way to the servers is lost"
+        elif question.asked:
+            self._open[self._number] = question
+        return partial(self._await, question, urgent)
 
-    def _await(self, asked: _Asked, urgent: Callable[[], bool]) -> None:
+    def _await(self, question: _Question, urgent: Callable[[], bool]) -> Values:
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
-        for remote in asked:
+        for remote in question.asked:
             poller.register(remote.link.socket, zmq.POLLIN)
             poller.register(remote.link.monitor, zmq.POLLIN)
-        while asked:
+        while question.asked and not question.in_vain:
             if urgent():
                 raise Interrupted("the master has something that cannot wait")
             poller.poll()
-            for remote in list(asked):
-                self._hear(remote, asked)
-                if remote in asked and remote.link.is_closed():
+            for remote in list(question.asked):
+                self._hear(remote, question)
+                if remote in question.asked and remote.link.is_closed():
                     raise Interrupted(f"the way to {remote.name} is lost")
+        if question.in_vain:
+            raise Interrupted(question.in_vain)
+        return question.values
 
-    def _hear(self, remote: Remote, asked: _Asked) -> None:
-        while remote in asked and (received := remote.link.receive()):
+    def _hear(self, remote: Remote, question: _Question) -> None:
+        while remote in question.asked and (received := remote.link.receive()):
             message, frames = received
-            if not isinstance(message, RowsRead):
+            if isinstance(message, RowsRead):
+                self.take(remote, message, frames)
+            else:
                 remote.early.append(received)
-            elif message.number == self._number:  # else the answer to a question that was given up
-                self._take(remote, message, frames, asked)
 
-    def _take(self, remote: Remote, message: RowsRead, frames: list[memoryview], asked: _Asked) -> None:
+    def take(self, remote: Remote, message: RowsRead, frames: Sequence[memoryview]) -> None:
+        """An answer has come; it may be to a question that nobody cares for any more."""
+        question = self._open.get(message.number)
+        target = question.asked.pop(remote, None) if question else None
+        if question is None or target is None:
+            return
+        if not question.asked or message.gone:
+            del self._open[message.number]
         if message.gone:
-            raise Interrupted("that version is past")
-        target = asked.pop(remote)
+            question.in_vain = "that version is past"
+            return
         parts = [target[block] for block in blocks(*target.shape)]
         if [frame.nbytes for frame in frames] != [part.nbytes for part in parts]:
-            raise Interrupted(f"{remote.name} sends other rows than it was asked for")
+            question.in_vain = f"{remote.name} sends other rows than it was asked for"
+            return
         for part, frame in zip(parts, frames, strict=True):
             np.copyto(part, np.frombuffer(frame, np.float32).reshape(part.shape))

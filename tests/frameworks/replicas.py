@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ import numpy as np
 
 from elasticflow.api import SGD
 from elasticflow.frameworks import Replica, open_replica
+from elasticflow.frameworks.lookups import ReadRows
 from elasticflow.layout import Rule, Vector
 from elasticflow.program import Program, bind
-from elasticflow.rows import Rows
+from elasticflow.rows import Keys, Rows, Values
 from elasticflow.schedule import Kind
 from elasticflow.worker.sums import add
 
@@ -81,10 +82,15 @@ def values(replica: Replica, vector: Vector, rule: Rule) -> dict[str, np.ndarray
     return dict(zip([entry.name for entry in entries], vector.tensors(entries), strict=True))
 
 
+def late(read: Callable[[int, Keys], Values]) -> ReadRows:
+    """Reads only when the rows are waited for."""
+    return lambda number, keys: partial(read, number, keys)
+
+
 def set_state(replica: Replica, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """Another version: all of its floating tensors, and all rows, changed."""
     read = replica.read_rows
-    replica.read_rows = lambda number, keys: change(read(number, keys))
+    replica.read_rows = late(lambda number, keys: change(read(number, keys)()))
     kept = [entry for entry in replica.layout.entries if entry.rule in (Rule.UPDATE, Rule.MEAN)]
     for array in replica.state.tensors(kept):
         array[...] = change(array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_rows_are_the_first_values_unless_others_are_to_be_had() -> None:
         )
         frozen = np.ones((2, 2), np.float32)
         frozen.flags.writeable = False
-        lookups.read_rows = lambda number, keys: frozen[:, ::-1] * number
+        lookups.read_rows = lambda number, keys: lambda: frozen[:, ::-1] * number
         np.testing.assert_array_equal(two([4, 1, 4]).values, frozen)
     with pytest.raises(ProgramError, match="alone"):
         two([4])
@@ -199,12 +200,90 @@ def test_keys_are_asked_for_once() -> None:
     table = Embedding(None, 2)
     lookups = PlainLookups({"users": table}, seed=1)
 
-    def read(number: int, keys: np.ndarray) -> np.ndarray:
+    def read(number: int, keys: np.ndarray) -> Callable[[], np.ndarray]:
         asked.append(keys)
-        return np.zeros((len(keys), 2), np.float32)
+        return lambda: np.zeros((len(keys), 2), np.float32)
 
     lookups.read_rows = read
     with lookups.allowed():
         table([[3, 3], [1, 3]])
     (keys,) = asked
     assert keys.tolist() == sorted(keys_of(np.array([1, 3])).tolist())
+
+
+class Slices:
+    """A program that looks up in a slice what it is given, and what has been asked for and read by now."""
+
+    def __init__(self) -> None:
+        self.one, self.two = Embedding(None, 2), Embedding(10, 2)
+        self.lookups = PlainLookups({"one": self.one, "two": self.two}, seed=1)
+        self.said: list[str] = []
+        first = self.lookups.read_rows
+
+        def read(number: int, keys: np.ndarray) -> Callable[[], np.ndarray]:
+            self.said.append(f"ask {number}")
+            rows = first(number, keys)
+
+            def wait() -> np.ndarray:
+                self.said.append(f"read {number}")
+                return rows()
+
+            return wait
+
+        self.lookups.read_rows = read
+
+    def slice(self, columns: dict[str, np.ndarray], forward: Callable[[], object]) -> list[str]:
+        """What is asked for and read in it."""
+        self.said.clear()
+        with self.lookups.allowed(columns):
+            forward()
+        return list(self.said)
+
+
+def test_columns_that_are_looked_up_are_asked_for_ahead() -> None:
+    """All at once, before the first is needed; and the rows are those that would have been read."""
+    slices, random = Slices(), np.random.default_rng(0)
+    found: list[Lookup] = []
+
+    def forward() -> None:
+        found[:] = [slices.one(batch["a"]), slices.two(batch["b"], combine="sum", padding=0)]
+
+    for number in range(5):
+        batch = {"a": random.integers(0, 9, 6), "b": random.integers(0, 9, (4, 3)), "y": np.ones(6)}
+        said = slices.slice(batch, forward)
+        in_turn = ["ask 0", "read 0", "ask 1", "read 1"]
+        assert said == (["ask 0", "ask 1", "read 0", "read 1"] if number else in_turn)
+        again = [
+            called(Embedding(None, 2), batch["a"]),
+            called(Embedding(10, 2), batch["b"], combine="sum", padding=0),
+        ]
+        assert [vectors(each) for each in found] == [vectors(each) for each in again]
+
+
+def test_what_is_looked_up_otherwise_is_asked_for_when_it_is_needed() -> None:
+    slices, batch = Slices(), {"a": np.arange(4)}
+    for _ in range(5):
+        assert slices.slice(batch, lambda: slices.one(batch["a"] + 1)) == ["ask 0", "read 0"]
+
+
+def test_a_guess_that_proves_wrong_is_not_made_again() -> None:
+    slices, batch = Slices(), {"a": np.array([1, 2, 3])}
+    slices.slice(batch, lambda: slices.one(batch["a"]))
+    assert slices.slice(batch, lambda: slices.one([7])) == ["ask 0", "ask 0", "read 0"]
+    for _ in range(4):
+        assert slices.slice(batch, lambda: slices.one([7])) == ["ask 0", "read 0"]
+
+
+def test_a_column_that_is_no_id_is_complained_of_where_it_is_looked_up() -> None:
+    slices, batch = Slices(), {"b": np.array([1, 2, 3])}
+    slices.slice(batch, lambda: slices.two(batch["b"]))
+    batch["b"][1] = 10
+    with pytest.raises(ProgramError, match="there is no id 10"):
+        slices.slice(batch, lambda: slices.two(batch["b"]))
+    assert not slices.said
+
+
+def test_the_same_ids_twice_are_read_twice() -> None:
+    slices, batch = Slices(), {"a": np.array([1, 2, 3])}
+    for expected in (["ask 0", "read 0"] * 2, ["ask 0", "read 0"] * 2):
+        assert slices.slice(batch, lambda: (slices.one(batch["a"]), slices.one(batch["a"]))) == expected

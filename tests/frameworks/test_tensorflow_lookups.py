@@ -8,7 +8,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import tensorflow_models as models  # noqa: E402
-from replicas import columns, computed, digest, opened, program  # noqa: E402
+from replicas import columns, computed, digest, late, opened, program  # noqa: E402
 
 from elasticflow import Embedding, Normal  # noqa: E402
 from elasticflow.errors import ProgramError  # noqa: E402
@@ -48,7 +48,7 @@ def table_of(forward, eager, rows=NUM_IDS):
         return forward(params["table"])
 
     replica = opened(program(lambda: {"table": Embedding(rows, DIM)}, cost))
-    replica.read_rows = from_table
+    replica.read_rows = late(from_table)
     return replica
 
 
@@ -226,7 +226,7 @@ def test_who_reads_may_interrupt(eager):
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = lambda number, keys: gone(number, keys) if number else good(number, keys)
+    replica.read_rows = late(lambda n, keys: gone(n, keys) if n else good(n, keys)())
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.compute(batch, 5, 0.25, out, onto=True)
     assert everything() == before
@@ -253,7 +253,7 @@ def test_who_catches_everything_cannot_go_on_without_rows():
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = gone
+    replica.read_rows = late(gone)
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.compute(replica.prepare(columns()), 5, 0.25, out)
     with pytest.raises(Interrupted, match="^the version is gone$"):
@@ -307,6 +307,6 @@ def test_metrics_may_look_up(eager):
         return {"mean": tf.reduce_mean(params["table"](IDS))}
 
     replica = opened(program(models.tables_alone, models.tables_alone_forward, metrics))
-    replica.read_rows = lambda number, keys: np.full((len(keys), DIM), 0.5, np.float32)
+    replica.read_rows = late(lambda number, keys: np.full((len(keys), DIM), 0.5, np.float32))
     _, mean = replica.evaluate(replica.prepare(columns()), seed=0)
     assert mean == 0.5

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch_models as models  # noqa: E402
-from replicas import columns, computed, digest, opened, program, values  # noqa: E402
+from replicas import columns, computed, digest, late, opened, program, values  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -52,7 +52,7 @@ def gradients(forward, weight=0.5):
         return forward(params["table"])
 
     replica = opened(program(lambda: {"table": Embedding(NUM_IDS, DIM)}, cost))
-    replica.read_rows = from_table
+    replica.read_rows = late(from_table)
     out = computed(replica, columns(), weight=weight)
     assert replica.unused == ()
     return by_id(out.rows[0])
@@ -98,7 +98,7 @@ def test_gradients_are_those_of_torch(name):
     mine, torchs = LOOKUPS[name]
     table = Embedding(NUM_IDS, DIM)
     replica = opened(program(lambda: {"table": table}, lambda x, y, params: params["table"](IDS).sum()))
-    replica.read_rows = from_table
+    replica.read_rows = late(from_table)
     with replica.lookups.allowed():
         assert mine(table).item() == pytest.approx(torchs(torch.from_numpy(TABLE)).item(), rel=1e-6)
     found, wanted = gradients(mine), expected(torchs)
@@ -244,9 +244,9 @@ def test_who_reads_may_interrupt():
     def read(number, keys):
         if next(reads) % 2:
             raise Interrupted("the version is gone")
-        return good(number, keys)
+        return good(number, keys)()
 
-    replica.read_rows = read
+    replica.read_rows = late(read)
     for _ in range(2):
         with pytest.raises(Interrupted, match="the version is gone"):
             replica.compute(batch, 5, 0.25, out, onto=True)
@@ -283,7 +283,7 @@ def test_who_catches_everything_cannot_go_on_without_rows(answer):
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = gone
+    replica.read_rows = late(gone)
     with pytest.raises(Interrupted, match="the version is gone"):
         replica.compute(replica.prepare(columns()), 5, 0.25, out, ready=told.append)
     with pytest.raises(Interrupted):
@@ -298,10 +298,10 @@ def test_arrays_that_are_read_only_will_do():
     expected, good = digest(computed(replica, columns())), replica.read_rows
 
     def read(number, keys):
-        rows = good(number, keys)
+        rows = good(number, keys)()
         return np.frombuffer(rows.tobytes(), np.float32).reshape(rows.shape)
 
-    replica.read_rows = read
+    replica.read_rows = late(read)
     assert digest(computed(replica, columns())) == expected
 
 
@@ -366,7 +366,7 @@ def test_a_record_with_an_id_that_cannot_be_is_to_blame():
     def gone(number, keys):
         raise Interrupted
 
-    replica.read_rows = gone
+    replica.read_rows = late(gone)
     with pytest.raises(Interrupted):
         blame(raised.value, "program.py", replica, batches, np.arange(4), Vector(replica.layout))
 
@@ -376,7 +376,7 @@ def test_metrics_may_look_up():
         return {"mean": params["net"].users(torch.arange(3)).mean()}
 
     replica = opened(program(models.towers, models.net_forward, metrics))
-    replica.read_rows = lambda number, keys: np.full((len(keys), (6, 4)[number]), 0.5, np.float32)
+    replica.read_rows = late(lambda number, keys: np.full((len(keys), (6, 4)[number]), 0.5, np.float32))
     _, mean = replica.evaluate(replica.prepare(columns()), seed=0)
     assert mean == 0.5
     assert values(replica, replica.state, Rule.FIRST)["net.norm.num_batches_tracked"] == 0

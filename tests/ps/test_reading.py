@@ -99,7 +99,7 @@ class Asked:
         timer = threading.Timer(2.0, self.remotes[0].link.close)
         timer.start()
         try:
-            return self.reading.read(0, 5, KEYS, self.is_urgent)
+            return self.reading.ask(0, 5, KEYS, self.is_urgent)()
         finally:
             timer.cancel()
 
@@ -133,7 +133,7 @@ def test_who_is_lost_ends_it() -> None:
     with pytest.raises(Interrupted, match="the way to server-0 is lost"):
         Asked(silent, answer).read(False)
     with pytest.raises(Interrupted, match="the way to the servers is lost"):
-        Reading(LAYOUT, [], os.eventfd(0)).read(0, 5, KEYS, lambda: False)
+        Reading(LAYOUT, [], os.eventfd(0)).ask(0, 5, KEYS, lambda: False)()
 
 
 def test_a_version_that_is_past_ends_it_and_its_answer_is_not_taken_for_the_next() -> None:
@@ -158,3 +158,25 @@ def test_other_rows_than_were_asked_for_are_not_taken(frames: list[bytes]) -> No
     asked = Asked(lambda question, keys: [(RowsRead(number=question.number), wrong)], answer)
     with pytest.raises(Interrupted, match="server-0 sends other rows than it was asked for"):
         asked.read()
+
+
+def test_questions_are_asked_before_any_is_answered() -> None:
+    """Answers may come in any order, and to questions that nobody waits for."""
+    held: list[Any] = []
+
+    def hold(question: Read, keys: Any) -> list[Any]:
+        held.append((question, keys))
+        return [each for pair in reversed(held) for each in answer(*pair)] if len(held) == 3 else []
+
+    asked = Asked(hold, answer)
+    parts = [KEYS[::2], KEYS[1::2], KEYS]
+    first, _, last = (asked.reading.ask(0, 5, np.ascontiguousarray(part), lambda: False) for part in parts)
+    np.testing.assert_array_equal(last(), rows(KEYS))
+    np.testing.assert_array_equal(first(), rows(KEYS[::2]))
+
+
+def test_an_answer_that_comes_to_nobody() -> None:
+    asked = Asked(silent, answer)
+    asked.reading.ask(0, 5, KEYS, lambda: False)
+    for number in (1, 1, 2):
+        asked.reading.take(asked.remotes[1], RowsRead(number=number, gone=True), [])
