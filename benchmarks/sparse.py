@@ -53,6 +53,22 @@ class Sparse(NamedTuple):
         return {"BENCH": json.dumps({**sizes, "records": 8, "file": self.file})}
 
 
+class Many(NamedTuple):
+    """Many tables; a slice looks up a column in each. computed: by ids that forward() makes of it."""
+
+    computed: bool
+    slices: int = 1
+    batch_size: int = 512
+    steps: int = 240
+    tables: int = 26
+
+    def environment(self) -> dict[str, str]:
+        """For ``programs/columns.py``."""
+        records = 8 * self.batch_size
+        known = {"tables": self.tables, "dim": 16, "records": records, "computed": self.computed}
+        return {"BENCH": json.dumps(known)}
+
+
 class Costs(NamedTuple):
     """Median seconds of a lookup, and of push, update and word of the next version."""
 
@@ -120,7 +136,29 @@ def against_limit(rows: int, dim: int) -> Iterator[Figure]:
         yield figure(name, rate, "million ids/s", most, COMMAND, note)
 
 
+def computing_s(case: Many) -> float:
+    """Median seconds that a slice takes, the waiting for rows included."""
+    members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
+    program = PROGRAM.with_name("columns.py")
+    with job(case, *members, program=program, settings={**TCP, **APART}) as one:
+        one.wait()
+        timeline = one.only_timeline()
+    return median([i.seconds for i in timeline if i.what == "computing" and i.tick >= WARM_UP])
+
+
+def of_many_tables() -> Iterator[Figure]:
+    """What it brings to ask for all columns at once."""
+    ahead, in_turn = [], []
+    for _ in range(ROUNDS):
+        ahead.append(1000 * computing_s(Many(computed=False)))
+        in_turn.append(1000 * computing_s(Many(computed=True)))
+    case = Many(computed=False)
+    name = f"slice of {case.batch_size} records with {case.tables} tables: asked for at once / one by one"
+    yield figure(name, median(ahead), "ms", median(in_turn), COMMAND)
+
+
 def run() -> Iterator[Figure]:
-    """Dim 16, and then dim 64."""
+    """Dim 16, and then dim 64; then many tables."""
     for dim in (16, 64):
         yield from against_limit(10_000_000, dim)
+    yield from of_many_tables()

@@ -168,10 +168,14 @@ class Heartbeat(_Message, frozen=True):
 
 
 class Leaving(_Message, frozen=True):
-    """A worker's last word: it has pushed all it computed. Or a server's, whose parts are written."""
+    """A worker's last word: it has pushed all it computed. Or a server's, whose parts are written.
+
+    ended: the generation of which it has got the last version, from all servers; 0: it leaves before.
+    """
 
     name: str
     usage: Usage | None = None
+    ended: int = 0
 
 
 class Departing(_Message, frozen=True):

@@ -696,6 +696,7 @@ class MasterState:
         if member and member.role == "worker":
             # Who leaves undrained has got the last version from all servers, or those of before this row.
             self._all_made |= self._last_made and member.state is not MemberState.DRAINING
+            self._all_made |= 0 < event.ended == self.row.generation  # it may be the first to tell
             member.state = MemberState.DRAINING
         return []
 

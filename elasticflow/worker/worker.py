@@ -242,7 +242,7 @@ class Worker:
         """Seconds a slice took lately: the median, since one process stopped for a minute tells little."""
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
-        self._draining = self._leaving = False
+        self._draining = self._leaving = self._ended = False
         self.generation = 0
         self.tick = -1
         self._take_up(assignment)
@@ -312,7 +312,7 @@ class Worker:
         """Computes this worker's slices, and overdue ones, until there is something else to be done."""
         mine = _slices_of(position, self._name)
         if position.version >= self._schedule.total_ticks or self._draining and not mine:
-            self._leaving = True
+            self._leaving, self._ended = True, position.version >= self._schedule.total_ticks
             return
         self.tick = position.version
         work = self._schedule.at(self.tick)
@@ -323,7 +323,7 @@ class Worker:
             event = self._next_event()
             since_s = self._timeline.add("waiting", self.tick, since_s)
             if isinstance(event, Position):
-                self._leaving = position.finish and event.version == position.version + 1
+                self._leaving = self._ended = position.finish and event.version == position.version + 1
                 self._enter(event)
             elif isinstance(event, Severed):
                 self._lose(event)
@@ -594,6 +594,11 @@ class Worker:
             dropped=self._strategy.dropped,
         )
 
+    def last_word(self) -> Leaving:
+        """Once it has run."""
+        ended = self.generation if self._ended else 0
+        return Leaving(name=self._name, usage=self._timeline.usage(), ended=ended)
+
 
 def _slices_of(position: Position, name: str) -> range:
     for share in position.shares:
@@ -619,7 +624,7 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
         if assignment is None:
             return 0
         _train(loaded, join, assignment, keys, link, running)
-        link.send(Leaving(name=settings.name, usage=running[0].heartbeat().usage))
+        link.send(running[0].last_word())
         return 0
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
         text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"

@@ -795,6 +795,16 @@ def test_what_an_older_generation_says_is_ignored() -> None:
     assert only(ac.CommitAction, run.written(3, "server-2")), "both parts are of this generation"
 
 
+def test_who_has_got_the_last_version_needs_no_successor() -> None:
+    """Its word may come before that of the leading server, and its end too."""
+    run = running(servers=2, workers="1")
+    run.tell(Leaving(name="worker-1", ended=1))
+    assert only(ac.StartAction, run.exited("worker-1", killed=False)) == []
+    run = running(servers=2, workers="1")
+    run.tell(Leaving(name="worker-1"))
+    assert names(ac.StartAction, run.exited("worker-1", killed=False)) == ["worker-2"]
+
+
 def test_a_server_lost_at_the_very_end_needs_workers_again() -> None:
     run = running(servers=2, workers="1")
     run.tell(Progress(name="server-0", generation=1, version=8, last=True))

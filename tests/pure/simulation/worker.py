@@ -218,7 +218,7 @@ class SimWorker(Member):
         self._excluded: dict[int, Excluded] = {}
         self._faulty: dict[int, Faulty] = {}
         self._done: set[int] = set()
-        self._draining = self._leaving = False
+        self._draining = self._leaving = self._ended = False
         self._body, self._waits = self._life(), False
         self.start_heartbeats()
         self._wake()
@@ -275,7 +275,7 @@ class SimWorker(Member):
             while self._position and not self._leaving:
                 yield from self._do_tick(self._position)
         self._client.disconnect(lossy=False)
-        self.send(Leaving(name=self.name))
+        self.send(Leaving(name=self.name, ended=self.generation if self._ended else 0))
 
     def _join(self) -> Generator[None, None, Assignment | Quit]:
         while True:
@@ -339,7 +339,7 @@ class SimWorker(Member):
         schedule = self.world.shape.schedule
         mine = _slices_of(position, self.name)
         if position.version >= schedule.total_ticks or self._draining and not mine:
-            self._leaving = True
+            self._leaving, self._ended = True, position.version >= schedule.total_ticks
             return
         self.tick = position.version
         work = schedule.at(self.tick)
@@ -347,7 +347,7 @@ class SimWorker(Member):
         while not self._leaving and self._position is position:
             event = yield from self._client.wait()
             if isinstance(event, Position):
-                self._leaving = position.finish and event.version == position.version + 1
+                self._leaving = self._ended = position.finish and event.version == position.version + 1
                 self._enter(event)
             elif isinstance(event, Severed):
                 self._lose(event)
