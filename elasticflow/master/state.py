@@ -696,7 +696,7 @@ class MasterState:
         if member and member.role == "worker":
             # Who leaves undrained has got the last version from all servers, or those of before this row.
             self._all_made |= self._last_made and member.state is not MemberState.DRAINING
-            if 0 < event.ended == self.row.generation:  # its word may come before the leading server's
+            if 0 < event.ended == self.row.generation and not self.ended:  # before the leading server's word
                 self.state, self._last_made, self._all_made = RunState.FINISHING, True, True
             member.state = MemberState.DRAINING
         return []
