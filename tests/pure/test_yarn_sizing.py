@@ -413,6 +413,37 @@ def test_one_that_came_up_as_its_request_was_withdrawn_is_not_asked_for_under_th
     assert all(ended.how is How.TAKEN and "taken back" in ended.text for ended in made.ended)
 
 
+@pytest.mark.parametrize("how", ["forgotten", "refused"])
+def test_what_yarn_forgets_or_does_not_grant_though_it_has_room_is_asked_for_again(how: str) -> None:
+    made = world(gpus=4, share=4)
+    setattr(made.cluster, how, {"server_0", "worker_1"})
+    made.sizing.want("server-0", "server", 0.0)
+    made.scale(3)
+    made.run(25.0)
+    assert sorted(running(made)) == ["worker-2", "worker-3"]
+    made.run(40.0)
+    assert sorted(running(made)) == ["server-0", "worker-1", "worker-2", "worker-3"] and made.ended == []
+    text = "asked for again, since YARN has room or does not know of it: "
+    assert [each for each in made.notes if each.startswith(text)]
+
+
+def test_what_waits_for_a_place_that_there_is_not_is_never_asked_for_again() -> None:
+    made = world(share=6)
+    made.cluster.others, made.cluster.preempt_s = 6, 1e9
+    made.scale(3)
+    made.run(1000.0)
+    assert len(made.cluster.containers) == 3
+
+
+def test_what_yarn_will_never_grant_is_asked_for_again_after_longer_and_longer() -> None:
+    """It may have reasons of which nobody tells."""
+    made = world(share=6)
+    made.cluster.refused = {f"worker_{number}" for number in range(1000)}
+    made.scale(1)
+    made.run(7200.0)
+    assert 8 < len(made.cluster.containers) < 16
+
+
 # --- nodes that fail ------------------------------------------------------------------------------
 
 
@@ -603,6 +634,7 @@ STEPS = some.tuples(
             "kills",
             "ends",
             "stranger",
+            "forgets",
         ]
     ),
     some.integers(0, 6),
@@ -632,6 +664,8 @@ def play(
             cluster.nodes[f"node{number + 3}:8042"] = number % 3
         elif what == "stranger":
             made.names[cluster.add("worker").id] = f"stranger-{made.now_s}" if not cluster.hangs else ""
+        elif what == "forgets":
+            cluster.forgotten.update(each.id for each in cluster.of("REQUESTED")[:number])
         elif what in ("away", "hangs"):
             setattr(cluster, what, number % 2 == 0)
         elif what in ("kills", "ends"):

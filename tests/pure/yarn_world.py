@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 
 import msgspec
@@ -38,6 +38,7 @@ EPOCH = 1_800_000_000.0
 """Wall time when the monotonic clock is 0."""
 STEP_S = 0.2
 WORKER = Resources(2048, 1, 1)
+PULSE = Resources(64, 1)
 SERVICES = {"worker": WORKER, "server": Resources(1024, 1, 0)}
 OWN = "container_1_0001_01_000001"
 MEMORY_MB = 64 * 1024
@@ -64,6 +65,10 @@ class Cluster:
         self.loses_kills = self.loses_ends = False
         self.unregistered: set[str] = set()
         """Nodes of which a ResourceManager that was restarted has not heard yet."""
+        self.forgotten: set[str] = set()
+        """Requests, by Skein's ids, of which YARN knows nothing."""
+        self.refused: set[str] = set()
+        """Requests that YARN knows, and never grants."""
         self.preempted = 0
         self._waited_s = 0.0
         self._ids, self._yarn_ids = count(), count(2)
@@ -98,9 +103,10 @@ class Cluster:
         if self.away:
             raise YarnBusy("the ResourceManager does not answer")
         total, used = sum(self.nodes.values()), len(self.running)
-        pending = sum(each.state == "REQUESTED" for each in self.containers.values())
+        known = [each.service for each in self.of("REQUESTED") if each.id not in self.forgotten]
+        pending = reduce(Resources.plus, (SERVICES.get(each, PULSE) for each in known), Resources())
         ours = _queue("train", self.share, used, pending, total)
-        theirs = _queue("prod", total - self.share, self.others, self.others_wait, total)
+        theirs = _queue("prod", total - self.share, self.others, _gpus(self.others_wait), total)
         nodes = [node for node in self._nodes() if node.address not in self.unregistered]
         shown = [id for id, node in self.running.items() if node not in self.unregistered]
         return View(tuple(nodes), (ours, theirs), frozenset([OWN, *shown]))
@@ -123,7 +129,8 @@ class Cluster:
         while self.others_wait and self.free > 0:
             self.others, self.others_wait = self.others + 1, self.others_wait - 1
         for container in list(self.containers.values()):
-            if container.state == "REQUESTED" and (node := self._room(container.service)):
+            lost = container.id in self.forgotten | self.refused
+            if container.state == "REQUESTED" and not lost and (node := self._room(container.service)):
                 yarn_id = f"container_1_0001_01_{next(self._yarn_ids):06}"
                 self.running[yarn_id] = node
                 self._set(container, state="RUNNING", yarn_id=yarn_id, node=node, started_at=EPOCH + now_s)
@@ -183,15 +190,18 @@ class Cluster:
             raise YarnBusy("the ApplicationMaster does not answer within 10 s")
 
 
-def _queue(name: str, share: int, used: int, pending: int, most: int) -> Queue:
-    amounts = [Resources(MEMORY_MB, 16, gpus) for gpus in (share, most, used, pending)]
+def _gpus(number: int) -> Resources:
+    return Resources(MEMORY_MB, 16, number)
+
+
+def _queue(name: str, share: int, used: int, pending: Resources, most: int) -> Queue:
     return Queue(
         name=name,
         path=f"root.{name}",
-        share=amounts[0],
-        most=amounts[1],
-        used=amounts[2],
-        pending=amounts[3],
+        share=_gpus(share),
+        most=Resources(2 * MEMORY_MB, 32, most),
+        used=_gpus(used),
+        pending=pending,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -337,7 +338,7 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
 
 def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
     usages = listed(found.get("resources"), "resourceUsagesByPartition")
-    pending = _sum(_resources(each.get("pending")) for each in usages)
+    pending = reduce(Resources.plus, (_resources(each.get("pending")) for each in usages), Resources())
     return Queue(
         name=name,
         path=path,
@@ -364,15 +365,6 @@ def _fair_queues(found: Mapping[str, Any]) -> Iterator[Queue]:
             used=used,
             pending=_beyond(_resources(found.get("demandResources")), used),
         )
-
-
-def _sum(resources: Iterable[Resources]) -> Resources:
-    many = list(resources)
-    return Resources(
-        sum(each.memory_mb for each in many),
-        sum(each.vcores for each in many),
-        sum(each.gpus for each in many),
-    )
 
 
 def _beyond(much: Resources, little: Resources) -> Resources:

@@ -17,6 +17,9 @@ class Resources(msgspec.Struct, frozen=True):
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(room), strict=True)
         return all(mine <= theirs for mine, theirs in pairs)
 
+    def plus(self, other: Resources) -> Resources:
+        return Resources(self.memory_mb + other.memory_mb, self.vcores + other.vcores, self.gpus + other.gpus)
+
     def __str__(self) -> str:
         """``2 GPUs, 16 GiB and 4 vcores``; of what there is none is not told, but of memory."""
         counted = [_many(self.gpus, "GPU")] if self.gpus else []

@@ -51,6 +51,17 @@ def free(nodes: Iterable[Node], measure: Measure) -> int:
     return sum(measure.of(node.available) for node in nodes if node.live)
 
 
+def has_room(asked: Resources, own: Queue | None, nodes: Iterable[Node], label: str) -> bool:
+    """Whether a node and the queue have that much left; of a queue that is not known, nothing is.
+
+    label: "" for nodes without any; labelled ones are for those that ask for them.
+    """
+    if own is None or not asked.plus(own.used).fits(own.most):
+        return False
+    usable = (node for node in nodes if node.live and (label in node.labels if label else not node.labels))
+    return any(asked.fits(node.available) for node in usable)
+
+
 def pressure(
     queues: Sequence[Queue], own: Queue, nodes: Sequence[Node], measure: Measure, each: int
 ) -> Pressure | None:

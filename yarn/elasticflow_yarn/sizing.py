@@ -10,7 +10,8 @@ take containers from others: those are made at once. Beyond its share, once a re
 four and so on, as long as they start.
 
 A request for more than any registered node has would end the ApplicationMaster: none is made without a
-look at the nodes.
+look at the nodes. Skein and the ResourceManager each count requests, and on a busy cluster their counts may
+come apart: one that YARN does not know of, or does not grant though there is room, is made again.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ FRESH_VIEWS = 2.5
 """The last look at the cluster is good for so many times the time between two."""
 STRANGE_S, STRANGE_VIEWS = 15.0, 3
 """So long, and in so many looks, YARN and Skein must differ about a container."""
+OVERDUE_FIRST_S, OVERDUE_MOST_S = 30.0, 900.0
+"""A request has waited in vain for so long before it is made again; pauses before the next is."""
 REGISTER_S = 120.0
 """For so long a node may be missing after a restart of the ResourceManager, and with it its containers."""
 RETURN_S = 15.0
@@ -158,6 +161,8 @@ class Member(msgspec.Struct):
     """Since when YARN has not shown its container, though Skein says that it runs; None: it does."""
     missed: int = 0
     """How many looks in a row have not, though they have shown its node."""
+    overdue: int = 0
+    """In how many looks in a row its request should have been granted."""
     vanished: bool = False
     adopted: bool = False
     """Its container was not asked for here, and there will not be another for this member."""
@@ -197,6 +202,7 @@ class Sizing:
         self._ahead = AHEAD_MOST
         self._busy = Pause(BUSY_FIRST_S, BUSY_MOST_S)
         self._relaunch = Pause(RELAUNCH_FIRST_S, RELAUNCH_MOST_S)
+        self._again = Pause(OVERDUE_FIRST_S, OVERDUE_MOST_S)
         self._failed_s = NEVER_S
         """When that was last made longer: whoever came up since then, and lasts, ends it."""
         self._way_until_s = NEVER_S
@@ -334,8 +340,10 @@ class Sizing:
             elif not container.over and self._kill(container.id, now_s) and container.id not in self._first:
                 self._note("info", f"container {container.id} is ended: it is no member's")
         running = self._of(WORKER, Phase.RUNNING)
-        if any(member.phase is Phase.RUNNING for member in waited) and not self._line(WORKER):
-            self._ahead = min(2 * self._ahead, AHEAD_MOST)
+        if any(member.phase is Phase.RUNNING for member in waited):
+            self._again.clear()
+            if not self._line(WORKER):
+                self._ahead = min(2 * self._ahead, AHEAD_MOST)
         if any(self._failed_s < member.since_s <= now_s - LAUNCH_S for member in running):
             self._relaunch.clear()
         self._killed_s = {id: at_s for id, at_s in self._killed_s.items() if now_s - at_s < KILL_AGAIN_S}
@@ -359,6 +367,7 @@ class Sizing:
         self._blind, self._view, self._view_s = "", view, now_s
         self._compare(view, now_s)
         self._weigh(view, now_s)
+        self._ask_again(view, now_s)
         live = {node.address for node in view.nodes if node.live}
         excluded = set(self._nodes.excluded(now_s))
         if excluded and live <= excluded:
@@ -614,7 +623,7 @@ class Sizing:
         self._enter(member, phase, now_s)
 
     def _enter(self, member: Member, phase: Phase, now_s: float) -> None:
-        member.phase, member.since_s = phase, now_s
+        member.phase, member.since_s, member.overdue = phase, now_s, 0
 
     def _kill(self, id: str, now_s: float) -> bool:
         """Returns whether it was not killed before, or long ago."""
@@ -656,6 +665,26 @@ class Sizing:
                 self._note("info", f"{yarn_id} is ended: YARN runs it, and Skein has forgotten it")
                 self._signals.append(yarn_id)
                 del self._strange[yarn_id]
+
+    def _ask_again(self, view: View, now_s: float) -> None:
+        """Takes requests back, to be made anew, that should have been granted long ago."""
+        own, label = self._own_queue(), self._config.node_label
+        waiting = [member for member in self._members.values() if member.phase is Phase.REQUESTED]
+        old = [each for each in waiting if self._view_began_s - each.since_s >= STRANGE_S]
+        owed_mb = sum(self._services[member.service].memory_mb for member in old)
+        is_unknown = own is not None and own.pending.memory_mb < owed_mb
+        for member in old:
+            asked = self._services[member.service]
+            is_overdue = is_unknown or shares.has_room(asked, own, view.nodes, label)
+            member.overdue = member.overdue + 1 if is_overdue else 0
+        due = [each for each in old if each.overdue >= STRANGE_VIEWS]
+        due = [each for each in due if now_s - each.since_s >= OVERDUE_FIRST_S]
+        if due and now_s >= self._again.until_s:
+            self._again.fail("", now_s)
+            ids = ", ".join(member.id for member in due)
+            self._note("warning", f"asked for again, since YARN has room or does not know of it: {ids}")
+            for member in due:
+                self._end_container(member, Phase.WITHDRAWN, now_s)
 
     def _own_queue(self) -> Queue | None:
         return shares.find(self._view.queues, self._config.queue) if self._view else None
