@@ -58,7 +58,7 @@ def _rows(pyplot: ModuleType, folder: Path) -> Iterator[Figure]:
     """Lookups and updates of 4,096 ids in tables of more and more rows."""
     room = min(available_memory().values()) / 2
     millions = [each for each in MILLIONS if each * 1_000_000 * ROW_BYTES < room]
-    costs = [sparse.measure(sparse.Sparse(each * 1_000_000, 16)) for each in millions]
+    costs = [sparse.measure(sparse.Sparse(each * 1_000_000, 16, computed=True)) for each in millions]
     lines = {"lookup": [1000 * c.read_s for c in costs], "push and update": [1000 * c.push_s for c in costs]}
     for name, values in lines.items():
         for each, value in zip(millions, values, strict=True):

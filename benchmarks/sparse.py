@@ -31,10 +31,14 @@ COMMAND = "python -m benchmarks sparse"
 
 
 class Sparse(NamedTuple):
-    """A table of ``rows`` rows of ``dim`` numbers, and one lookup a step."""
+    """A table of ``rows`` rows of ``dim`` numbers, and one lookup a step.
+
+    computed: by ids that forward() makes, which nobody can ask for before.
+    """
 
     rows: int
     dim: int
+    computed: bool = False
     file: str = ""
     slices: int = 1
     batch_size: int = 1
@@ -50,7 +54,8 @@ class Sparse(NamedTuple):
     def environment(self) -> dict[str, str]:
         """For ``programs/rows.py``."""
         sizes = {"rows": self.rows, "dim": self.dim, "fill": FILL, "ids": IDS, "zipf": ZIPF}
-        return {"BENCH": json.dumps({**sizes, "records": 8, "file": self.file})}
+        known = {"records": self.steps, "computed": self.computed, "file": self.file}
+        return {"BENCH": json.dumps({**sizes, **known})}
 
 
 class Many(NamedTuple):
@@ -80,7 +85,7 @@ def measure(case: Sparse) -> Costs:
     """Those of a job of one worker and one server."""
     with tempfile.TemporaryDirectory() as folder:
         case = case._replace(file=str(Path(folder) / "seconds"))
-        members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
+        members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h", "--epochs", 1)
         with job(case, *members, program=PROGRAM, settings={**TCP, **APART}) as one:
             one.wait()
             pushes = exchange_seconds(one.timelines())
@@ -112,7 +117,8 @@ def against_limit(rows: int, dim: int) -> Iterator[Figure]:
     """In turns: sockets, gathering, and the job."""
     count = distinct(rows)
     keys, values = 8 * count, 4 * dim * count
-    costs, reads, pushes, alone = [], [], [], []
+    costs: dict[bool, list[Costs]] = {False: [], True: []}
+    reads, pushes, alone = [], [], []
     for _ in range(ROUNDS):
         gathered_s = gather_s(rows, dim, count)
         reads.append(gathered_s + median(wire.round_seconds(keys, STEPS, values)[WARM_UP:]))
@@ -124,9 +130,15 @@ def against_limit(rows: int, dim: int) -> Iterator[Figure]:
                 median(zeromq.round_seconds(keys + values, STEPS, ACKNOWLEDGED_BYTES)[WARM_UP:]),
             )
         )
-        costs.append(measure(Sparse(rows, dim)))
-    ours = {"pull": ([c.read_s for c in costs], reads), "push": ([c.push_s for c in costs], pushes)}
-    for (what, (seconds, limit)), queues in zip(ours.items(), zip(*alone, strict=True), strict=True):
+        for computed, measured in costs.items():
+            measured.append(measure(Sparse(rows, dim, computed)))
+    pulls, acknowledged = zip(*alone, strict=True)
+    known, unknown = costs[False], costs[True]
+    for what, seconds, limit, queues in (
+        ("pull of a column", [each.read_s for each in known], reads, pulls),
+        ("pull of computed ids", [each.read_s for each in unknown], reads, pulls),
+        ("push", [each.push_s for each in known], pushes, acknowledged),
+    ):
         note = (
             f"{1e6 * median(seconds):.0f} us for {IDS} ids, {count} of them distinct; ZeroMQ alone "
             f"{1e6 * median(queues):.0f} us"

@@ -18,7 +18,7 @@ import numpy as np
 from elasticflow.api import Optimizer, _Optimizer
 from elasticflow.embedding import Embedding, TableSpec
 from elasticflow.errors import ProgramError
-from elasticflow.frameworks.lookups import Lookups, ReadRows
+from elasticflow.frameworks.lookups import Lookups
 from elasticflow.layout import Array, Entry, Layout, Rule, Vector
 from elasticflow.program import Program, blaming
 
@@ -62,15 +62,6 @@ class Replica(ABC):
         """In the order of their entries."""
         return self.lookups.specs
 
-    @property
-    def read_rows(self) -> ReadRows:
-        """Where rows of the version it computes with come from. By default: the first values."""
-        return self.lookups.read_rows
-
-    @read_rows.setter
-    def read_rows(self, read: ReadRows) -> None:
-        self.lookups.read_rows = read
-
     @abstractmethod
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
         """Records as the framework's tensors, in memory of its own."""
@@ -78,6 +69,10 @@ class Replica(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """``state`` holds another version from now on."""
+
+    @abstractmethod
+    def ask_early(self, batch: Batch) -> None:
+        """This will most likely be a slice of the next version: asks for the rows that it looks up."""
 
     @abstractmethod
     def compute(

@@ -73,8 +73,9 @@ class _Guess(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """A guess whose rows were asked for before they were needed. flat: the ids."""
+    """A guess whose rows, of a version, were asked for before they were needed. flat: the ids."""
 
+    version: int
     guess: _Guess
     flat: npt.NDArray[np.int64]
     ids: Grouped
@@ -103,13 +104,30 @@ class Lookups(ABC):
             return partial(first_values, spec.initializer, seeds[number], keys, spec.dim)
 
         self.read_rows: ReadRows = first_rows
+        """Rows of the version that is computed with."""
+        self.read_next: ReadRows = first_rows
+        """Rows of the next version. They may be waited for once that is the one computed with."""
+        self._version = -1
         self.looked_up: list[tuple[int, Any, Any]] = []
         self.unread: BaseException | None = None
         self._guesses: dict[_Guess, None] = {}
         """In the order in which they were found."""
         self._tries = TRIES
         self._columns = NO_COLUMNS
+        self._early: list[_Ahead] = []
+        """Of the next version, or of this one by now."""
         self._ahead: list[_Ahead] = []
+        """In this slice."""
+
+    def enter(self, version: int) -> None:
+        """What is computed from now on is so with this version; -1: with none that there is yet."""
+        self._version = version
+        self._early = [ahead for ahead in self._early if ahead.version == version >= 0]
+
+    def ask_early(self, columns: Mapping[str, Array]) -> None:
+        """Asks for what a slice with these columns will look up of the next version, unless that was done."""
+        if self._version >= 0 and not any(ahead.version > self._version for ahead in self._early):
+            self._early += self._ask_for(columns, self._version + 1, self.read_next)
 
     @contextmanager
     def allowed(self, columns: Mapping[str, Array] = NO_COLUMNS) -> Iterator[None]:
@@ -119,7 +137,7 @@ class Lookups(ABC):
         """
         self.unread = None
         self._columns = columns
-        self._ask_ahead()
+        self._ahead += self._ask_for(columns, self._version, self.read_rows)
         for number, table in enumerate(self._tables):
             table.bind(partial(self.answer, number))
         try:
@@ -163,7 +181,7 @@ class Lookups(ABC):
                 f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
             )
         try:
-            found, rows = self._asked(number, flat) or self._ask(number, flat)
+            found, rows = self._asked(number, flat) or self._ask(number, flat, self.read_rows)
             values = rows()
         except BaseException as error:
             self.unread = error
@@ -179,10 +197,12 @@ class Lookups(ABC):
         rows = self.specs[number].rows
         return rows is None or not len(flat) or 0 <= int(flat.min()) <= int(flat.max()) < rows
 
-    def _ask(self, number: int, flat: npt.NDArray[np.int64]) -> tuple[Grouped, Callable[[], Values]]:
+    def _ask(
+        self, number: int, flat: npt.NDArray[np.int64], read: ReadRows
+    ) -> tuple[Grouped, Callable[[], Values]]:
         """Asks for rows; what is returned last waits for them."""
         ids = native.grouped(flat)
-        return ids, self.read_rows(number, ids.keys) if len(flat) else self._no_rows(number)
+        return ids, read(number, ids.keys) if len(flat) else self._no_rows(number)
 
     def _no_rows(self, number: int) -> Callable[[], Values]:
         return lambda: no_rows(self.specs[number].dim).values
@@ -195,15 +215,27 @@ class Lookups(ABC):
                     self._guesses[_Guess(number, name, padding)] = None
                     return
 
-    def _ask_ahead(self) -> None:
-        """A guess that proves wrong costs a question, and is not made again."""
+    def _ask_for(self, columns: Mapping[str, Array], version: int, read: ReadRows) -> Iterator[_Ahead]:
+        """What is guessed to be looked up, as far as it was not asked for early.
+
+        A guess that proves wrong costs a question, and is not made again.
+        """
         for guess in self._guesses:
-            column = self._columns.get(guess.column)
+            column = columns.get(guess.column)
             if column is not None:
                 flat = _whole(guess.column, "ids", column).reshape(-1)
                 flat = flat if guess.padding is None else flat[flat != guess.padding]
-                if self._are_ids(guess.number, flat):
-                    self._ahead.append(_Ahead(guess, flat, *self._ask(guess.number, flat)))
+                if early := self._asked_early(version, guess, flat):
+                    yield early
+                elif self._are_ids(guess.number, flat):
+                    yield _Ahead(version, guess, flat, *self._ask(guess.number, flat, read))
+
+    def _asked_early(self, version: int, guess: _Guess, flat: npt.NDArray[np.int64]) -> _Ahead | None:
+        """What was asked for of that version, if it was just that; once."""
+        for place, early in enumerate(self._early):
+            if early[:2] == (version, guess) and np.array_equal(early.flat, flat):
+                return self._early.pop(place)
+        return None
 
     def _asked(self, number: int, flat: npt.NDArray[np.int64]) -> tuple[Grouped, Callable[[], Values]] | None:
         """What was asked for ahead, if it was just that; once."""

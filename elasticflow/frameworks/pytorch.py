@@ -174,6 +174,10 @@ def _array(value: Any) -> Array:
     return value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
+def _columns(batch: Batch) -> dict[str, Array]:
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
 class TorchReplica(Replica):
     """See Replica. Every tensor of the model is a view of ``state``."""
 
@@ -238,6 +242,9 @@ class TorchReplica(Replica):
     def refresh(self) -> None:
         self._clean = [array.copy() for array in (*self._buffers, *self._counters)]
 
+    def ask_early(self, batch: Batch) -> None:
+        self.lookups.ask_early(_columns(batch))
+
     def _rebind_buffers(self) -> None:
         """Where a module has put another tensor in a buffer's place: keeps its value, and the view."""
         for owner, name, view in self._bound:
@@ -258,7 +265,7 @@ class TorchReplica(Replica):
     def _restored(self, batch: Batch) -> Iterator[None]:
         """Tables can be called within it; after it the buffers are as before."""
         try:
-            with self.lookups.allowed({name: tensor.numpy() for name, tensor in batch.items()}):
+            with self.lookups.allowed(_columns(batch)):
                 yield
         finally:
             self._tell = None

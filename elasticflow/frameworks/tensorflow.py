@@ -303,6 +303,11 @@ def _convertible(function: Callable[..., Any]) -> Callable[..., Any]:
         return plain
 
 
+def _columns(batch: Batch) -> dict[str, npt.NDArray[Any]]:
+    """Those that may hold ids."""
+    return {name: _array(tensor) for name, tensor in batch.items() if tensor.dtype.is_integer}
+
+
 def _array(tensor: Any) -> npt.NDArray[Any]:
     """The values of an eager tensor, not copied."""
     return np.asarray(memoryview(tensor))
@@ -429,6 +434,9 @@ class TensorFlowReplica(Replica):
     def refresh(self) -> None:
         self._assign([tf.constant(group) for group in self.state.groups])
 
+    def ask_early(self, batch: Batch) -> None:
+        self.lookups.ask_early(_columns(batch))
+
     def _assign_all(self, groups: Sequence[tf.Tensor]) -> None:
         for entry, variable in self._kept:
             group, start = self.layout.places[entry.name]
@@ -475,8 +483,7 @@ class TensorFlowReplica(Replica):
         """Steps put back what they change, unless something raises on the way."""
         self.lookups.error = None
         try:
-            whole = {name: _array(tensor) for name, tensor in batch.items() if tensor.dtype.is_integer}
-            with self.lookups.allowed(whole):
+            with self.lookups.allowed(_columns(batch)):
                 return self._run(step, batch, seed, weight)
         except BaseException as error:
             self.refresh()

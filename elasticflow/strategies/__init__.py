@@ -105,10 +105,13 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
+    def read(
+        self, table: int, keys: Keys, urgent: Callable[[], bool], *, early: bool = False
+    ) -> Callable[[], Values]:
         """Asks for rows of a table, (k, dim), at the version that ``state`` holds. keys: (k,).
 
-        What is returned waits for them. It need not be called, but not after ``wait`` or ``connect``.
+        early: at the next version instead.
+        What is returned waits for them. It need not be called, and must be only while that is the version.
         urgent: asked, before it waits and whenever ``wake_fd`` ends the wait, whether to give up; it makes
         ``wake_fd`` unreadable. It raises Interrupted then, and if the rows cannot be had any more: the
         version is past, or the way to a server is lost.

@@ -117,6 +117,11 @@ class Batches:
             self._ahead[work.tick, number] = self._replica.prepare(views) if len(part) else None, len(part)
             start = stop
 
+    def fetched(self, work: Work, number: int) -> Batch | None:
+        """A slice's batch, if it was read ahead of time."""
+        batch, _ = self._ahead.get((work.tick, number), (None, 0))
+        return batch
+
     def train(self, work: Work, number: int) -> Slice:
         """A slice's batch (None if it holds no records), and its number of records."""
         if ahead := self._ahead.pop((work.tick, number), None):

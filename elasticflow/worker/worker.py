@@ -221,7 +221,9 @@ class Worker:
         self._loaded, self._join, self._strategy, self._link = loaded, join, strategy, link
         self._name, self._seed = loaded.settings.name, assignment.seed
         self._replica = loaded.replica
-        self._replica.read_rows = lambda table, keys: strategy.read(table, keys, self._is_urgent)
+        lookups = self._replica.lookups
+        lookups.read_rows = lambda table, keys: strategy.read(table, keys, self._is_urgent)
+        lookups.read_next = lambda table, keys: strategy.read(table, keys, self._is_urgent, early=True)
         self._schedule = assignment.schedule
         self._batches = loaded.batches(self._schedule)
         self._batches.exclude(assignment.excluded)
@@ -269,6 +271,7 @@ class Worker:
     def _part(self) -> None:
         """The present tick is not to be gone on with."""
         self._position = None
+        self._replica.lookups.enter(-1)
         self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
         self._done.clear()
@@ -305,6 +308,7 @@ class Worker:
         self._faulty.clear()
         self._done.clear()
         self._replica.refresh()
+        self._replica.lookups.enter(position.version)
 
     # --- ticks -----------------------------------------------------------------------------------
 
@@ -580,8 +584,12 @@ class Worker:
         """While others still compute: reads what this worker will most likely need next."""
         left = set(mine) - self._done - self._faulty.keys()
         if mine and not left and work.tick + 1 < self._schedule.total_ticks:
+            following = self._schedule.at(work.tick + 1)
             with suppress(Exception):  # it raises again in its own tick, and is dealt with there
-                self._batches.fetch(self._schedule.at(work.tick + 1), mine)
+                self._batches.fetch(following, mine)
+                batch = self._batches.fetched(following, mine[0])
+                if batch is not None and not self._schedule.applies_slices(work.tick):
+                    self._replica.ask_early(batch)
 
     def heartbeat(self) -> Heartbeat:
         """Called by the master link's thread."""

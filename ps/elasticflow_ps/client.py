@@ -216,8 +216,10 @@ class ParameterServers(Strategy):
         for span, array in zip(parcel.state, arrays, strict=False):
             self._compression.unpack(span, array, span.view(self._state))
 
-    def read(self, table: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
-        return self._reading.ask(table, self._client.held, keys, urgent)
+    def read(
+        self, table: int, keys: Keys, urgent: Callable[[], bool], *, early: bool = False
+    ) -> Callable[[], Values]:
+        return self._reading.ask(table, self._client.held + early, keys, urgent)
 
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from elasticflow.messages import (
     Uninitialised,
     Version,
 )  # fmt: skip
-from elasticflow.rows import Rows, blocks
+from elasticflow.rows import Keys, Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow_ps import native
 from elasticflow_ps import state as st
@@ -44,9 +45,20 @@ from elasticflow_ps.ways import Ways
 
 PROGRESS_S = 0.1
 """The leading server tells the master how far it is at most this often."""
+EARLY_MOST = 1_000
+"""So many of a worker's questions may wait for a version. It asks once a lookup and table."""
 
 Evaluations = dict[int, tuple[float, ...]]
 """Cost and metrics by tick."""
+
+
+class _Early(NamedTuple):
+    """Rows are asked for of a version that is not made yet."""
+
+    worker: str
+    message: Read
+    parcel: Parcel
+    keys: Keys
 
 
 class Serving:
@@ -88,6 +100,7 @@ class Serving:
         self._stalls, self._made_s = Stalls(), time.monotonic()
         self._evaluations = evaluations
         self._untold = sorted(evaluations)
+        self._early: list[_Early] = []
         self._told_s, self._told_version = 0.0, -1
         self._state = st.ServerState(
             schedule=assignment.schedule,
@@ -129,6 +142,7 @@ class Serving:
 
     def closed(self, worker: str) -> None:
         """A worker's connection has closed."""
+        self._early = [each for each in self._early if each.worker != worker]
         self._handle(st.ClosedEvent(worker))
 
     def receive(self, worker: str, message: Push | Pull | Initial | Read, frames: list[memoryview]) -> None:
@@ -154,15 +168,25 @@ class Serving:
     def _read(self, worker: str, message: Read, frames: list[memoryview]) -> None:
         """Rows of a version that may be the one before, or, asynchronously, as they are by now.
 
-        They do not wait for anything.
+        Those of the next one wait for it.
         """
         parcel = self._parcel(message.parcel)
         table = self._store.tables.get(parcel.number)
         if parcel.table is None or table is None:
             raise ProtocolError(f"there are no rows in parcel {message.parcel}")
-        if not 0 <= message.version <= table.version:
+        if not 0 <= message.version <= table.version + 1:
             raise ProtocolError(f"there are no rows of version {message.version} yet")
         keys = parse_keys(parcel, frames)
+        if message.version > table.version:
+            if sum(each.worker == worker for each in self._early) >= EARLY_MOST:
+                raise ProtocolError(f"more than {EARLY_MOST} questions for rows of version {message.version}")
+            self._early.append(_Early(worker, message, parcel, keys))
+        else:
+            self._answer(worker, message, parcel, keys)
+
+    def _answer(self, worker: str, message: Read, parcel: Parcel, keys: Keys) -> None:
+        table = self._store.tables[parcel.number]
+        assert parcel.table is not None
         if message.version < table.version - 1:
             self._ways.answer(worker, RowsRead(number=message.number, gone=True))
             return
@@ -227,6 +251,11 @@ class Serving:
     def _handle(self, event: st.Event) -> None:
         for action in self._state.handle(event, time.monotonic()):
             self._act(action)
+        if self._early:
+            early, self._early = self._early, []
+            for each in early:
+                is_made = each.message.version <= self._store.tables[each.parcel.number].version
+                self._answer(*each) if is_made else self._early.append(each)
 
     def _act(self, action: st.Action) -> None:
         if isinstance(action, st.ServeAction):

@@ -89,8 +89,8 @@ def late(read: Callable[[int, Keys], Values]) -> ReadRows:
 
 def set_state(replica: Replica, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """Another version: all of its floating tensors, and all rows, changed."""
-    read = replica.read_rows
-    replica.read_rows = late(lambda number, keys: change(read(number, keys)()))
+    read = replica.lookups.read_rows
+    replica.lookups.read_rows = late(lambda number, keys: change(read(number, keys)()))
     kept = [entry for entry in replica.layout.entries if entry.rule in (Rule.UPDATE, Rule.MEAN)]
     for array in replica.state.tensors(kept):
         array[...] = change(array)
@@ -174,7 +174,7 @@ def started_anew(program: Program) -> tuple[str, str]:
     anew = opened(program)
     for mine, again in zip(replica.state.groups, anew.state.groups, strict=True):
         np.copyto(mine, again)
-    replica.read_rows = anew.read_rows
+    replica.lookups.read_rows = anew.lookups.read_rows
     replica.refresh()
     return first, found()
 

@@ -14,7 +14,7 @@ from elasticflow import Embedding, hash_ids
 from elasticflow.api import SGD
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.base import framework_of, take_optimizer
-from elasticflow.frameworks.lookups import Lookup, Lookups, put
+from elasticflow.frameworks.lookups import Lookup, Lookups, ReadRows, put
 from elasticflow.layout import Entry, Layout, Rule, Vector
 from elasticflow.rows import Rows, first_values, ids_of, keys_of, table_seed
 
@@ -218,19 +218,21 @@ class Slices:
         self.one, self.two = Embedding(None, 2), Embedding(10, 2)
         self.lookups = PlainLookups({"one": self.one, "two": self.two}, seed=1)
         self.said: list[str] = []
-        first = self.lookups.read_rows
+        self.lookups.read_rows = self._reads("", self.lookups.read_rows)
+        self.lookups.read_next = self._reads("next ", self.lookups.read_next)
 
+    def _reads(self, which: str, first: ReadRows) -> ReadRows:
         def read(number: int, keys: np.ndarray) -> Callable[[], np.ndarray]:
-            self.said.append(f"ask {number}")
+            self.said.append(f"ask {which}{number}")
             rows = first(number, keys)
 
             def wait() -> np.ndarray:
-                self.said.append(f"read {number}")
+                self.said.append(f"read {which}{number}")
                 return rows()
 
             return wait
 
-        self.lookups.read_rows = read
+        return read
 
     def slice(self, columns: dict[str, np.ndarray], forward: Callable[[], object]) -> list[str]:
         """What is asked for and read in it."""
@@ -287,3 +289,65 @@ def test_the_same_ids_twice_are_read_twice() -> None:
     slices, batch = Slices(), {"a": np.array([1, 2, 3])}
     for expected in (["ask 0", "read 0"] * 2, ["ask 0", "read 0"] * 2):
         assert slices.slice(batch, lambda: (slices.one(batch["a"]), slices.one(batch["a"]))) == expected
+
+
+class Versions(Slices):
+    """One whose first slice, of version 3, has looked up the column ``a`` in table ``one``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lookups.enter(3)
+        self.looked_up([9, 9])
+        self.said.clear()
+
+    def looked_up(self, ids: list[int]) -> list[str]:
+        batch = {"a": np.array(ids)}
+        return self.slice(batch, lambda: self.one(batch["a"]))
+
+    def ask_early(self, ids: list[int]) -> None:
+        self.lookups.ask_early({"a": np.array(ids)})
+
+
+def test_rows_of_the_next_version_are_asked_for_early_and_once() -> None:
+    slices = Versions()
+    for _ in range(2):
+        slices.ask_early([1, 2])
+    assert slices.said == ["ask next 0"]
+    slices.lookups.enter(4)
+    assert slices.looked_up([1, 2]) == ["read next 0"]
+    assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
+    slices.said.clear()
+    slices.ask_early([3])
+    assert slices.said == ["ask next 0"]
+
+
+def test_rows_of_the_next_version_are_not_for_this_one() -> None:
+    slices = Versions()
+    slices.ask_early([1, 2])
+    assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
+    slices.lookups.enter(4)
+    assert slices.looked_up([1, 2]) == ["read next 0"]
+
+
+@pytest.mark.parametrize("versions", [(5,), (-1, 4), (3, -1, 3, 4)])
+def test_rows_asked_for_early_are_of_no_other_version_or_servers(versions: tuple[int, ...]) -> None:
+    slices = Versions()
+    slices.ask_early([1, 2])
+    for version in versions:
+        slices.lookups.enter(version)
+    assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
+
+
+def test_another_slice_than_was_thought_asks_for_itself() -> None:
+    slices = Versions()
+    slices.ask_early([1, 2])
+    slices.lookups.enter(4)
+    assert slices.looked_up([2, 1]) == ["ask 0", "read 0"]
+    assert slices.looked_up([1, 2]) == ["read next 0"], "it comes later"
+
+
+def test_nothing_is_asked_for_early_where_there_is_no_version() -> None:
+    slices = Versions()
+    slices.lookups.enter(-1)
+    slices.ask_early([1, 2])
+    assert not slices.said

@@ -48,7 +48,7 @@ def table_of(forward, eager, rows=NUM_IDS):
         return forward(params["table"])
 
     replica = opened(program(lambda: {"table": Embedding(rows, DIM)}, cost))
-    replica.read_rows = late(from_table)
+    replica.lookups.read_rows = late(from_table)
     return replica
 
 
@@ -215,7 +215,7 @@ def test_who_reads_may_interrupt(eager):
         program(lambda: {"calls": tf.Variable(0.0, trainable=False), **models.towers()}, forward)
     )
     replica.evaluate(batch := replica.prepare(columns()), seed=1)
-    good, out = replica.read_rows, computed(replica, columns())
+    good, out = replica.lookups.read_rows, computed(replica, columns())
 
     def everything():
         variables = [variable.numpy().tobytes() for _, variable in replica._kept]
@@ -226,14 +226,14 @@ def test_who_reads_may_interrupt(eager):
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = late(lambda n, keys: gone(n, keys) if n else good(n, keys)())
+    replica.lookups.read_rows = late(lambda n, keys: gone(n, keys) if n else good(n, keys)())
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.compute(batch, 5, 0.25, out, onto=True)
     assert everything() == before
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.evaluate(batch, 5)
     assert everything() == before
-    replica.read_rows = good
+    replica.lookups.read_rows = good
     assert digest(computed(replica, columns())) == before[0]
 
 
@@ -247,19 +247,19 @@ def test_who_catches_everything_cannot_go_on_without_rows():
         return tf.reduce_sum(rows) + tf.reduce_sum(params["w"])
 
     replica = opened(program(lambda: {"table": Embedding(6, 4), "w": tf.Variable([1.0, 2.0])}, forward))
-    good, out = replica.read_rows, computed(replica, columns())
+    good, out = replica.lookups.read_rows, computed(replica, columns())
     before = digest(out)
 
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = late(gone)
+    replica.lookups.read_rows = late(gone)
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.compute(replica.prepare(columns()), 5, 0.25, out)
     with pytest.raises(Interrupted, match="^the version is gone$"):
         replica.evaluate(replica.prepare(columns()), 5)
     assert digest(out) == before
-    replica.read_rows = good
+    replica.lookups.read_rows = good
     assert digest(computed(replica, columns())) == before
 
 
@@ -307,6 +307,6 @@ def test_metrics_may_look_up(eager):
         return {"mean": tf.reduce_mean(params["table"](IDS))}
 
     replica = opened(program(models.tables_alone, models.tables_alone_forward, metrics))
-    replica.read_rows = late(lambda number, keys: np.full((len(keys), DIM), 0.5, np.float32))
+    replica.lookups.read_rows = late(lambda number, keys: np.full((len(keys), DIM), 0.5, np.float32))
     _, mean = replica.evaluate(replica.prepare(columns()), seed=0)
     assert mean == 0.5

@@ -52,7 +52,7 @@ def gradients(forward, weight=0.5):
         return forward(params["table"])
 
     replica = opened(program(lambda: {"table": Embedding(NUM_IDS, DIM)}, cost))
-    replica.read_rows = late(from_table)
+    replica.lookups.read_rows = late(from_table)
     out = computed(replica, columns(), weight=weight)
     assert replica.unused == ()
     return by_id(out.rows[0])
@@ -98,7 +98,7 @@ def test_gradients_are_those_of_torch(name):
     mine, torchs = LOOKUPS[name]
     table = Embedding(NUM_IDS, DIM)
     replica = opened(program(lambda: {"table": table}, lambda x, y, params: params["table"](IDS).sum()))
-    replica.read_rows = late(from_table)
+    replica.lookups.read_rows = late(from_table)
     with replica.lookups.allowed():
         assert mine(table).item() == pytest.approx(torchs(torch.from_numpy(TABLE)).item(), rel=1e-6)
     found, wanted = gradients(mine), expected(torchs)
@@ -237,7 +237,7 @@ def test_what_is_evaluated_leaves_rows_alone():
 def test_who_reads_may_interrupt():
     replica = opened(models.PROGRAMS["towers"])
     replica.evaluate(batch := replica.prepare(columns()), seed=1)
-    good, out = replica.read_rows, computed(replica, columns())
+    good, out = replica.lookups.read_rows, computed(replica, columns())
     before = digest(out), digest(replica.state)
     reads: Iterator[int] = iter(range(100))
 
@@ -246,14 +246,14 @@ def test_who_reads_may_interrupt():
             raise Interrupted("the version is gone")
         return good(number, keys)()
 
-    replica.read_rows = late(read)
+    replica.lookups.read_rows = late(read)
     for _ in range(2):
         with pytest.raises(Interrupted, match="the version is gone"):
             replica.compute(batch, 5, 0.25, out, onto=True)
         with pytest.raises(Interrupted):
             replica.evaluate(batch, 5)
         assert (digest(out), digest(replica.state)) == before
-    replica.read_rows = good
+    replica.lookups.read_rows = good
     assert digest(computed(replica, columns())) == before[0]
 
 
@@ -276,32 +276,32 @@ def test_who_catches_everything_cannot_go_on_without_rows(answer):
         return {"table": Embedding(NUM_IDS, DIM), "w": torch.ones(3)}
 
     replica = opened(program(model, forward))
-    good, out = replica.read_rows, computed(replica, columns())
+    good, out = replica.lookups.read_rows, computed(replica, columns())
     before = digest(out)
     told = []
 
     def gone(number, keys):
         raise Interrupted("the version is gone")
 
-    replica.read_rows = late(gone)
+    replica.lookups.read_rows = late(gone)
     with pytest.raises(Interrupted, match="the version is gone"):
         replica.compute(replica.prepare(columns()), 5, 0.25, out, ready=told.append)
     with pytest.raises(Interrupted):
         replica.evaluate(replica.prepare(columns()), 5)
     assert digest(out) == before and not told
-    replica.read_rows = good
+    replica.lookups.read_rows = good
     assert digest(computed(replica, columns())) == before
 
 
 def test_arrays_that_are_read_only_will_do():
     replica = opened(models.PROGRAMS["towers"])
-    expected, good = digest(computed(replica, columns())), replica.read_rows
+    expected, good = digest(computed(replica, columns())), replica.lookups.read_rows
 
     def read(number, keys):
         rows = good(number, keys)()
         return np.frombuffer(rows.tobytes(), np.float32).reshape(rows.shape)
 
-    replica.read_rows = late(read)
+    replica.lookups.read_rows = late(read)
     assert digest(computed(replica, columns())) == expected
 
 
@@ -366,7 +366,7 @@ def test_a_record_with_an_id_that_cannot_be_is_to_blame():
     def gone(number, keys):
         raise Interrupted
 
-    replica.read_rows = late(gone)
+    replica.lookups.read_rows = late(gone)
     with pytest.raises(Interrupted):
         blame(raised.value, "program.py", replica, batches, np.arange(4), Vector(replica.layout))
 
@@ -376,7 +376,9 @@ def test_metrics_may_look_up():
         return {"mean": params["net"].users(torch.arange(3)).mean()}
 
     replica = opened(program(models.towers, models.net_forward, metrics))
-    replica.read_rows = late(lambda number, keys: np.full((len(keys), (6, 4)[number]), 0.5, np.float32))
+    replica.lookups.read_rows = late(
+        lambda number, keys: np.full((len(keys), (6, 4)[number]), 0.5, np.float32)
+    )
     _, mean = replica.evaluate(replica.prepare(columns()), seed=0)
     assert mean == 0.5
     assert values(replica, replica.state, Rule.FIRST)["net.norm.num_batches_tracked"] == 0

@@ -23,6 +23,7 @@ from elasticflow.rows import bounds, first_values, keys_of, part_of, table_seed
 from elasticflow.storage import DirectoryStorage
 from elasticflow.transport import DataLink
 from elasticflow_ps.parcels import Parcel, parcels_of
+from elasticflow_ps.serving import EARLY_MOST
 
 DIM = 4
 ENTRIES = (
@@ -51,6 +52,8 @@ class Worker:
             self._poll()
             self.link.receive()
         self.version = at - 1
+        self.early: list[int] = []
+        """Numbers of the questions that were answered while a version was waited for."""
         self.pull()
 
     @property
@@ -76,6 +79,8 @@ class Worker:
                     self.link.send(Initial(parcel=parcel.number), parcel_values(parcel))
             elif isinstance(message, Version):
                 missing.discard(message.parcel)
+            else:
+                self.early.append(message.number)
         self.version += 1
 
     def ask(self, number: int, version: int, keys: Any, frames: Any = None) -> None:
@@ -163,7 +168,7 @@ def test_what_makes_no_sense_changes_nothing(start: Callable[[], tuple[Job, list
         worker.push([mine, ones], tick=-1)
         for frames in ([], [odd], [mine, odd]):
             worker.ask(1, 0, mine, frames)
-        for version in (-1, 1, 1 << 40):
+        for version in (-1, 2, 1 << 40):
             worker.ask(1, version, mine)
         for parcel in (-1, len(worker.parcels), *(p.number for p in worker.parcels if p.table is None)):
             worker.link.send(Read(number=1, version=0, parcel=parcel), [mine])
@@ -190,6 +195,33 @@ def test_a_version_long_past_is_gone(start: Callable[[], tuple[Job, list[Worker]
     for worker in workers:
         assert worker.rows(1, 0, worker.mine) is None
         assert worker.rows(2, 1, worker.mine).shape == (len(worker.mine), DIM)
+
+
+def test_rows_of_the_next_version_wait_for_it(start: Callable[[], tuple[Job, list[Worker]]]) -> None:
+    _, (worker, _) = start()
+    mine = worker.mine
+    worker.ask(7, 1, mine)
+    before = worker.rows(1, 0, mine)  # whoever waits holds up nobody
+    worker.push([mine, np.ones((len(mine), DIM), np.float32)])
+    message, frames = worker.hear()
+    while isinstance(message, Version):
+        message, frames = worker.hear()
+    assert isinstance(message, RowsRead) and message.number == 7
+    early = np.frombuffer(b"".join(frames), np.float32).reshape(len(mine), DIM)
+    np.testing.assert_allclose(before - early, 0.1, rtol=1e-5)
+    np.testing.assert_array_equal(early, worker.rows(8, 1, mine))
+
+
+def test_not_any_number_of_questions_may_wait(start: Callable[[], tuple[Job, list[Worker]]]) -> None:
+    job, (worker, _) = start()
+    for number in range(EARLY_MOST + 5):
+        worker.ask(100 + number, 1, worker.mine[:1])
+    assert worker.rows(1, 0, worker.mine[:2]) is not None
+    assert job.row[0].server.heartbeat().dropped == 5
+    worker.step(worker.mine[:3])
+    while len(worker.early) < EARLY_MOST:
+        worker.early.append(worker.hear()[0].number)
+    assert worker.early == list(range(100, 100 + EARLY_MOST))
 
 
 def train(workers: list[Worker], number: int, *, cut: bool = False) -> None:

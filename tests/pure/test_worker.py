@@ -121,7 +121,7 @@ class Script(Strategy):
     def begin(self, position: Position, node: Node, parts: Any, **more: Any) -> Outgoing:
         return Begun(self.said, (position.version, node, len(parts)))
 
-    def read(self, table: int, keys: Any, urgent: Any) -> Any:
+    def read(self, table: int, keys: Any, urgent: Any, *, early: bool = False) -> Any:
         """Rows come at once, or never: then only what is urgent ends the wait."""
         if self.gone or urgent():
             raise Interrupted("gone")
@@ -166,6 +166,9 @@ class Batches:
     def fetch(self, work: Any, numbers: Any) -> None:
         pass
 
+    def fetched(self, work: Any, number: int) -> tuple[int, int]:
+        return work.tick, number
+
 
 class Program:
     """Stands for a loaded program; slices in ``bad`` raise until something is excluded.
@@ -180,12 +183,19 @@ class Program:
         self.settings = SimpleNamespace(name="worker-1", started_s=0.0)
         self.program = SimpleNamespace(path="program.py")
         self.made: Batches = Batches({*bad})
-        self.replica: Any = SimpleNamespace(refresh=lambda: None, compute=self._compute)
+        self.entered: list[Any] = []
+        """Versions that were, and slices asked for early, as (tick, number)."""
+        self.replica: Any = SimpleNamespace(
+            refresh=lambda: None,
+            compute=self._compute,
+            ask_early=self.entered.append,
+            lookups=SimpleNamespace(enter=self.entered.append),
+        )
         self.first_values = 0
 
     def _compute(self, batch: int, *rest: Any, ready: Any = None, **more: Any) -> None:
         if batch in self.looks_up:
-            self.replica.read_rows(0, None)
+            self.replica.lookups.read_rows(0, None)
         if ready and (self.late or batch not in self.made.bad):
             ready(0)
         if batch in self.made.bad:
@@ -225,6 +235,15 @@ def test_a_run_goes_from_version_to_version() -> None:
     assert script.said == [READY, (0, TOP), (1, TOP)]
     beat = worker.heartbeat()
     assert (beat.tick, beat.generation, beat.dropped) == (1, 1, 7)
+
+
+def test_the_rows_of_the_next_slice_are_asked_for_while_others_compute() -> None:
+    program = Program()
+    here = (Share("worker-1", 1, 3),)
+    lines = [at(3, here), Severed("server-1"), assignment(2), at(4, here), at(5, finish=True), at(6)]
+    played(*lines, program=program)
+    none, lost = -1, -1
+    assert program.entered == [none, 3, (4, 1), lost, none, 4, (5, 1), 5, (6, 0), 6]
 
 
 def test_asynchronously_each_slice_is_computed_from_a_newer_state() -> None:
@@ -377,7 +396,7 @@ def test_what_has_begun_to_be_sent_is_not_computed_into_again() -> None:
     def interrupted(batch: int, *rest: Any, **more: Any) -> None:
         compute(batch, *rest, **more)
         if more.get("ready"):
-            program.replica.read_rows(0, None)
+            program.replica.lookups.read_rows(0, None)
 
     program.replica.compute = interrupted
     worker = Worker(program, JOIN, assignment(), script, script.link, Timeline(None, 0.0))  # type: ignore[arg-type]
