@@ -308,6 +308,10 @@ class HadoopCluster:
         mark = f"CONTAINER_ID={container}"
         return [pid for pid, told in self._processes().items() if mark in told]
 
+    def runs(self, container: str, program: str) -> bool:
+        """Whether a container has got so far. YARN calls one running before it is started."""
+        return any(is_program(pid, program) for pid in self.pids(container))
+
     def kill_applications(self, timeout_s: float = START_S) -> None:
         """Returns when none is left and no container runs."""
         patience = time.monotonic() + 3

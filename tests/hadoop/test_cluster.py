@@ -15,7 +15,7 @@ from tests.clusters import hadoop as hadoop_module
 from tests.clusters import hadoop_jars
 from tests.clusters.hadoop import Container, HadoopCluster
 from tests.clusters.hadoop_conf import MARK
-from tests.clusters.processes import ClusterError, environ, is_alive, is_program, pids
+from tests.clusters.processes import ClusterError, environ, is_alive, pids
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.yarn]
 
@@ -80,9 +80,7 @@ def running(cluster: HadoopCluster, application: str, count: int) -> list[Contai
 
     def are_running() -> bool:
         found = cluster.containers(application)
-        return len(found) == count and all(
-            any(is_program(pid, "sleep") for pid in cluster.pids(container.id)) for container in found
-        )
+        return len(found) == count and all(cluster.runs(container.id, "sleep") for container in found)
 
     wait_for(are_running)
     return cluster.containers(application)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import time
@@ -21,7 +20,7 @@ from elasticflow_yarn import page
 from elasticflow_yarn.application import SkeinApplication
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.cluster import ResourceManager
-from elasticflow_yarn.errors import ApplicationGone, Refused, YarnBusy
+from elasticflow_yarn.errors import ApplicationGone, Refused
 from tests.clusters.hadoop import HadoopCluster
 
 pytestmark = [
@@ -163,21 +162,19 @@ def test_workers_come_and_go_as_there_is_room(
     members.run_until(lambda: len(members.running) == 6)
 
 
-def test_what_skein_says_of_ends(begin: Callable[[], YarnBackend], manager: ResourceManager) -> None:
+def test_what_skein_says_of_ends(
+    begin: Callable[[], YarnBackend], hadoop: HadoopCluster, manager: ResourceManager
+) -> None:
     backend = begin()
     application = backend._application
     members = Members(backend, 2)
     members.run_until(lambda: len(members.running) == 2)
     first, second = (each for each in application.containers() if each.state == "RUNNING")
+    # A signal that comes before its process makes YARN leave it as it is for ever.
+    members.run_until(lambda: hadoop.runs(second.yarn_id, "sleep"))
     application.kill(first.id)
-
-    def are_told() -> bool:
-        if len(members.ended) < 2:
-            with contextlib.suppress(YarnBusy):  # so answered once it is over
-                manager.signal(second.yarn_id)  # one that has only begun may not hear it
-        return len(members.ended) >= 2 and len(members.running) == 2
-
-    members.run_until(are_told)
+    manager.signal(second.yarn_id)
+    members.run_until(lambda: len(members.ended) >= 2 and len(members.running) == 2)
     hows = {ended.text.partition(" on ")[0]: ended.how for ended in members.ended}
     assert hows == {"was killed": How.TAKEN, "died": How.KILLED}, members.ended
     with pytest.raises(Refused, match="Unknown service 'nobody'"):
