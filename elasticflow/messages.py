@@ -496,6 +496,7 @@ class Mapped(_Compact, frozen=True):
 class Read(_Compact, frozen=True):
     """The rows of a table's parcel at version ``version``, please; the keys follow, one array, ascending.
 
+    Those of the next version are sent once it is made; ``rows.EARLY_MOST`` questions may wait for that.
     number: counts this worker's questions; the answer bears it.
     """
 

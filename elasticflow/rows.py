@@ -23,6 +23,8 @@ BUCKET_BITS = 6
 FRAME_BYTES = 4 << 20
 NUM_BUCKETS = 1 << BUCKET_BITS
 """Of each table: so many servers can share it. Fixed, so that checkpoints fit any number of servers."""
+EARLY_MOST = 1_000
+"""So many questions of a worker may wait at a server for a version that is not made yet."""
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -35,7 +35,7 @@ class CostError(ProgramError):
 
 
 class Interrupted(BaseException):
-    """To be raised by ``read_rows``: the rows are not to be had any more, and the slice is to be given up.
+    """To be raised by what waits for rows: they are not to be had any more; the slice is to be given up.
 
     No error of the program's, which neither its own handlers nor those of errors are to catch.
     """

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks.ahead import NO_COLUMNS, Ahead, Asked, Ids
 from elasticflow.layout import Array, Entry, Rule, Vector
 from elasticflow.rows import (
     Grouped,
@@ -38,10 +38,6 @@ ReadRows: TypeAlias = Callable[[int, Keys], Callable[[], Values]]
 Rows are not written to. They may be waited for in another thread, one of TensorFlow's, while the one that
 computes waits; in such a thread denormal numbers count as 0, so rows are better copied than computed there.
 """
-
-NO_COLUMNS: Mapping[str, Array] = MappingProxyType({})
-TRIES = 3
-"""In so many slices it is found out which columns of the data are looked up as they are."""
 
 
 class Bags(NamedTuple):
@@ -64,30 +60,12 @@ class Lookup(NamedTuple):
     shape: tuple[int, ...]
 
 
-class _Guess(NamedTuple):
-    """A column of the data is looked up in a table, but for the ids that stand for nothing."""
-
-    number: int
-    column: str
-    padding: int | None
-
-
-class _Ahead(NamedTuple):
-    """A guess whose rows, of a version, were asked for before they were needed. flat: the ids."""
-
-    version: int
-    guess: _Guess
-    flat: npt.NDArray[np.int64]
-    ids: Grouped
-    rows: Callable[[], Values]
-
-
 class Lookups(ABC):
     """The tables of a model, and what a call of one does.
 
     tables: by name. entries, specs: of each, in that order. read_rows: by default the first values, as they
     are before the first step. looked_up: of each call by now, the number of the table, the keys, and the rows
-    as a tensor. unread: what ``read_rows`` raised since tables can be called, and nothing makes good.
+    as a tensor. unread: what waiting for rows raised since tables can be called, and nothing makes good.
     """
 
     def __init__(self, tables: Mapping[str, Embedding], seed: int) -> None:
@@ -107,47 +85,26 @@ class Lookups(ABC):
         """Rows of the version that is computed with."""
         self.read_next: ReadRows = first_rows
         """Rows of the next version. They may be waited for once that is the one computed with."""
-        self._version = -1
         self.looked_up: list[tuple[int, Any, Any]] = []
         self.unread: BaseException | None = None
-        self._guesses: dict[_Guess, None] = {}
-        """In the order in which they were found."""
-        self._tries = TRIES
-        self._columns = NO_COLUMNS
-        self._early: list[_Ahead] = []
-        """Of the next version, or of this one by now."""
-        self._ahead: list[_Ahead] = []
-        """In this slice."""
-
-    def enter(self, version: int) -> None:
-        """What is computed from now on is so with this version; -1: with none that there is yet."""
-        self._version = version
-        self._early = [ahead for ahead in self._early if ahead.version == version >= 0]
-
-    def ask_early(self, columns: Mapping[str, Array]) -> None:
-        """Asks for what a slice with these columns will look up of the next version, unless that was done."""
-        if self._version >= 0 and not any(ahead.version > self._version for ahead in self._early):
-            self._early += self._ask_for(columns, self._version + 1, self.read_next)
+        self.ahead = Ahead(self._ask_ahead)
 
     @contextmanager
-    def allowed(self, columns: Mapping[str, Array] = NO_COLUMNS) -> Iterator[None]:
+    def allowed(self, columns: Mapping[str, Array] = NO_COLUMNS, *, training: bool = True) -> Iterator[None]:
         """Within it tables can be called. Raises ``unread`` at the end, though the program caught it.
 
         columns: the slice's. What the program looks up of them as they are is asked for here, all at once.
         """
         self.unread = None
-        self._columns = columns
-        self._ahead += self._ask_for(columns, self._version, self.read_rows)
         for number, table in enumerate(self._tables):
             table.bind(partial(self.answer, number))
         try:
+            self.ahead.begin(columns, training)
             yield
-            for ahead in self._ahead:
-                del self._guesses[ahead.guess]
+            self.ahead.forget_wrong()
         finally:
+            self.ahead.end()
             self.looked_up.clear()
-            self._ahead.clear()
-            self._columns, self._tries = NO_COLUMNS, max(0, self._tries - 1)
             for table in self._tables:
                 table.bind(None)
             self.check_read()
@@ -164,12 +121,10 @@ class Lookups(ABC):
     def look_up(
         self, number: int, ids: Array, combine: str | None, offsets: Array | None, padding: int | None
     ) -> Lookup:
-        """Reads the rows of ``ids``. Raises ProgramError for bad ids, and whatever ``read_rows`` raises."""
+        """Reads the rows of ``ids``. Raises ProgramError for bad ids, and what waiting for them raises."""
         entry, spec = self.entries[number], self.specs[number]
-        flat = _whole(entry.name, "ids", ids).reshape(-1)
+        flat = whole = _whole(entry.name, "ids", ids).reshape(-1)
         numbers, shape = _bags(entry.name, ids, combine, offsets)
-        if self._tries:
-            self._learn(number, flat, padding)
         if padding is not None:
             real = flat != padding
             numbers = np.flatnonzero(real) if numbers is None else numbers[real]
@@ -181,7 +136,7 @@ class Lookups(ABC):
                 f"0..{spec.rows - 1}. With rows=None any 64-bit integer is an id."
             )
         try:
-            found, rows = self._asked(number, flat) or self._ask(number, flat, self.read_rows)
+            found, rows = self.ahead.take(number, whole, padding) or self._ask(number, flat, self.read_rows)
             values = rows()
         except BaseException as error:
             self.unread = error
@@ -197,53 +152,18 @@ class Lookups(ABC):
         rows = self.specs[number].rows
         return rows is None or not len(flat) or 0 <= int(flat.min()) <= int(flat.max()) < rows
 
-    def _ask(
-        self, number: int, flat: npt.NDArray[np.int64], read: ReadRows
-    ) -> tuple[Grouped, Callable[[], Values]]:
-        """Asks for rows; what is returned last waits for them."""
+    def _ask(self, number: int, flat: Ids, read: ReadRows) -> Asked:
         ids = native.grouped(flat)
-        return ids, read(number, ids.keys) if len(flat) else self._no_rows(number)
+        return Asked(ids, read(number, ids.keys) if len(flat) else self._no_rows(number))
+
+    def _ask_ahead(self, number: int, flat: Ids, early: bool) -> Asked | None:
+        """An ``Ask``."""
+        if not self._are_ids(number, flat):
+            return None  # which is complained of where they are looked up
+        return self._ask(number, flat, self.read_next if early else self.read_rows)
 
     def _no_rows(self, number: int) -> Callable[[], Values]:
         return lambda: no_rows(self.specs[number].dim).values
-
-    def _learn(self, number: int, flat: npt.NDArray[np.int64], padding: int | None) -> None:
-        """Looks for a column that holds just these ids."""
-        for name, column in self._columns.items():
-            if column.dtype.kind in "iu" and column.size == len(flat) > 0:
-                if np.array_equal(column.reshape(-1), flat):
-                    self._guesses[_Guess(number, name, padding)] = None
-                    return
-
-    def _ask_for(self, columns: Mapping[str, Array], version: int, read: ReadRows) -> Iterator[_Ahead]:
-        """What is guessed to be looked up, as far as it was not asked for early.
-
-        A guess that proves wrong costs a question, and is not made again.
-        """
-        for guess in self._guesses:
-            column = columns.get(guess.column)
-            if column is not None:
-                flat = _whole(guess.column, "ids", column).reshape(-1)
-                flat = flat if guess.padding is None else flat[flat != guess.padding]
-                if early := self._asked_early(version, guess, flat):
-                    yield early
-                elif self._are_ids(guess.number, flat):
-                    yield _Ahead(version, guess, flat, *self._ask(guess.number, flat, read))
-
-    def _asked_early(self, version: int, guess: _Guess, flat: npt.NDArray[np.int64]) -> _Ahead | None:
-        """What was asked for of that version, if it was just that; once."""
-        for place, early in enumerate(self._early):
-            if early[:2] == (version, guess) and np.array_equal(early.flat, flat):
-                return self._early.pop(place)
-        return None
-
-    def _asked(self, number: int, flat: npt.NDArray[np.int64]) -> tuple[Grouped, Callable[[], Values]] | None:
-        """What was asked for ahead, if it was just that; once."""
-        for place, ahead in enumerate(self._ahead):
-            if ahead.guess.number == number and np.array_equal(ahead.flat, flat):
-                del self._ahead[place]
-                return ahead.ids, ahead.rows
-        return None
 
 
 def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:

@@ -243,7 +243,7 @@ class TorchReplica(Replica):
         self._clean = [array.copy() for array in (*self._buffers, *self._counters)]
 
     def ask_early(self, batch: Batch) -> None:
-        self.lookups.ask_early(_columns(batch))
+        self.lookups.ahead.ask_early(_columns(batch))
 
     def _rebind_buffers(self) -> None:
         """Where a module has put another tensor in a buffer's place: keeps its value, and the view."""
@@ -262,10 +262,10 @@ class TorchReplica(Replica):
             np.copyto(array, clean)
 
     @contextmanager
-    def _restored(self, batch: Batch) -> Iterator[None]:
+    def _restored(self, batch: Batch, *, training: bool) -> Iterator[None]:
         """Tables can be called within it; after it the buffers are as before."""
         try:
-            with self.lookups.allowed(_columns(batch)):
+            with self.lookups.allowed(_columns(batch), training=training):
                 yield
         finally:
             self._tell = None
@@ -316,7 +316,7 @@ class TorchReplica(Replica):
         self._set_training(True)
         gradients, means, firsts, report = self._views(out)
         taken: set[int] = set()
-        with self._restored(batch):
+        with self._restored(batch, training=True):
             cost = self._cost(batch)
             self.lookups.check_read()  # before any gradient can be sent
             looked_up = list(
@@ -407,7 +407,7 @@ class TorchReplica(Replica):
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         _seed(seed)
         self._set_training(False)
-        with self._restored(batch), torch.no_grad():
+        with self._restored(batch, training=False), torch.no_grad():
             cost = check_cost(self._cost(batch).item())
             return [cost, *self._measure(batch)]
 

@@ -435,7 +435,7 @@ class TensorFlowReplica(Replica):
         self._assign([tf.constant(group) for group in self.state.groups])
 
     def ask_early(self, batch: Batch) -> None:
-        self.lookups.ask_early(_columns(batch))
+        self.lookups.ahead.ask_early(_columns(batch))
 
     def _assign_all(self, groups: Sequence[tf.Tensor]) -> None:
         for entry, variable in self._kept:
@@ -483,7 +483,7 @@ class TensorFlowReplica(Replica):
         """Steps put back what they change, unless something raises on the way."""
         self.lookups.error = None
         try:
-            with self.lookups.allowed(_columns(batch)):
+            with self.lookups.allowed(_columns(batch), training=step == self._train):
                 return self._run(step, batch, seed, weight)
         except BaseException as error:
             self.refresh()

@@ -271,7 +271,7 @@ class Worker:
     def _part(self) -> None:
         """The present tick is not to be gone on with."""
         self._position = None
-        self._replica.lookups.enter(-1)
+        self._replica.lookups.ahead.enter(-1)
         self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
         self._done.clear()
@@ -308,7 +308,7 @@ class Worker:
         self._faulty.clear()
         self._done.clear()
         self._replica.refresh()
-        self._replica.lookups.enter(position.version)
+        self._replica.lookups.ahead.enter(position.version)
 
     # --- ticks -----------------------------------------------------------------------------------
 

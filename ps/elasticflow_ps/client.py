@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from weakref import WeakKeyDictionary
 
 import zmq
@@ -76,7 +77,9 @@ class ParameterServers(Strategy):
         self._poller = self._new_poller()
         self._schedule: Schedule
         self._client: cs.ClientState
-        self._reading = Reading(self._layout, [], wake_fd)
+        self._questions = count(1)
+        """Never the same number twice: answers over another connection may come late."""
+        self._reading = Reading(self._layout, [], wake_fd, self._questions)
         self._dropped = 0
 
     @property
@@ -96,7 +99,7 @@ class ParameterServers(Strategy):
             self._poller.register(link.monitor, zmq.POLLIN)
             link.hello(self._name, assignment.generation)
         self._routes = Routes(self._layout, self._remotes)
-        self._reading = Reading(self._layout, self._remotes, self._wake_fd)
+        self._reading = Reading(self._layout, self._remotes, self._wake_fd, self._questions)
         self._schedule = assignment.schedule
         self._client = cs.ClientState(
             [len(remote.parcels) for remote in self._remotes],
@@ -111,7 +114,7 @@ class ParameterServers(Strategy):
         for remote in remotes:
             remote.link.close(linger_ms=0)
         self._routes = Routes(self._layout, [])
-        self._reading = Reading(self._layout, [], self._wake_fd)
+        self._reading = Reading(self._layout, [], self._wake_fd, self._questions)
         self._sending.clear()  # who still sends or reads these may; they are not filled again
         self._poller = self._new_poller()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,29 +28,31 @@ class _Question:
 class Reading:
     """Asks the servers of one row of connections. What else comes meanwhile waits in ``Remote.early``."""
 
-    def __init__(self, layout: Layout, remotes: Sequence[Remote], wake_fd: int) -> None:
+    def __init__(
+        self, layout: Layout, remotes: Sequence[Remote], wake_fd: int, numbers: Iterator[int]
+    ) -> None:
         self._dims = [entry.shape[1] for entry in layout.tables]
         self._remotes, self._wake_fd = remotes, wake_fd
-        self._number = 0
+        self._numbers = numbers
         self._open: dict[int, _Question] = {}
         """By number."""
 
     def ask(self, table: int, version: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
         """Asks for rows of a table at a version. keys: (k,), ascending. Else see ``Strategy.read``."""
         question = _Question(np.empty((len(keys), self._dims[table]), np.float32))
-        self._number += 1
+        number = next(self._numbers)
         for remote in self._remotes:
             if parcel := remote.tables.get(table):
                 part = part_of(keys, parcel.buckets.start, parcel.buckets.stop)
                 if part.start < part.stop:
-                    message = Read(number=self._number, version=version, parcel=parcel.number)
+                    message = Read(number=number, version=version, parcel=parcel.number)
                     mine, values = keys[part], question.values[part]
                     question.asked[remote] = values
                     remote.link.send(message, [mine[block] for block in blocks(*values.shape)])
         if len(keys) != sum(len(part) for part in question.asked.values()):
             question.in_vain = "the way to the servers is lost"
         elif question.asked:
-            self._open[self._number] = question
+            self._open[number] = question
         return partial(self._await, question, urgent)
 
     def _await(self, question: _Question, urgent: Callable[[], bool]) -> Values:
@@ -65,7 +67,10 @@ class Reading:
             poller.poll()
             for remote in list(question.asked):
                 self._hear(remote, question)
-                if remote in question.asked and remote.link.is_closed():
+                if remote not in question.asked:
+                    poller.unregister(remote.link.socket)
+                    poller.unregister(remote.link.monitor)
+                elif remote.link.is_closed():
                     raise Interrupted(f"the way to {remote.name} is lost")
         if question.in_vain:
             raise Interrupted(question.in_vain)

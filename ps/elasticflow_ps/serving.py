@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from elasticflow.messages import (
     Uninitialised,
     Version,
 )  # fmt: skip
-from elasticflow.rows import Keys, Rows, blocks
+from elasticflow.rows import EARLY_MOST, Keys, Rows, blocks
 from elasticflow.schedule import Kind
 from elasticflow_ps import native
 from elasticflow_ps import state as st
@@ -45,19 +46,16 @@ from elasticflow_ps.ways import Ways
 
 PROGRESS_S = 0.1
 """The leading server tells the master how far it is at most this often."""
-EARLY_MOST = 1_000
-"""So many of a worker's questions may wait for a version. It asks once a lookup and table."""
 
 Evaluations = dict[int, tuple[float, ...]]
 """Cost and metrics by tick."""
 
 
-class _Early(NamedTuple):
-    """Rows are asked for of a version that is not made yet."""
+class _Question(NamedTuple):
+    """A worker asks for rows."""
 
     worker: str
     message: Read
-    parcel: Parcel
     keys: Keys
 
 
@@ -100,7 +98,12 @@ class Serving:
         self._stalls, self._made_s = Stalls(), time.monotonic()
         self._evaluations = evaluations
         self._untold = sorted(evaluations)
-        self._early: list[_Early] = []
+        self._early: dict[int, list[_Question]] = {}
+        """By parcel."""
+        self._num_early: Counter[str] = Counter()
+        """By worker."""
+        self._moved: list[int] = []
+        """Parcels that have just got another version."""
         self._told_s, self._told_version = 0.0, -1
         self._state = st.ServerState(
             schedule=assignment.schedule,
@@ -138,11 +141,12 @@ class Serving:
 
     def opened(self, worker: str) -> None:
         """A worker has connected."""
+        self._forget_early(worker)
         self._handle(st.OpenedEvent(worker))
 
     def closed(self, worker: str) -> None:
         """A worker's connection has closed."""
-        self._early = [each for each in self._early if each.worker != worker]
+        self._forget_early(worker)
         self._handle(st.ClosedEvent(worker))
 
     def receive(self, worker: str, message: Push | Pull | Initial | Read, frames: list[memoryview]) -> None:
@@ -166,26 +170,29 @@ class Serving:
         return self._parcels[number]
 
     def _read(self, worker: str, message: Read, frames: list[memoryview]) -> None:
-        """Rows of a version that may be the one before, or, asynchronously, as they are by now.
+        """Rows of this version or the one before, or, asynchronously, as they are by now.
 
-        Those of the next one wait for it.
+        Those of the next version wait for it.
         """
         parcel = self._parcel(message.parcel)
         table = self._store.tables.get(parcel.number)
         if parcel.table is None or table is None:
             raise ProtocolError(f"there are no rows in parcel {message.parcel}")
-        if not 0 <= message.version <= table.version + 1:
+        newest = table.version if self._schedule.asynchronous else table.version + 1
+        if not 0 <= message.version <= newest:
             raise ProtocolError(f"there are no rows of version {message.version} yet")
         keys = parse_keys(parcel, frames)
         if message.version > table.version:
-            if sum(each.worker == worker for each in self._early) >= EARLY_MOST:
+            if self._num_early[worker] >= EARLY_MOST:
                 raise ProtocolError(f"more than {EARLY_MOST} questions for rows of version {message.version}")
-            self._early.append(_Early(worker, message, parcel, keys))
+            self._num_early[worker] += 1
+            self._early.setdefault(parcel.number, []).append(_Question(worker, message, keys))
         else:
-            self._answer(worker, message, parcel, keys)
+            self._answer(_Question(worker, message, keys))
 
-    def _answer(self, worker: str, message: Read, parcel: Parcel, keys: Keys) -> None:
-        table = self._store.tables[parcel.number]
+    def _answer(self, question: _Question) -> None:
+        worker, message, keys = question
+        parcel, table = self._parcels[message.parcel], self._store.tables[message.parcel]
         assert parcel.table is not None
         if message.version < table.version - 1:
             self._ways.answer(worker, RowsRead(number=message.number, gone=True))
@@ -209,6 +216,12 @@ class Serving:
             arrays = self._neighbours.pushed(worker, push.lent, parcel, kind)
             value = Sum(arrays, [span.rule for span in parcel.pushed(kind)])
         return None if push.empty else value
+
+    def _forget_early(self, worker: str) -> None:
+        """What it asked for over another connection is not to be answered over this one."""
+        if self._num_early.pop(worker, 0):
+            early = self._early.items()
+            self._early = {parcel: [q for q in asked if q.worker != worker] for parcel, asked in early}
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -251,11 +264,10 @@ class Serving:
     def _handle(self, event: st.Event) -> None:
         for action in self._state.handle(event, time.monotonic()):
             self._act(action)
-        if self._early:
-            early, self._early = self._early, []
-            for each in early:
-                is_made = each.message.version <= self._store.tables[each.parcel.number].version
-                self._answer(*each) if is_made else self._early.append(each)
+        while self._moved:
+            for question in self._early.pop(self._moved.pop()):
+                self._num_early[question.worker] -= 1
+                self._answer(question)
 
     def _act(self, action: st.Action) -> None:
         if isinstance(action, st.ServeAction):
@@ -311,6 +323,8 @@ class Serving:
         return self._store.arrays(version, parcel)
 
     def _apply(self, action: st.ApplyAction) -> None:
+        if action.parcel in self._early:
+            self._moved.append(action.parcel)
         parcel, root = self._parcels[action.parcel], action.root
         work = self._schedule.at(action.tick)
         if root is None or work.kind is Kind.EVALUATE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from elasticflow import Embedding, hash_ids
 from elasticflow.api import SGD
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks import ahead
 from elasticflow.frameworks.base import framework_of, take_optimizer
 from elasticflow.frameworks.lookups import Lookup, Lookups, ReadRows, put
 from elasticflow.layout import Entry, Layout, Rule, Vector
@@ -234,10 +236,12 @@ class Slices:
 
         return read
 
-    def slice(self, columns: dict[str, np.ndarray], forward: Callable[[], object]) -> list[str]:
+    def slice(
+        self, columns: dict[str, np.ndarray], forward: Callable[[], object], *, training: bool = True
+    ) -> list[str]:
         """What is asked for and read in it."""
         self.said.clear()
-        with self.lookups.allowed(columns):
+        with self.lookups.allowed(columns, training=training):
             forward()
         return list(self.said)
 
@@ -285,6 +289,79 @@ def test_a_column_that_is_no_id_is_complained_of_where_it_is_looked_up() -> None
     assert not slices.said
 
 
+def test_a_column_that_the_program_changes_is_not_what_was_asked_for() -> None:
+    slices = Slices()
+    for _ in range(4):
+        batch = {"a": np.array([11, 12, 13])}
+        found: list[Lookup] = []
+
+        def forward(batch: dict[str, np.ndarray] = batch, found: list[Lookup] = found) -> None:
+            batch["a"] -= 10
+            found.append(slices.one(batch["a"]))
+
+        slices.slice(batch, forward)
+        assert vectors(found[0]) == [[1], [2], [3]]
+        assert found[0].ids.keys.tolist() == sorted(keys_of(np.arange(1, 4)).tolist())
+
+
+def test_what_is_looked_up_in_training_alone_is_asked_for_there_alone() -> None:
+    slices, batch = Slices(), {"a": np.array([1, 2])}
+    for _ in range(3):
+        for _ in range(4):
+            assert slices.slice(batch, lambda: None, training=False) == []
+        slices.slice(batch, lambda: slices.one(batch["a"]))
+    assert slices.slice(batch, lambda: (slices.said.append("forward"), slices.one(batch["a"]))) == [
+        "ask 0",
+        "forward",
+        "read 0",
+    ]
+
+
+def test_of_columns_that_are_alike_the_right_one_is_found() -> None:
+    slices = Slices()
+    same = np.zeros(3, np.int64)
+    slices.slice({"a": same, "b": same}, lambda: slices.one(same))
+    for number in range(3):
+        batch = {"a": np.arange(3) + number, "b": np.arange(3) + number + 1}
+        wrong = ["ask 0"] if number == 0 else []
+        assert slices.slice(batch, partial(slices.one, batch["b"])) == [*wrong, "ask 0", "read 0"]
+
+
+def test_a_column_that_is_of_another_type_at_times() -> None:
+    """In the data for evaluation, say; forward() makes whole numbers of it."""
+    slices = Slices()
+    for column in (np.array([1, 2]), np.array([1.0, 2.0]), np.array([1, 2])):
+        whole = column.astype(np.int64)
+        slices.slice({"a": column}, partial(slices.one, whole))
+
+
+def test_a_slice_that_fails_leaves_nothing_to_the_next() -> None:
+    slices, batch = Slices(), {"a": np.array([1, 2]), "b": np.array([1, 2])}
+    good = slices.lookups.read_rows
+
+    def forward() -> None:
+        slices.one(batch["a"])
+        slices.two(batch["b"] + 1)
+
+    def broken(number: int, keys: np.ndarray) -> Callable[[], np.ndarray]:
+        raise OSError("no way")
+
+    slices.slice(batch, forward)
+    for _ in range(2):
+        slices.lookups.read_rows = broken
+        with pytest.raises(OSError, match="no way"):
+            slices.slice(batch, forward)
+        slices.lookups.read_rows = good
+        slices.slice(batch, forward)
+    with pytest.raises(ValueError, match="bad"):
+        slices.slice(batch, partial(_raises, ValueError("bad")))
+    assert slices.slice(batch, forward) == ["ask 0", "read 0", "ask 1", "read 1"]
+
+
+def _raises(error: Exception) -> None:
+    raise error
+
+
 def test_the_same_ids_twice_are_read_twice() -> None:
     slices, batch = Slices(), {"a": np.array([1, 2, 3])}
     for expected in (["ask 0", "read 0"] * 2, ["ask 0", "read 0"] * 2):
@@ -296,7 +373,7 @@ class Versions(Slices):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lookups.enter(3)
+        self.lookups.ahead.enter(3)
         self.looked_up([9, 9])
         self.said.clear()
 
@@ -305,7 +382,7 @@ class Versions(Slices):
         return self.slice(batch, lambda: self.one(batch["a"]))
 
     def ask_early(self, ids: list[int]) -> None:
-        self.lookups.ask_early({"a": np.array(ids)})
+        self.lookups.ahead.ask_early({"a": np.array(ids)})
 
 
 def test_rows_of_the_next_version_are_asked_for_early_and_once() -> None:
@@ -313,7 +390,7 @@ def test_rows_of_the_next_version_are_asked_for_early_and_once() -> None:
     for _ in range(2):
         slices.ask_early([1, 2])
     assert slices.said == ["ask next 0"]
-    slices.lookups.enter(4)
+    slices.lookups.ahead.enter(4)
     assert slices.looked_up([1, 2]) == ["read next 0"]
     assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
     slices.said.clear()
@@ -325,7 +402,7 @@ def test_rows_of_the_next_version_are_not_for_this_one() -> None:
     slices = Versions()
     slices.ask_early([1, 2])
     assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
-    slices.lookups.enter(4)
+    slices.lookups.ahead.enter(4)
     assert slices.looked_up([1, 2]) == ["read next 0"]
 
 
@@ -334,20 +411,39 @@ def test_rows_asked_for_early_are_of_no_other_version_or_servers(versions: tuple
     slices = Versions()
     slices.ask_early([1, 2])
     for version in versions:
-        slices.lookups.enter(version)
+        slices.lookups.ahead.enter(version)
     assert slices.looked_up([1, 2]) == ["ask 0", "read 0"]
 
 
 def test_another_slice_than_was_thought_asks_for_itself() -> None:
     slices = Versions()
     slices.ask_early([1, 2])
-    slices.lookups.enter(4)
+    slices.lookups.ahead.enter(4)
     assert slices.looked_up([2, 1]) == ["ask 0", "read 0"]
     assert slices.looked_up([1, 2]) == ["read next 0"], "it comes later"
 
 
+def test_not_more_is_asked_for_early_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "EARLY_MOST", 3)
+    tables = {f"t{number}": Embedding(None, 2) for number in range(5)}
+    lookups = PlainLookups(tables, seed=1)
+    said: list[int] = []
+    first = lookups.read_next
+    lookups.read_next = lambda number, keys: (said.append(number), first(number, keys))[1]
+    batch = {name: np.arange(3) + number for number, name in enumerate(tables)}
+    lookups.ahead.enter(0)
+    for version in (1, 2):
+        with lookups.allowed(batch):
+            for name, table in tables.items():
+                table(batch[name])
+        said.clear()
+        lookups.ahead.ask_early(batch)
+        assert said == [0, 1, 2]
+        lookups.ahead.enter(version)
+
+
 def test_nothing_is_asked_for_early_where_there_is_no_version() -> None:
     slices = Versions()
-    slices.lookups.enter(-1)
+    slices.lookups.ahead.enter(-1)
     slices.ask_early([1, 2])
     assert not slices.said

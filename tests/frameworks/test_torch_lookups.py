@@ -390,3 +390,15 @@ def test_a_tensor_is_not_called_what_a_table_exports() -> None:
 
     with pytest.raises(ProgramError, match=r"'words.ids' is a tensor.*another name"):
         opened(program(model, models.net_forward))
+
+
+def test_a_column_changed_in_place_is_looked_up_as_it_is_then():
+    def forward(x, y, params):
+        y %= NUM_IDS
+        return params["table"](y).sum()
+
+    replica = opened(program(lambda: {"table": Embedding(NUM_IDS, DIM)}, forward))
+    replica.lookups.read_rows = late(from_table)
+    for number in range(4):
+        batch = {"x": columns(3)["x"], "y": np.array([NUM_IDS + number, 2 * NUM_IDS, 1])}
+        assert sorted(by_id(computed(replica, batch).rows[0])) == sorted({number, 0, 1})

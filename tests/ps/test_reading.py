@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Asked:
         for number, chunks in enumerate(spread(LAYOUT, len(answers))):
             info = ServerInfo(name=f"server-{number}", endpoint="", chunks=tuple(chunks))
             self.remotes.append(Remote(info, Link(answers[number]), LAYOUT, Compression()))  # type: ignore[arg-type]
-        self.reading = Reading(LAYOUT, self.remotes, self.wake_fd)
+        self.reading = Reading(LAYOUT, self.remotes, self.wake_fd, count(1))
         self.urgent = deque[bool]()
         """What the master's messages, one after the other, are; each wakes the worker."""
 
@@ -133,7 +134,7 @@ def test_who_is_lost_ends_it() -> None:
     with pytest.raises(Interrupted, match="the way to server-0 is lost"):
         Asked(silent, answer).read(False)
     with pytest.raises(Interrupted, match="the way to the servers is lost"):
-        Reading(LAYOUT, [], os.eventfd(0)).ask(0, 5, KEYS, lambda: False)()
+        Reading(LAYOUT, [], os.eventfd(0), count(1)).ask(0, 5, KEYS, lambda: False)()
 
 
 def test_a_version_that_is_past_ends_it_and_its_answer_is_not_taken_for_the_next() -> None:
@@ -173,6 +174,48 @@ def test_questions_are_asked_before_any_is_answered() -> None:
     first, _, last = (asked.reading.ask(0, 5, np.ascontiguousarray(part), lambda: False) for part in parts)
     np.testing.assert_array_equal(last(), rows(KEYS))
     np.testing.assert_array_equal(first(), rows(KEYS[::2]))
+
+
+def test_answers_to_later_questions_are_not_waited_through() -> None:
+    """One server has answered all, and the other still computes: nobody turns round and round."""
+    late: list[Any] = []
+
+    def slow(question: Read, keys: Any) -> list[Any]:
+        late.extend(answer(question, keys))
+        return []
+
+    asked, turns = Asked(answer, slow), list[int]()
+    link = asked.remotes[1].link
+
+    def is_urgent() -> bool:
+        turns.append(1)
+        return False
+
+    def deliver() -> None:
+        link._inbox.extend(late)
+        os.eventfd_write(link.socket, 1)
+
+    first, second = (asked.reading.ask(0, 5, KEYS, is_urgent) for _ in range(2))
+    timer = threading.Timer(0.3, deliver)
+    timer.start()
+    for wait in (first, second):
+        np.testing.assert_array_equal(wait(), rows(KEYS))
+    assert len(turns) < 5
+
+
+def test_who_asked_early_is_told_that_there_is_no_answer() -> None:
+    """Whether the version is past by then, or a server is lost, or another has answered."""
+    past = [(RowsRead(number=1, gone=True), [])]
+    asked = Asked(answer, lambda question, keys: past)
+    wait = asked.reading.ask(0, 6, KEYS, lambda: False)
+    asked.reading.take(asked.remotes[1], *asked.remotes[1].link.receive())
+    with pytest.raises(Interrupted, match="that version is past"):
+        wait()
+    asked = Asked(answer, silent)
+    wait = asked.reading.ask(0, 6, KEYS, lambda: False)
+    asked.remotes[1].link.close()
+    with pytest.raises(Interrupted, match="the way to server-1 is lost"):
+        wait()
 
 
 def test_an_answer_that_comes_to_nobody() -> None:

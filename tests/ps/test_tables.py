@@ -19,11 +19,10 @@ from elasticflow.checkpoint import Manifest
 from elasticflow.embedding import TableSpec, Uniform
 from elasticflow.layout import Entry, Layout, Rule
 from elasticflow.messages import Initial, Pull, Push, Read, RowsRead, Settled, Uninitialised, Version, Written
-from elasticflow.rows import bounds, first_values, keys_of, part_of, table_seed
+from elasticflow.rows import EARLY_MOST, bounds, first_values, keys_of, part_of, table_seed
 from elasticflow.storage import DirectoryStorage
 from elasticflow.transport import DataLink
 from elasticflow_ps.parcels import Parcel, parcels_of
-from elasticflow_ps.serving import EARLY_MOST
 
 DIM = 4
 ENTRIES = (
@@ -210,6 +209,21 @@ def test_rows_of_the_next_version_wait_for_it(start: Callable[[], tuple[Job, lis
     early = np.frombuffer(b"".join(frames), np.float32).reshape(len(mine), DIM)
     np.testing.assert_allclose(before - early, 0.1, rtol=1e-5)
     np.testing.assert_array_equal(early, worker.rows(8, 1, mine))
+
+
+def test_what_was_asked_over_another_connection_is_not_answered_over_this_one(
+    start: Callable[[], tuple[Job, list[Worker]]],
+) -> None:
+    job, workers = start()
+    workers[0].ask(7, 1, workers[0].mine)
+    assert workers[0].rows(1, 0, workers[0].mine[:1]) is not None  # it has been heard
+    again = Worker(job, 0)
+    workers.append(again)
+    again.ask(8, 1, again.mine[:2])
+    again.step(again.mine[:3])
+    if not again.early:
+        again.early.append(again.hear()[0].number)
+    assert again.rows(9, 1, again.mine[:1]) is not None and again.early == [8]
 
 
 def test_not_any_number_of_questions_may_wait(start: Callable[[], tuple[Job, list[Worker]]]) -> None:

@@ -805,10 +805,20 @@ def test_who_has_got_the_last_version_needs_no_successor() -> None:
     assert names(ac.StartAction, run.exited("worker-1", killed=False)) == ["worker-2"]
 
 
-def test_a_server_lost_at_the_very_end_needs_workers_again() -> None:
+def test_the_last_version_of_a_generation_before_is_none_of_this() -> None:
+    run = running(servers=2, workers="1..2")
+    lose(run, "server-1", "server-2")
+    offer(run, "server-0", (0, 4))
+    assert run.state.generation == 2
+    run.tell(Leaving(name="worker-1", ended=1))
+    assert run.state.state is not RunState.FINISHING
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_server_lost_at_the_very_end_needs_workers_again(ended: int) -> None:
     run = running(servers=2, workers="1")
     run.tell(Progress(name="server-0", generation=1, version=8, last=True))
-    run.tell(Leaving(name="worker-1"))
+    run.tell(Leaving(name="worker-1", ended=ended))
     run.exited("worker-1", killed=False)
     lose(run, "server-1", "server-2")
     actions = offer(run, "server-0", (0, 8), (0, 6), (1, 6))

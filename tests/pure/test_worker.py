@@ -189,7 +189,7 @@ class Program:
             refresh=lambda: None,
             compute=self._compute,
             ask_early=self.entered.append,
-            lookups=SimpleNamespace(enter=self.entered.append),
+            lookups=SimpleNamespace(ahead=SimpleNamespace(enter=self.entered.append)),
         )
         self.first_values = 0
 

@@ -413,8 +413,12 @@ def test_one_that_came_up_as_its_request_was_withdrawn_is_not_asked_for_under_th
     assert all(ended.how is How.TAKEN and "taken back" in ended.text for ended in made.ended)
 
 
-@pytest.mark.parametrize("how", ["forgotten", "refused"])
-def test_what_yarn_forgets_or_does_not_grant_though_it_has_room_is_asked_for_again(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"), [("forgotten", "does not know of it"), ("refused", "has room, and does not grant it")]
+)
+def test_what_yarn_forgets_or_does_not_grant_though_it_has_room_is_asked_for_again(
+    how: str, why: str
+) -> None:
     made = world(gpus=4, share=4)
     setattr(made.cluster, how, {"server_0", "worker_1"})
     made.sizing.want("server-0", "server", 0.0)
@@ -423,8 +427,7 @@ def test_what_yarn_forgets_or_does_not_grant_though_it_has_room_is_asked_for_aga
     assert sorted(running(made)) == ["worker-2", "worker-3"]
     made.run(40.0)
     assert sorted(running(made)) == ["server-0", "worker-1", "worker-2", "worker-3"] and made.ended == []
-    text = "asked for again, since YARN has room or does not know of it: "
-    assert [each for each in made.notes if each.startswith(text)]
+    assert [each for each in made.notes if each.startswith(f"asked for again, since YARN {why}: ")]
 
 
 def test_what_waits_for_a_place_that_there_is_not_is_never_asked_for_again() -> None:
@@ -433,6 +436,20 @@ def test_what_waits_for_a_place_that_there_is_not_is_never_asked_for_again() -> 
     made.scale(3)
     made.run(1000.0)
     assert len(made.cluster.containers) == 3
+
+
+def test_what_skein_is_too_silent_to_tell_of_is_not_asked_for_again() -> None:
+    """It has been granted."""
+    made = world(num_min=3)
+    made.sizing.want("server-0", "server", 0.0)
+    made.scale(3)
+    made.run(0.3)
+    assert len(made.cluster.of("REQUESTED")) + len(made.cluster.of("RUNNING")) == 4
+    made.cluster.hangs = True
+    made.run(200.0)
+    made.cluster.hangs = False
+    made.run(30.0)
+    assert made.ended == [] and len(running(made)) == 4 == len(made.cluster.containers)
 
 
 def test_what_yarn_will_never_grant_is_asked_for_again_after_longer_and_longer() -> None:

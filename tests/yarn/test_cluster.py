@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from elasticflow_yarn.cluster import (
+    Node,
+    Queue,
     ResourceManager,
     application_of,
     attempt_id,
@@ -25,7 +28,7 @@ from elasticflow_yarn.cluster import (
 )
 from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
 from elasticflow_yarn.resources import Resources
-from elasticflow_yarn.shares import Measure, find, free, pressure
+from elasticflow_yarn.shares import Measure, find, forgets, free, has_room, pressure
 
 ANSWERS = Path(__file__).parent / "answers"
 APP = "application_1795300049947_0001"
@@ -55,6 +58,7 @@ def test_queues_have_a_share_and_a_maximum_and_what_waits() -> None:
     assert (prod.name, prod.path, prod.share.gpus, prod.most.gpus) == ("prod", "root.prod", 4, 6)
     assert train.used.gpus == 6 and train.is_called("train") and train.is_called("root.train")
     assert not train.is_called("rain")
+    assert train.pending is not None and prod.pending is not None and prod.pending.gpus == 2
 
 
 def test_queues_of_the_fair_scheduler() -> None:
@@ -141,6 +145,40 @@ def test_memory_counts_where_there_are_no_gpus() -> None:
     own = find(queues, "train")
     assert own is not None and pressure(queues, own, nodes, Measure(False), 128) is None
     assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
+
+
+def queue(used: int, most: int, pending: int | None) -> Queue:
+    """In GiB."""
+    known = None if pending is None else Resources(pending * 1024)
+    amounts = (Resources(each * 1024) for each in (0, most, used))
+    share, limit, taken = amounts
+    return Queue(name="q", path="root.q", share=share, most=limit, used=taken, pending=known)
+
+
+@pytest.mark.parametrize(
+    ("used", "pending", "forgotten"),
+    [(0, 5, False), (0, 6, False), (0, 4, True), (0, 0, True), (0, None, False), (6, 0, False), (5, 0, True)],
+)
+def test_requests_that_a_queue_does_not_tell_of_are_forgotten_if_it_has_room(
+    used: int, pending: int | None, forgotten: bool
+) -> None:
+    """The fair scheduler tells no more than what there is still room for."""
+    asked = [Resources(2048), Resources(3072)]
+    assert forgets(asked, queue(used, 10, pending)) is forgotten
+
+
+def test_there_is_room_where_a_node_and_the_queue_have_it() -> None:
+    def node(state: str = "RUNNING", labels: tuple[str, ...] = (), free_mb: int = 1024) -> Node:
+        total, free = Resources(4096, 4), Resources(free_mb, 4)
+        return Node(id="n", address="n:1", state=state, total=total, available=free, labels=labels)
+
+    asked, roomy = Resources(1024, 1), queue(5, 10, 0)
+    roomy = structs.replace(roomy, most=Resources(10240, 8))
+    assert has_room(asked, roomy, [node()], "") and has_room(asked, roomy, [node(labels=("x",))], "x")
+    for unfit in (node("LOST"), node(labels=("x",)), node(free_mb=1023)):
+        assert not has_room(asked, roomy, [unfit], "")
+    assert not has_room(asked, roomy, [node()], "x")
+    assert not has_room(asked, structs.replace(roomy, used=Resources(9217)), [node()], "")
 
 
 # --- who is asked ---------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     share: Resources
     most: Resources
     used: Resources
-    pending: Resources
+    pending: Resources | None
+    """What is waited for; None: that is not told."""
     largest: Resources = Resources()
     """The most that one container may ask for; nothing: that is not told."""
     state: str = "RUNNING"
@@ -338,14 +339,14 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
 
 def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
     usages = listed(found.get("resources"), "resourceUsagesByPartition")
-    pending = reduce(Resources.plus, (_resources(each.get("pending")) for each in usages), Resources())
+    pending = [_resources(each["pending"]) for each in usages if each.get("pending")]
     return Queue(
         name=name,
         path=path,
         share=_resources(found.get("minEffectiveCapacity")),
         most=_resources(found.get("maxEffectiveCapacity")),
         used=_resources(found.get("resourcesUsed")),
-        pending=pending,
+        pending=reduce(Resources.plus, pending) if pending else None,
         largest=_resources(found.get("maximumAllocation")),
         state=found.get("state", "RUNNING"),
     )
@@ -357,13 +358,14 @@ def _fair_queues(found: Mapping[str, Any]) -> Iterator[Queue]:
         yield from _fair_queues(child)
     if not children:
         path, used = found["queueName"], _resources(found.get("usedResources"))
+        demand = found.get("demandResources")
         yield Queue(
             name=path.rpartition(".")[2],
             path=path,
             share=_resources(found.get("steadyFairResources") or found.get("minResources")),
             most=_resources(found.get("maxResources")),
             used=used,
-            pending=_beyond(_resources(found.get("demandResources")), used),
+            pending=_beyond(_resources(demand), used) if demand else None,
         )
 
 

@@ -7,6 +7,7 @@ what a queue may have, GPUs count where workers have any, and memory where they 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from elasticflow_yarn.cluster import Node, Queue
@@ -51,12 +52,22 @@ def free(nodes: Iterable[Node], measure: Measure) -> int:
     return sum(measure.of(node.available) for node in nodes if node.live)
 
 
-def has_room(asked: Resources, own: Queue | None, nodes: Iterable[Node], label: str) -> bool:
-    """Whether a node and the queue have that much left; of a queue that is not known, nothing is.
+def forgets(asked: Iterable[Resources], own: Queue) -> bool:
+    """Whether a queue that has room for all that was asked for tells that less is pending.
+
+    Of one that has not, the fair scheduler tells no more than what it may still have.
+    """
+    owed = reduce(Resources.plus, asked, Resources())
+    is_told = own.pending is not None and own.pending.memory_mb < owed.memory_mb
+    return is_told and owed.plus(own.used).fits(own.most)
+
+
+def has_room(asked: Resources, own: Queue, nodes: Iterable[Node], label: str) -> bool:
+    """Whether a node and the queue have that much left.
 
     label: "" for nodes without any; labelled ones are for those that ask for them.
     """
-    if own is None or not asked.plus(own.used).fits(own.most):
+    if not asked.plus(own.used).fits(own.most):
         return False
     usable = (node for node in nodes if node.live and (label in node.labels if label else not node.labels))
     return any(asked.fits(node.available) for node in usable)
@@ -81,4 +92,5 @@ def pressure(
 
 def _lacks(queue: Queue, measure: Measure) -> int:
     """What a queue waits for, and is to have."""
-    return min(measure.of(queue.pending), max(0, measure.of(queue.share) - measure.of(queue.used)))
+    pending = queue.pending or Resources()
+    return min(measure.of(pending), max(0, measure.of(queue.share) - measure.of(queue.used)))

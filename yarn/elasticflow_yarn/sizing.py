@@ -210,6 +210,8 @@ class Sizing:
         self._silence = Pause(GONE_POLL_S, GONE_POLL_S)
         self._gone_since_s: float | None = None
         self._polling, self._looking = False, False
+        self._has_polled = False
+        """Since the last look at the cluster that came of something."""
         self._pulse_until_s = float("inf")
         self._polled_s = self._poll_due_s = NEVER_S
         self._living: frozenset[str] = frozenset()
@@ -319,7 +321,7 @@ class Sizing:
 
     def observed(self, containers: Sequence[Container], now_s: float, at: float) -> None:
         """A poll: all containers of this attempt."""
-        self._polling, self._poll_due_s = False, now_s + self._config.poll_s
+        self._polling, self._has_polled, self._poll_due_s = False, True, now_s + self._config.poll_s
         self._at, self._at_now_s = at, now_s
         self._silence.clear()
         self._gone_since_s = None
@@ -667,22 +669,26 @@ class Sizing:
                 del self._strange[yarn_id]
 
     def _ask_again(self, view: View, now_s: float) -> None:
-        """Takes requests back, to be made anew, that should have been granted long ago."""
+        """Takes requests back, to be made anew, that should have been granted long ago.
+
+        Skein may know by now that they were: a look counts only if it has been asked since the one before.
+        """
         own, label = self._own_queue(), self._config.node_label
+        if own is None or not self._has_polled:
+            return
+        self._has_polled = False
         waiting = [member for member in self._members.values() if member.phase is Phase.REQUESTED]
         old = [each for each in waiting if self._view_began_s - each.since_s >= STRANGE_S]
-        owed_mb = sum(self._services[member.service].memory_mb for member in old)
-        is_unknown = own is not None and own.pending.memory_mb < owed_mb
+        is_unknown = shares.forgets([self._services[member.service] for member in old], own)
         for member in old:
-            asked = self._services[member.service]
-            is_overdue = is_unknown or shares.has_room(asked, own, view.nodes, label)
-            member.overdue = member.overdue + 1 if is_overdue else 0
+            has_room = shares.has_room(self._services[member.service], own, view.nodes, label)
+            member.overdue = member.overdue + 1 if is_unknown or has_room else 0
         due = [each for each in old if each.overdue >= STRANGE_VIEWS]
         due = [each for each in due if now_s - each.since_s >= OVERDUE_FIRST_S]
         if due and now_s >= self._again.until_s:
             self._again.fail("", now_s)
-            ids = ", ".join(member.id for member in due)
-            self._note("warning", f"asked for again, since YARN has room or does not know of it: {ids}")
+            why = "YARN does not know of it" if is_unknown else "YARN has room, and does not grant it"
+            self._note("warning", f"asked for again, since {why}: {', '.join(each.id for each in due)}")
             for member in due:
                 self._end_container(member, Phase.WITHDRAWN, now_s)
 
