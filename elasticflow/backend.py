@@ -134,6 +134,13 @@ class Backend(ABC):
         """Members that are to give their places back now, since the last call, and why."""
         return {}
 
+    def placed(self) -> list[str]:
+        """Members that have got their places since the last call, or that were found to have them.
+
+        Their processes start, or should.
+        """
+        return []
+
     def tell_progress(self, fraction: float) -> None:  # noqa: B027  (there may be nobody to tell)
         """Tells the cluster, for its own lists, what part of the work is done: 0 to 1."""
 

@@ -52,6 +52,7 @@ class LocalBackend(Backend):
         self._orphans: dict[str, int] = {}
         self._asked: dict[str, bytes] = {}
         self._doomed: set[str] = set()
+        self._placed: list[str] = []
         self._unsent: deque[bytes] = deque()
         self._ended: dict[str, Ended] = {}
         self._untold: list[str] = []
@@ -93,6 +94,10 @@ class LocalBackend(Backend):
             self._members[name].kill()
         elif name in self._asked:
             self._doomed.add(name)
+
+    def placed(self) -> list[str]:
+        placed, self._placed = self._placed, []
+        return placed
 
     def wait_fds(self) -> list[int]:
         untold = [self._untold_fd.fileno()] if self._untold else []
@@ -210,6 +215,7 @@ class LocalBackend(Backend):
     def _begin(self, name: str, process: Process) -> None:
         self._asked.pop(name, None)
         self._members[name] = process
+        self._placed.append(name)
         if name in self._doomed:
             self._doomed.discard(name)
             process.kill()

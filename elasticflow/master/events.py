@@ -76,6 +76,13 @@ class OversleptEvent:
 
 
 @dataclass(frozen=True)
+class PlacedEvent:
+    """A member has got its place, and should soon say its first word."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class ExpiryEvent:
     """A worker's place ends at a known time: from ``replace_s`` on another is wanted, and by ``leave_s``
     it must have left. Times are those of the master's clock."""
@@ -101,5 +108,5 @@ Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
     | Offer
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
-    | OversleptEvent | ExpiryEvent | LimitEvent | TimeEvent
+    | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | TimeEvent
 )  # fmt: skip

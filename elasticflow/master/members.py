@@ -50,6 +50,7 @@ class Member(msgspec.Struct):
     """A worker or server that is there, or has been asked for.
 
     replace_s, leave_s: when its place ends, as ExpiryEvent tells; None: nobody knows of an end.
+    placed_s: when it got its place; None: it may still wait for one.
     expiring: that is soon, and another was asked for in its stead.
     available_bytes: what it may have, as its Join tells; memory_bytes: what its arrays take.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
@@ -73,6 +74,7 @@ class Member(msgspec.Struct):
     refused: int = 0
     usage: Usage = msgspec.field(default_factory=Usage)
     was_ready: bool = False
+    placed_s: float | None = None
     replace_s: float | None = None
     leave_s: float | None = None
     expiring: bool = False

@@ -237,6 +237,8 @@ class Master:
             self._handle(ev.ExitedEvent(ended.name, failed, ended.text, taken))
         for kind, text in self._backend.notes():
             self._note(kind, text)
+        for name in self._backend.placed():
+            self._handle(ev.PlacedEvent(name))
         for name, why in self._backend.returns().items():
             self._handle(Departing(name=name, reason=why))
         for name, (replace_s, leave_s) in self._backend.ends_s().items():

@@ -46,6 +46,7 @@ from elasticflow.master.events import (
     ExpiryEvent,
     LimitEvent,
     OversleptEvent,
+    PlacedEvent,
     ReconnectedEvent,
     ScaleEvent,
     StopEvent,
@@ -197,6 +198,7 @@ class MasterState:
             ScaleEvent: self._on_scale,
             StopEvent: self._on_stop,
             OversleptEvent: self._on_overslept,
+            PlacedEvent: self._on_placed,
             ExpiryEvent: self._on_expiry,
             LimitEvent: self._on_limit,
             TimeEvent: self._on_time,
@@ -319,8 +321,8 @@ class MasterState:
             actions += self._replace(name, now_s)
         for member in self.members.values():
             member.heard_s = member.since_s = now_s
-            # Whoever is expiring still is, and another was asked for; when its place ends, is told anew.
-            member.doubted_s = member.replace_s = member.leave_s = None
+            # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
+            member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
             member.doubted_by.clear()
             member.pid = living.get(member.name, member.pid)
             if member.role == "worker":
@@ -708,6 +710,12 @@ class MasterState:
             return []
         return [*self._drain(member, event.reason), *self._replan(), *self._size(now_s), *self._judge(now_s)]
 
+    def _on_placed(self, event: PlacedEvent, now_s: float) -> list[Action]:
+        member = self.members.get(event.name)
+        if member is not None and member.placed_s is None:
+            member.placed_s = now_s
+        return []
+
     def _on_expiry(self, event: ExpiryEvent, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
         if member is not None:
@@ -1007,9 +1015,10 @@ class MasterState:
 
     def _patience_ends_s(self, member: Member) -> float | None:
         """When a member that stays silent is no longer waited for; None if it may take its time."""
-        if member.state is MemberState.STARTING:  # who has not said a word may still wait for its turn
-            there = member.pid or member.heard_s > member.since_s
-            return member.heard_s + self.config.lost_s if there else None
+        if member.state is MemberState.STARTING:
+            if member.pid or member.heard_s > member.since_s:
+                return member.heard_s + self.config.lost_s
+            return None if member.placed_s is None else member.placed_s + self.config.start_s
         if member.state is MemberState.LOST:
             return member.since_s + self.config.suspect_s if member.role == "worker" else None
         silent_s = member.heard_s + self.config.suspect_s
@@ -1022,7 +1031,8 @@ class MasterState:
         ends_s = self._patience_ends_s(member)
         if ends_s is None or now_s < ends_s:
             return []
-        silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
+        since_s = max(member.heard_s, member.placed_s or 0.0)
+        silent = f"was silent for {now_s - since_s:.1f} s, and is given up"
         if member.role == "server":
             doubted = member.doubted_s is not None and now_s < member.heard_s + self.config.suspect_s
             return self._lose_server(member, "lost its connections" if doubted else silent, now_s)
@@ -1038,6 +1048,8 @@ class MasterState:
             member.heard_s += event.seconds
             if member.doubted_s is not None:
                 member.doubted_s += event.seconds
+            if member.placed_s is not None:
+                member.placed_s += event.seconds
             if member.state in (MemberState.LOST, MemberState.STARTING):
                 member.since_s += event.seconds
         return []

@@ -114,6 +114,9 @@ class SlurmBackend(Backend):
     def num_running(self) -> int:
         return len(self._steps.names) + self._sizing.num_jobs
 
+    def placed(self) -> list[str]:
+        return [*self._steps.placed(), *self._sizing.placed()]
+
     def look(self) -> None:
         self._sizing.look(time.monotonic())
         self._act()

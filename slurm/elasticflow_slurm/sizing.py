@@ -171,6 +171,7 @@ class Sizing:
         self._cancels: list[int] = []
         self._cancelled_s: dict[int, float] = {}
         self._ended: list[Ended] = []
+        self._placed: list[str] = []
         self._notes: list[tuple[str, str]] = []
         self._noted: set[str] = set()
 
@@ -307,6 +308,11 @@ class Sizing:
         ended, self._ended = self._ended, []
         return ended
 
+    def placed(self) -> list[str]:
+        """Workers whose jobs run, that did not at the last call."""
+        placed, self._placed = self._placed, []
+        return placed
+
     def notes(self) -> list[tuple[str, str]]:
         """What people should read, since the last call: kind (``info``, ``warning``) and text."""
         notes, self._notes = self._notes, []
@@ -404,6 +410,7 @@ class Sizing:
             self._relaunch.clear()
             assert worker.place is not None
             self._places.started(worker.place)
+            self._placed.append(worker.name)
 
     def _finish(self, worker: Worker, job: Job, now_s: float) -> None:
         """A worker's job is over."""

@@ -78,6 +78,7 @@ class Steps:
         self._begun_s: dict[str, float] = {}
         self._not_before_s = 0.0
         self._ended: list[Ended] = []
+        self._placed: list[str] = []
         self._adopt()
 
     @property
@@ -124,6 +125,11 @@ class Steps:
         ended, self._ended = self._ended, []
         return ended
 
+    def placed(self) -> list[str]:
+        """Those whose sruns were started since the last call."""
+        placed, self._placed = self._placed, []
+        return placed
+
     def end_all(self) -> None:
         """Ends all steps, and waits for it."""
         self._asked.clear()
@@ -169,6 +175,7 @@ class Steps:
         self._children[name] = child
         self._sruns[name] = process, os.pidfd_open(child.pid)
         self._begun_s[name] = time.monotonic()
+        self._placed.append(name)
 
     def _fail(self, name: str, error: OSError) -> None:
         """srun could not be started. Raises RunError if it never will be."""

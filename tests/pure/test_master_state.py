@@ -767,6 +767,39 @@ def test_a_frozen_server_is_given_up_after_suspect_s() -> None:
     assert names(ac.QuitAction, run.tell(Heartbeat(name="server-1", tick=3, generation=1))) == ["server-1"]
 
 
+def test_whoever_has_its_place_must_come_and_whoever_waits_for_one_need_not() -> None:
+    """Clusters give places now and then whose processes never begin."""
+    run = Run(workers="2", servers=2, start_s=60, lost_s=5)
+    run.pass_time(1000.0, servers=False)
+    for name in ("server-1", "worker-2"):
+        run.tell(ev.PlacedEvent(name))
+    run.tell(ev.PlacedEvent("worker-2"), after_s=30.0)  # again, as another poll shows it
+    assert run.pass_time(29.0, servers=False) == []
+    actions = run.pass_time(1.5, servers=False)
+    assert sorted(names(ac.KillAction, actions)) == ["server-1", "worker-2"]
+    assert sorted(names(ac.StartAction, actions)) == ["server-2", "worker-3"]
+    texts = [action.text for action in only(ac.FaultAction, actions)]
+    assert len(texts) == 2 and all("was silent for 60." in text for text in texts)
+
+
+def test_whoever_has_come_is_not_judged_by_when_it_got_its_place() -> None:
+    run = Run(workers="1", start_s=60, lost_s=5)
+    run.tell(ev.PlacedEvent("worker-1"))
+    run.tell(ev.PlacedEvent("nobody"))
+    run.tell(Heartbeat(name="worker-1", tick=-1), after_s=50.0)
+    assert run.pass_time(4.0, servers=False) == []
+    assert names(ac.KillAction, run.pass_time(2.0, servers=False)) == ["worker-1"]
+
+
+def test_another_master_is_told_anew_who_has_its_place() -> None:
+    run = Run(workers="1", start_s=60)
+    run.tell(ev.PlacedEvent("worker-1"))
+    run.state.adopt({"server-0": 0, "worker-1": 0}, run.now_s)
+    assert run.pass_time(100.0, servers=False) == []
+    run.tell(ev.PlacedEvent("worker-1"))
+    assert names(ac.KillAction, run.pass_time(61.0, servers=False)) == ["worker-1"]
+
+
 def test_a_server_that_a_worker_cannot_reach_has_a_heartbeat_to_show_itself() -> None:
     run = running(servers=2)
     lost = Lost(name="worker-1", member="server-1")

@@ -537,6 +537,7 @@ def test_a_job_that_completes_has_not_ended_yet() -> None:
 
 def test_the_newest_job_of_a_name_counts_and_others_are_cancelled() -> None:
     told = Told().started().show(103, 1, state="RUNNING").show(102, 1, state="RUNNING").poll()
+    assert told.sizing.placed() == ["worker-1"] and told.sizing.placed() == []
     told.decide()
     assert set(told.cancelled) == {101, 102}
     told.show(101, state="CANCELLED").show(102, state="CANCELLED").poll()

@@ -48,6 +48,18 @@ def test_all_that_is_wanted_is_asked_for_at_once() -> None:
     assert len(running(made)) == 6 and made.sizing.reason == ""
 
 
+def test_places_are_told_once_those_of_a_master_before_as_well() -> None:
+    made = world(gpus=2, delay_s=0.1)
+    made.scale(3)
+    made.run(3.0)
+    assert sorted(made.sizing.placed()) == ["worker-1", "worker-2"] and made.sizing.placed() == []
+    second = World(made.cluster)
+    for container in made.cluster.of("RUNNING"):
+        second.sizing.adopt(made.names[container.id], container, 0.0)
+    second.sizing.observed(list(made.cluster.containers.values()), 0.0, EPOCH)
+    assert sorted(second.sizing.placed()) == ["worker-1", "worker-2"]
+
+
 def test_the_first_are_not_asked_for_again() -> None:
     made = world(num_min=2, first=2, delay_s=0.5)
     made.names[made.cluster.add("pulse").id] = "pulse"

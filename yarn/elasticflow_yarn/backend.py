@@ -169,6 +169,9 @@ class YarnBackend(Backend):
     def returns(self) -> dict[str, str]:
         return self._sizing.returns()
 
+    def placed(self) -> list[str]:
+        return self._sizing.placed()
+
     def tell_progress(self, fraction: float) -> None:
         self._skein.order(lambda: self._application.set_progress(fraction), lambda _: None)
 

@@ -238,6 +238,7 @@ class Sizing:
         self._signals: list[str] = []
         self._words: list[str] = []
         self._ended: list[Ended] = []
+        self._placed: list[str] = []
         self._returns: dict[str, str] = {}
         self._notes: list[tuple[str, str]] = []
 
@@ -426,6 +427,11 @@ class Sizing:
         """Members that were wanted and whose containers are over, since the last call."""
         ended, self._ended = self._ended, []
         return ended
+
+    def placed(self) -> list[str]:
+        """Members whose containers run, that did not at the last call."""
+        placed, self._placed = self._placed, []
+        return placed
 
     def returns(self) -> dict[str, str]:
         """Workers that are to leave and be replaced later, since the last call, and why."""
@@ -625,6 +631,8 @@ class Sizing:
         self._enter(member, phase, now_s)
 
     def _enter(self, member: Member, phase: Phase, now_s: float) -> None:
+        if phase is Phase.RUNNING:
+            self._placed.append(member.name)
         member.phase, member.since_s, member.overdue = phase, now_s, 0
 
     def _kill(self, id: str, now_s: float) -> bool:
