@@ -80,6 +80,10 @@ class Backend(ABC):
     def kill(self, name: str) -> None:
         """Ends a process at once, whoever started it; if it has ended, or was never there, does nothing."""
 
+    def give_up(self, name: str) -> None:
+        """Ends a member whose process never came, for which its place may be to blame."""
+        self.kill(name)
+
     @abstractmethod
     def wait_fds(self) -> list[int]:
         """Descriptors that are readable when ``ended`` may have something new."""

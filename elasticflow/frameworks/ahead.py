@@ -107,8 +107,7 @@ class Ahead:
         if self._habit.tries:
             self._learn(number, flat, padding)
         for place, question in enumerate(self._open):
-            guess = question.guess
-            if (guess.number, guess.padding) == (number, padding) and np.array_equal(question.flat, flat):
+            if _is_for(question, number, flat, padding):
                 return self._open.pop(place).asked
         return None
 
@@ -120,19 +119,25 @@ class Ahead:
                     self._habit.guesses[_Guess(number, name, padding)] = None
 
     def _questions(self, habit: _Habit, columns: Mapping[str, Array], *, early: bool) -> Iterator[_Question]:
-        """Those that the habit calls for, asked by now, or early enough."""
+        """Those that the habit calls for, asked by now, or early enough; of columns that are alike, one."""
         version = self._version + early
+        asked_for: list[_Question] = []
         for guess in habit.guesses:
             column = columns.get(guess.column, NO_COLUMN)
             if not _may_be_ids(column):
                 continue
             flat = np.array(column, np.int64).reshape(-1)  # a copy: the program may change its column
-            if known := self._asked_early(version, guess, flat):
-                yield known
+            if any(_is_for(other, guess.number, flat, guess.padding) for other in asked_for):
                 continue
-            real = flat if guess.padding is None else flat[flat != guess.padding]
-            if asked := self._ask(guess.number, real, early):
-                yield _Question(version, guess, flat, asked)
+            question = self._asked_early(version, guess, flat) or self._question(version, guess, flat, early)
+            if question:
+                asked_for.append(question)
+                yield question
+
+    def _question(self, version: int, guess: _Guess, flat: Ids, early: bool) -> _Question | None:
+        real = flat if guess.padding is None else flat[flat != guess.padding]
+        asked = self._ask(guess.number, real, early)
+        return _Question(version, guess, flat, asked) if asked else None
 
     def _asked_early(self, version: int, guess: _Guess, flat: Ids) -> _Question | None:
         """What was asked for of that version, if it was just that; once."""
@@ -140,6 +145,12 @@ class Ahead:
             if (early.version, early.guess) == (version, guess) and np.array_equal(early.flat, flat):
                 return self._early.pop(place)
         return None
+
+
+def _is_for(question: _Question, number: int, flat: Ids, padding: int | None) -> bool:
+    """Whether it asks for just what is looked up."""
+    guess = question.guess
+    return (guess.number, guess.padding) == (number, padding) and np.array_equal(question.flat, flat)
 
 
 NO_COLUMN = np.empty(0, np.bool_)

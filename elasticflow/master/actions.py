@@ -20,9 +20,13 @@ class StartAction:
 
 @dataclass(frozen=True)
 class KillAction:
-    """End a process at once; it may be hung."""
+    """End a process at once; it may be hung.
+
+    never_came: it has not said a word, though it has its place, which may be to blame.
+    """
 
     name: str
+    never_came: bool = False
 
 
 @dataclass(frozen=True)

@@ -515,7 +515,10 @@ class Master:
         )
 
     def _kill(self, action: ac.KillAction) -> None:
-        self._backend.kill(action.name)
+        if action.never_came:
+            self._backend.give_up(action.name)
+        else:
+            self._backend.kill(action.name)
 
     def _assign(self, action: ac.AssignAction) -> None:
         self._tell(action.name, action.assignment)
@@ -644,7 +647,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
 }
 
 
-_TOLD_AGAIN = (Heartbeat, Progress, ev.TimeEvent, ev.ExpiryEvent, ev.LimitEvent)
+_TOLD_AGAIN = (Heartbeat, Progress, ev.TimeEvent, ev.PlacedEvent, ev.ExpiryEvent, ev.LimitEvent)
 """What happens often, and the next master need not be told of."""
 
 

@@ -324,7 +324,7 @@ class MasterState:
             # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
             member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
             member.doubted_by.clear()
-            member.pid = living.get(member.name, member.pid)
+            member.pid = living.get(member.name) or member.pid
             if member.role == "worker":
                 member.generation = 0  # what it was told may have been lost with the one who told it
         _, every_s = self.config.checkpoint_interval
@@ -1016,7 +1016,7 @@ class MasterState:
     def _patience_ends_s(self, member: Member) -> float | None:
         """When a member that stays silent is no longer waited for; None if it may take its time."""
         if member.state is MemberState.STARTING:
-            if member.pid or member.heard_s > member.since_s:
+            if _is_there(member):
                 return member.heard_s + self.config.lost_s
             return None if member.placed_s is None else member.placed_s + self.config.start_s
         if member.state is MemberState.LOST:
@@ -1031,8 +1031,9 @@ class MasterState:
         ends_s = self._patience_ends_s(member)
         if ends_s is None or now_s < ends_s:
             return []
-        since_s = max(member.heard_s, member.placed_s or 0.0)
-        silent = f"was silent for {now_s - since_s:.1f} s, and is given up"
+        if member.state is MemberState.STARTING and not _is_there(member):
+            return self._give_up(member, now_s)
+        silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
         if member.role == "server":
             doubted = member.doubted_s is not None and now_s < member.heard_s + self.config.suspect_s
             return self._lose_server(member, "lost its connections" if doubted else silent, now_s)
@@ -1042,6 +1043,14 @@ class MasterState:
             return [fault, *self._replan(), *self._judge(now_s)]
         text = "lost its connection" if member.state is MemberState.LOST else silent
         return [KillAction(member.name), *self._remove(member, text, now_s)]
+
+    def _give_up(self, member: Member, now_s: float) -> list[Action]:
+        """One whose process never came. No failure of its own."""
+        end = KillAction(member.name, never_came=True)
+        text = f"did not come within {self.config.start_s:g} s of getting its place, and is given up"
+        if member.role == "server":
+            return [end, *self._lose_server(member, text, now_s, taken=True)]
+        return [end, *self._remove(member, text, now_s)]
 
     def _on_overslept(self, event: OversleptEvent, now_s: float) -> list[Action]:
         for member in self.members.values():
@@ -1081,6 +1090,11 @@ class MasterState:
             QuitAction(member.name, text) for role in ("worker", "server") for member in self.of(role)
         ]
         return [*quits, EndAction(state, text, detail)]
+
+
+def _is_there(member: Member) -> bool:
+    """Of one that is starting: whether it has a process, as far as anybody knows."""
+    return bool(member.pid) or member.heard_s > member.since_s
 
 
 def _replace_s(member: Member) -> float:

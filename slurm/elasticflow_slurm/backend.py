@@ -69,7 +69,7 @@ class SlurmBackend(Backend):
     # --- the interface ---------------------------------------------------------------------------
 
     def living(self, known: Collection[str] = ()) -> dict[str, int]:
-        living = self._steps.pids()
+        living = dict.fromkeys(self._steps.pids(), 0)  # these are sruns: whether more lives, nobody knows
         try:
             self._see(self._client.jobs())
             workers = [name for name, job in self._jobs.items() if name != LEADER and not job.over]
@@ -94,6 +94,10 @@ class SlurmBackend(Backend):
         self._steps.kill(name)
         self._sizing.unwant(name, time.monotonic())
         self._act()
+
+    def give_up(self, name: str) -> None:
+        self._sizing.blame(name, time.monotonic())
+        self.kill(name)
 
     def wait_fds(self) -> list[int]:
         return [self._clerk.fd, *self._steps.fds()]

@@ -122,6 +122,8 @@ class Worker(msgspec.Struct):
     """As the last poll that showed it did."""
     seen_s: float = NEVER_S
     """When it was submitted or last shown."""
+    placed: int | None = None
+    """The job that has been shown to run, and was told of."""
     missed: int = 0
     """How many polls in a row should have shown it."""
     moved_s: float = NEVER_S
@@ -192,6 +194,12 @@ class Sizing:
         if worker.id is not None:
             self._cancel(worker.id, now_s)
         worker.phase, worker.since_s = Phase.LEAVING, now_s
+
+    def blame(self, name: str, now_s: float) -> None:
+        """Its process never came, for which its node may be to blame."""
+        worker = self._workers.get(name)
+        if worker is not None and worker.job is not None:
+            self._blame(worker.job.node, now_s)
 
     def adopt(self, name: str) -> None:
         """A master before this one has started this worker: polls will show its job."""
@@ -375,6 +383,9 @@ class Sizing:
             self._see_waiting(worker, current, now_s)
         else:
             self._see_running(worker, now_s)
+            if current.state == "RUNNING" and worker.placed != current.id:  # and no node has still to boot
+                worker.placed = current.id
+                self._placed.append(worker.name)
 
     def _miss(self, worker: Worker, began_s: float, now_s: float) -> None:
         """A poll does not show the job of a worker that may have one."""
@@ -410,7 +421,6 @@ class Sizing:
             self._relaunch.clear()
             assert worker.place is not None
             self._places.started(worker.place)
-            self._placed.append(worker.name)
 
     def _finish(self, worker: Worker, job: Job, now_s: float) -> None:
         """A worker's job is over."""

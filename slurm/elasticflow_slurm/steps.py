@@ -126,7 +126,7 @@ class Steps:
         return ended
 
     def placed(self) -> list[str]:
-        """Those whose sruns were started since the last call."""
+        """Those whose sruns were started, or found, since the last call."""
         placed, self._placed = self._placed, []
         return placed
 
@@ -145,6 +145,7 @@ class Steps:
             watched = process.watch() if process else None
             if process and watched is not None:
                 self._sruns[path.name] = process, watched
+                self._placed.append(path.name)
             else:
                 path.unlink(missing_ok=True)
 

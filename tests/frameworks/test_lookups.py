@@ -220,6 +220,7 @@ class Slices:
         self.one, self.two = Embedding(None, 2), Embedding(10, 2)
         self.lookups = PlainLookups({"one": self.one, "two": self.two}, seed=1)
         self.said: list[str] = []
+        self.guesses = self.lookups.ahead._training.guesses
         self.lookups.read_rows = self._reads("", self.lookups.read_rows)
         self.lookups.read_next = self._reads("next ", self.lookups.read_next)
 
@@ -325,6 +326,14 @@ def test_of_columns_that_are_alike_the_right_one_is_found() -> None:
         batch = {"a": np.arange(3) + number, "b": np.arange(3) + number + 1}
         wrong = ["ask 0"] if number == 0 else []
         assert slices.slice(batch, partial(slices.one, batch["b"])) == [*wrong, "ask 0", "read 0"]
+
+
+def test_columns_that_are_alike_for_a_while_hide_nothing() -> None:
+    slices = Slices()
+    for number in range(8):
+        batch = {"a": np.zeros(3, np.int64), "b": np.zeros(3, np.int64) + (number if number > 4 else 0)}
+        said = slices.slice(batch, partial(slices.one, batch["b"]))
+    assert said == ["ask 0", "read 0"] and [guess.column for guess in slices.guesses] == ["b"]
 
 
 def test_a_column_that_is_of_another_type_at_times() -> None:

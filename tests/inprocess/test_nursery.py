@@ -88,6 +88,7 @@ def test_how_members_end(runs: Runs) -> None:
     assert master.num_running == 3
     runs.started("worker-2")
     master.kill("worker-2")
+    assert "worker-2" in master.placed() and "worker-2" not in master.placed()
     ended = {end.name: end for end in master.ends(3)}
     assert ended["worker-1"] == Ended("worker-1", How.DONE, "ended with exit code 0")
     assert ended["server-1"].how is How.FAILED

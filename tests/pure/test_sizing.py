@@ -535,9 +535,28 @@ def test_a_job_that_completes_has_not_ended_yet() -> None:
     assert told.ended() == [] and told.sizing.num_jobs == 1
 
 
+def test_a_place_is_one_once_its_node_has_booted() -> None:
+    told = Told().want(1)
+    told.decide()
+    told.accept().show(101, state="CONFIGURING", node="g3").poll()
+    assert told.sizing.placed() == []
+    for _ in range(2):
+        told.show(101, state="RUNNING").poll()
+    assert told.sizing.placed() == ["worker-1"]
+
+
+def test_nodes_whose_places_give_no_process_are_left_out() -> None:
+    told = Told(exclude_after=2)
+    for number in (1, 2):
+        told.started(number, 100 + number)
+        told.sizing.blame(f"worker-{number}", told.now_s)
+        told.unwant(number)
+    told.sizing.blame("worker-9", told.now_s)
+    assert [text for _, text in told.sizing.notes() if "node g3 is left out" in text]
+
+
 def test_the_newest_job_of_a_name_counts_and_others_are_cancelled() -> None:
     told = Told().started().show(103, 1, state="RUNNING").show(102, 1, state="RUNNING").poll()
-    assert told.sizing.placed() == ["worker-1"] and told.sizing.placed() == []
     told.decide()
     assert set(told.cancelled) == {101, 102}
     told.show(101, state="CANCELLED").show(102, state="CANCELLED").poll()

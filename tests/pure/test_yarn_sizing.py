@@ -495,6 +495,17 @@ def test_a_node_on_which_workers_fail_is_left_out() -> None:
     assert any("came up on node0:8042, which is left out" in ended.text for ended in made.ended)
 
 
+def test_a_node_whose_places_give_no_process_is_left_out() -> None:
+    made = world(gpus=4, num_min=0, exclude_after=2)
+    made.scale(4)
+    made.run(3.0)
+    bad = [made.names[each.id] for each in made.cluster.of("RUNNING") if each.node == "node0:8042"]
+    for name in (*bad, "worker-9"):
+        made.sizing.blame(name, made.now_s)
+        made.run(5.0)
+    assert any("node0:8042 is left out for an hour: 2 failures within an hour" in text for text in made.notes)
+
+
 def test_if_there_is_room_nowhere_else_it_is_used_again() -> None:
     made = world(num_min=0)
     made.scale(4)

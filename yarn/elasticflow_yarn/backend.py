@@ -126,6 +126,10 @@ class YarnBackend(Backend):
         self._settings.pop(name, None)
         self._act()
 
+    def give_up(self, name: str) -> None:
+        self._sizing.blame(name, time.monotonic())
+        self.kill(name)
+
     def wait_fds(self) -> list[int]:
         return [self._skein.fd, self._rm.fd, self._folder.fd]
 

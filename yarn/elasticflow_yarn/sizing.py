@@ -264,6 +264,12 @@ class Sizing:
             return
         self._end_container(member, Phase.LEAVING, now_s)
 
+    def blame(self, name: str, now_s: float) -> None:
+        """Its process never came, for which its node may be to blame."""
+        member = self._members.get(name)
+        if member is not None and member.container is not None:
+            self._blame(member.container.node, now_s)
+
     def adopt(self, name: str, container: Container, now_s: float) -> None:
         """A master before this one has started this member; the next poll tells more of its container."""
         self._members[name] = Member(
@@ -530,15 +536,19 @@ class Sizing:
         """A member that was wanted is gone."""
         container = member.container
         assert container is not None
-        if verdict.blames_node and self._nodes.failed(container.node, now_s):
-            many = f"{self._config.exclude_after} failures within an hour"
-            self._note("warning", f"node {container.node} is left out for an hour: {many}")
+        if verdict.blames_node:
+            self._blame(container.node, now_s)
         if verdict.cause is Cause.PREEMPTED:
             self._ahead = 1
         elif verdict.ended.how is How.TAKEN and lasted_s(container) < LAUNCH_S:
             self._launch_later(verdict.ended.text, now_s)  # else the same might happen again and again
         self._ended.append(verdict.ended)
         del self._members[member.name]
+
+    def _blame(self, node: str, now_s: float) -> None:
+        if self._nodes.failed(node, now_s):
+            many = f"{self._config.exclude_after} failures within an hour"
+            self._note("warning", f"node {node} is left out for an hour: {many}")
 
     def _launch_later(self, text: str, now_s: float) -> None:
         self._relaunch.fail(text, now_s)

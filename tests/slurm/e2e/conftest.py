@@ -38,6 +38,7 @@ class SlurmRun(ClusterRun):
         program: str,
         *options: object,
         slurm: Any = None,
+        settings: Any = None,
         **more: Any,
     ) -> None:
         self.cluster = cluster
@@ -48,7 +49,8 @@ class SlurmRun(ClusterRun):
             **(slurm or {}),
         }
         self.config = path.with_suffix(".yaml")
-        self.config.write_text(yaml.safe_dump({"backend": "slurm", **WORK, "slurm": section}))
+        whole = {"backend": "slurm", **WORK, **(settings or {}), "slurm": section}
+        self.config.write_text(yaml.safe_dump(whole))
         words = [str(self.config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
         super().__init__(path, program, command=["submit", "--attach", *words], **more)
 

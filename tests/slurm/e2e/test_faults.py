@@ -41,6 +41,15 @@ def test_a_worker_is_killed(run: SlurmRun, undisturbed: str) -> None:
     ends_well(run, undisturbed)
 
 
+def test_a_place_whose_process_never_comes(submit: Submit, undisturbed: str) -> None:
+    hangs = {"setup": "case $SLURM_JOB_NAME in *-worker-2) sleep 600;; esac"}
+    run = submit("small_torch.py", "--workers", 2, slurm=hangs, settings={"start_s": 15}, shut=["step 20"])
+    status = run.wait_until(lambda s: sorted(ready(s)) == ["worker-1", "worker-3"])
+    (fault,) = status["faults"]
+    assert fault["text"] == "did not come within 15 s of getting its place, and is given up"
+    ends_well(run, undisturbed)
+
+
 def test_a_slurmd_is_killed_under_a_worker(run: SlurmRun, undisturbed: str) -> None:
     node = run.cluster.run("squeue", "-h", "-j", run.jobs()["worker-1"], "-o", "%N").strip()
     run.cluster.kill_slurmd(node)
