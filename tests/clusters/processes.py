@@ -35,16 +35,27 @@ def tail(path: Path) -> str:
     return " | ".join(lines[-3:])
 
 
+_held: list[socket.socket] = []
+
+
 def free_ports(count: int) -> list[int]:
-    """Below those that the system gives to outgoing connections: they stay free until they are used."""
+    """Below those that the system gives to outgoing connections. They stay free until they are used.
+
+    Each is held as long as this process lives: nobody else is given it, and daemons, which all set
+    SO_REUSEADDR, can listen there, as the holder does not.
+    """
     found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            port = random.SystemRandom().randrange(12_000, 32_000)
-            listener = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("", port))
-                found.append(port)
+    while len(found) < count:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        holder = socket.socket()
+        try:
+            holder.bind(("", port))
+        except OSError:
+            holder.close()
+            continue
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(holder)
+        found.append(port)
     return found
 
 
