@@ -195,6 +195,10 @@ class SlurmCluster:
         if ids := {job.split("+")[0].split("_")[0] for job in self.jobs()}:
             self.run("scancel", *sorted(ids), check=False)
 
+    def wait_until_gone(self, ids: Iterable[str], timeout_s: float = 30.0) -> None:
+        """Until none of these jobs is pending, running or completing."""
+        wait(lambda: not self.jobs().keys() & set(ids), "they are gone", timeout_s, self._story, every_s=0.1)
+
     def wait_until_idle(self, timeout_s: float = 30.0) -> None:
         """Until no job is pending, running or completing."""
         wait(lambda: not self.jobs(), "no job is left", timeout_s, self._story, every_s=0.1)

@@ -124,10 +124,11 @@ class Blockers:
             self.ids.append(self._cluster.run("sbatch", *options, "--wrap=sleep 600").strip())
 
     def give(self, gpus: int | None = None) -> None:
-        """Lets go of so many, or all."""
+        """Lets go of so many, or all; returns once their GPUs are free."""
         count = len(self.ids) if gpus is None else gpus
         gone, self.ids = self.ids[:count], self.ids[count:]
         self._cluster.run("scancel", *gone)
+        self._cluster.wait_until_gone(gone)
 
 
 @pytest.fixture
