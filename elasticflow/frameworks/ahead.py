@@ -123,8 +123,8 @@ class Ahead:
         version = self._version + early
         asked_for: list[_Question] = []
         for guess in habit.guesses:
-            column = columns.get(guess.column, NO_COLUMN)
-            if not _may_be_ids(column):
+            column = columns.get(guess.column)
+            if column is None or not _may_be_ids(column):
                 continue
             flat = np.array(column, np.int64).reshape(-1)  # a copy: the program may change its column
             if any(_is_for(other, guess.number, flat, guess.padding) for other in asked_for):
@@ -151,9 +151,6 @@ def _is_for(question: _Question, number: int, flat: Ids, padding: int | None) ->
     """Whether it asks for just what is looked up."""
     guess = question.guess
     return (guess.number, guess.padding) == (number, padding) and np.array_equal(question.flat, flat)
-
-
-NO_COLUMN = np.empty(0, np.bool_)
 
 
 def _may_be_ids(column: Array) -> bool:

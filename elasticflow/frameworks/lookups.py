@@ -148,7 +148,7 @@ class Lookups(ABC):
             bags = Bags(numbers, np.bincount(numbers, minlength=math.prod(shape)))
         return Lookup(found, values, bags, (*shape, spec.dim))
 
-    def _are_ids(self, number: int, flat: npt.NDArray[np.int64]) -> bool:
+    def _are_ids(self, number: int, flat: Ids) -> bool:
         rows = self.specs[number].rows
         return rows is None or not len(flat) or 0 <= int(flat.min()) <= int(flat.max()) < rows
 

@@ -99,11 +99,11 @@ class Serving:
         self._evaluations = evaluations
         self._untold = sorted(evaluations)
         self._early: dict[int, list[_Question]] = {}
-        """By parcel."""
+        """Those that wait for the next version, by parcel."""
         self._num_early: Counter[str] = Counter()
-        """By worker."""
-        self._moved: list[int] = []
-        """Parcels that have just got another version."""
+        """How many of each worker wait."""
+        self._due: list[_Question] = []
+        """Those whose version has just been made."""
         self._told_s, self._told_version = 0.0, -1
         self._state = st.ServerState(
             schedule=assignment.schedule,
@@ -264,10 +264,10 @@ class Serving:
     def _handle(self, event: st.Event) -> None:
         for action in self._state.handle(event, time.monotonic()):
             self._act(action)
-        while self._moved:
-            for question in self._early.pop(self._moved.pop()):
-                self._num_early[question.worker] -= 1
-                self._answer(question)
+        due, self._due = self._due, []
+        for question in due:
+            self._num_early[question.worker] -= 1
+            self._answer(question)
 
     def _act(self, action: st.Action) -> None:
         if isinstance(action, st.ServeAction):
@@ -323,8 +323,7 @@ class Serving:
         return self._store.arrays(version, parcel)
 
     def _apply(self, action: st.ApplyAction) -> None:
-        if action.parcel in self._early:
-            self._moved.append(action.parcel)
+        self._due += self._early.pop(action.parcel, ())
         parcel, root = self._parcels[action.parcel], action.root
         work = self._schedule.at(action.tick)
         if root is None or work.kind is Kind.EVALUATE:
