@@ -37,8 +37,10 @@ T = TypeVar("T")
 RunPath = Path | HdfsPath
 UNKNOWN = "0"
 """A job's id in the run's folder, until the cluster has told it."""
-EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3}
+EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "diverged": 4, "stalled": 5, "broken": 6}
 """Of a run, by how it ended."""
+FAILURES = EXIT_CODES.keys() - {"finished", "stopped"}
+"""Ends that nobody asked for."""
 LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01

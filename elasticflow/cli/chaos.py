@@ -14,6 +14,7 @@ from elasticflow.chaos import GROUPS, KINDS, Continued, Struck, harass, kinds_of
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import ConfigError
 from elasticflow.presence import read_address
+from elasticflow.run_dir import FAILURES
 
 RATE = 6.0
 
@@ -64,7 +65,7 @@ def chaos(arguments: argparse.Namespace) -> int:
 
         last = harass(run, strikes(seed, arguments.rate, kinds), arguments.seconds, tell)
     print(f"{run.folder}: {last['state']}, step {last['step']}; what was done: {path}")
-    return 1 if last["state"] == "failed" else 0
+    return 1 if last["state"] in FAILURES else 0
 
 
 def as_text(done: Struck | Continued) -> str:

@@ -13,14 +13,14 @@ from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
 from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
 from elasticflow.presence import find_address, presence_of
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import EXIT_CODES, RunDir
 from elasticflow.transport import Socket, control_link
 
 LOOK_S = 1.0
 """How often somebody who waits for an answer looks whether there still is a master, and where."""
 START_S = 3.0
 """How long a run that has just begun may take to say where its master listens."""
-ENDED = ("finished", "stopped", "failed")
+ENDED = tuple(EXIT_CODES)
 """States of a run that is over."""
 
 

@@ -30,7 +30,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import ScaleRequest, StopRequest
 from elasticflow.presence import wait_until_over
 from elasticflow.program import parse
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import FAILURES, RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import Phase, Step, changes, measure, overheads_of, steps_of
 
@@ -173,7 +173,7 @@ def _failure(run: RunDir, master: subprocess.Popen[bytes]) -> dict[str, Any] | N
     with contextlib.suppress(subprocess.TimeoutExpired):
         master.wait(timeout=5)
     report = read_report(run)
-    return report if report and report["state"] == "failed" else None
+    return report if report and report["state"] in FAILURES else None
 
 
 class _Measuring:

@@ -29,7 +29,7 @@ from elasticflow.presence import (
     wait_for_master,
     wait_until_over,
 )
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import FAILURES, RunDir
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -193,7 +193,7 @@ def stop(arguments: argparse.Namespace) -> int:
             pass
     wait_until_over(run)
     report = read_report(run)
-    if not report or report["state"] == "failed":
+    if not report or report["state"] in FAILURES:
         raise RunError(f"{run.path}: did not stop well: {report['text'] if report else 'it left no report'}")
     print(f"{run.path}: {report['state']}: {report['text']}")
     return 0

@@ -28,7 +28,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
 from elasticflow.presence import is_alive, read_address, wait_until_over
 from elasticflow.program import parse
-from elasticflow.run_dir import EXIT_CODES, RunDir, last_line, replace
+from elasticflow.run_dir import EXIT_CODES, FAILURES, RunDir, last_line, replace
 from elasticflow.storage.urls import is_url
 
 OPTIONS = {
@@ -222,7 +222,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
         )
     show_end(run, report)
     kept = report["checkpoint_step"] is not None
-    if report["first_step_s"] is None and report["state"] == "failed" and not kept:
+    if report["first_step_s"] is None and report["state"] in FAILURES and not kept:
         folder.put_back()
     return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
 

@@ -14,7 +14,7 @@ from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.progress import Display, deadline_line, duration, evaluation_line
 from elasticflow.errors import RunError
 from elasticflow.presence import is_alive
-from elasticflow.run_dir import RunDir
+from elasticflow.run_dir import FAILURES, RunDir
 
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
@@ -68,7 +68,7 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
     if began:
         print(f"more: elasticflow report {run.path}")
-    if report["state"] != "failed":
+    if report["state"] not in FAILURES:
         goes_on = f": {run.resume_command}" if report["text"].endswith("--resume") else ""
         print(f"{report['state']}: {report['text']}{goes_on}")
         return

@@ -24,6 +24,15 @@ class RunState(str, Enum):
     """Ended before its end, as asked; the last checkpoint holds all that was done."""
     FAILED = "failed"
     """Ended by an error."""
+    DIVERGED = "diverged"
+    """Ended because the step to come would have had numbers that are none: NaN, or infinite."""
+    STALLED = "stalled"
+    """Ended because no step was made for too long, whatever was tried."""
+    BROKEN = "broken"
+    """Ended because two processes were seen to differ about the same bits."""
+
+
+ENDS = frozenset(RunState) - {RunState.STARTING, RunState.RUNNING, RunState.FINISHING}
 
 
 class MemberState(str, Enum):

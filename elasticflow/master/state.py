@@ -53,7 +53,7 @@ from elasticflow.master.events import (
     TimeEvent,
 )
 from elasticflow.master.fit import misfit
-from elasticflow.master.members import Member, MemberState, RunState, number_of
+from elasticflow.master.members import ENDS, Member, MemberState, RunState, number_of
 from elasticflow.master.plan import Speed, make_plan, unevenness
 from elasticflow.master.quarantine import Quarantine
 from elasticflow.master.row import Phase, Row, Start
@@ -206,7 +206,7 @@ class MasterState:
 
     @property
     def ended(self) -> bool:
-        return self.state in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+        return self.state in ENDS
 
     @property
     def total_ticks(self) -> int | None:

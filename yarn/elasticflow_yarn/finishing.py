@@ -17,9 +17,8 @@ from elasticflow.run_dir import EXIT_CODES
 
 SOURCE = Path(__file__).with_name("Finish.java")
 STATUSES = {
-    EXIT_CODES["finished"]: "SUCCEEDED",
-    EXIT_CODES["failed"]: "FAILED",
-    EXIT_CODES["stopped"]: "KILLED",
+    code: {"finished": "SUCCEEDED", "stopped": "KILLED"}.get(state, "FAILED")
+    for state, code in EXIT_CODES.items()
 }
 """YARN's final status, by a run's exit code."""
 FINISH_S = 60.0

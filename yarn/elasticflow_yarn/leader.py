@@ -37,7 +37,7 @@ from elasticflow_yarn.spec import application_name
 
 
 def lead(arguments: argparse.Namespace) -> int:
-    """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError, ...
+    """Returns the run's exit code, one of ``EXIT_CODES``. Raises ConfigError, RunError, ...
 
     YARN is told as well: SUCCEEDED, FAILED or KILLED, and in words.
     """
