@@ -443,19 +443,24 @@ def as_frames(arrays: Sequence[Array]) -> list[memoryview]:
 
 
 def _send(socket: Socket, head: list[bytes], arrays: Sequence[Array]) -> zmq.MessageTracker | None:
-    """Sends header and arrays. The tracker, if any, is done once the arrays' memory is free again.
+    """Sends header and arrays. The tracker, if any, is done once the memory of all arrays is free again.
 
-    Does not wait; raises zmq.Again instead.
+    Does not wait; raises zmq.Again instead, and then has sent nothing. Frame by frame: ``send_multipart``
+    returns the tracker of the last one alone, and that may be free long before those before it.
     """
     if not arrays:
         socket.send_multipart(head, zmq.NOBLOCK)
         return None
+    socket.send_multipart(head, zmq.NOBLOCK | zmq.SNDMORE)
+    trackers: list[zmq.MessageTracker] = []
     frames = as_frames(arrays)
-    large = any(frame.nbytes >= COPY_BELOW_BYTES for frame in frames)
-    tracker: zmq.MessageTracker | None = socket.send_multipart(
-        [*head, *frames], zmq.NOBLOCK, copy=not large, track=large
-    )
-    return tracker
+    for left, frame in zip(reversed(range(len(frames))), frames, strict=True):
+        flags = zmq.NOBLOCK | (zmq.SNDMORE if left else 0)
+        if frame.nbytes < COPY_BELOW_BYTES:
+            socket.send(frame, flags)
+        elif tracker := socket.send(frame, flags, copy=False, track=True):
+            trackers.append(tracker)
+    return zmq.MessageTracker(*trackers) if len(trackers) > 1 else trackers[0] if trackers else None
 
 
 class Peer(NamedTuple):

@@ -1,0 +1,85 @@
+"""Memory that is sent in place belongs to the socket until the tracker says otherwise."""
+
+from __future__ import annotations
+
+import socket as sockets
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import zmq
+
+from elasticflow.layout import Array
+from elasticflow.transport import COPY_BELOW_BYTES, Context, Socket, _send
+
+LARGE, SMALL, EMPTY = COPY_BELOW_BYTES, COPY_BELOW_BYTES - 8, 0
+ORDERS = sorted(
+    {order for length in (1, 2) for order in product((LARGE, SMALL, EMPTY), repeat=length)}
+    | set(permutations((LARGE, LARGE, SMALL, EMPTY)))
+)
+DONE_S = 10
+
+
+def arrays_of(order: tuple[int, ...]) -> list[Array]:
+    return [np.full(size // 8, number + 1, np.float64) for number, size in enumerate(order)]
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    context: Context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def unread(context: Context) -> Iterator[Socket]:
+    """A socket whose other end takes nothing: it does not even say hello."""
+    with sockets.create_server(("127.0.0.1", 0)) as deaf:
+        socket: Socket = context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.connect(f"tcp://127.0.0.1:{deaf.getsockname()[1]}")
+        yield socket
+        socket.close()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_memory_is_not_free_while_nobody_reads(unread: Socket, order: tuple[int, ...]) -> None:
+    tracker = _send(unread, [b"head"], arrays_of(order))
+    if LARGE not in order:
+        assert tracker is None  # all was copied
+        return
+    assert tracker is not None and not tracker.done
+    with pytest.raises(zmq.NotDone):
+        tracker.wait(0.05)
+    unread.close(linger=0)  # whoever gives up what is queued gives the memory back
+    tracker.wait(DONE_S)
+    assert tracker.done
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_was_sent_is_what_comes_though_memory_is_used_again_at_once(
+    context: Context, order: tuple[int, ...]
+) -> None:
+    with context.socket(zmq.DEALER) as receiver, context.socket(zmq.DEALER) as sender:
+        port = receiver.bind_to_random_port("tcp://127.0.0.1")
+        sender.connect(f"tcp://127.0.0.1:{port}")
+        arrays = arrays_of(order)
+        for turn in range(20):
+            for array in arrays:
+                array[:] = turn
+            tracker = _send(sender, [b"%d" % turn], arrays)
+            if tracker is not None:
+                tracker.wait(DONE_S)
+            for array in arrays:
+                array[:] = np.nan
+        for turn in range(20):
+            head, *frames = receiver.recv_multipart()
+            assert head == b"%d" % turn
+            assert [len(frame) for frame in frames] == list(order)
+            assert all((np.frombuffer(frame) == turn).all() for frame in frames)
+
+
+def test_a_message_that_cannot_be_sent_is_not_begun(context: Context) -> None:
+    with context.socket(zmq.DEALER) as socket, pytest.raises(zmq.Again):  # connected to nobody
+        _send(socket, [b"head"], arrays_of((LARGE, SMALL)))
