@@ -48,6 +48,7 @@ setup(
         "pyyaml>=6",
         "pyzmq>=25",
         "rich>=13",
+        "xxhash>=3.1",
     ],
     extras_require={
         "torch": ["torch>=2.2"],

@@ -7,7 +7,8 @@
     │   └── UnreadableError   the medium does not answer, or a file is no longer what it was
     ├── CheckpointError    a checkpoint is missing, damaged, or of another model
     ├── RunError           a run is in use, is not there, does not answer, or ended short of its end
-    └── ProtocolError      a message is malformed, or its sender is not who it must be
+    ├── ProtocolError      a message is malformed, or its sender is not who it must be
+    └── BrokenError        the promise itself: bits that were sent and bits that came differ
 
 Each is also a ``ValueError`` or ``RuntimeError``. The text says what was wrong, what was found,
 what is allowed and what to do; the command line prints it after ``Error:`` and exits with 1.
@@ -44,3 +45,7 @@ class RunError(ElasticFlowError, RuntimeError):
 
 class ProtocolError(ElasticFlowError, RuntimeError):
     """A message is malformed, or its sender is not who it must be."""
+
+
+class BrokenError(ElasticFlowError, RuntimeError):
+    """Two processes differ about the same bits: nobody knows which model the run would give."""

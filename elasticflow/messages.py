@@ -425,7 +425,8 @@ class Push(_Compact, frozen=True):
     slice_s: seconds a slice took. pull: this is the worker's last node, and it wants the next version.
     lent: the number of the vector of the worker's in which the arrays lie, if they do not follow.
     more: other parcels of this node follow: the worker is not idle yet. base: asynchronously, what
-    ``Version.updates`` said of the parcel from which this was computed.
+    ``Version.updates`` said of the parcel from which this was computed. checks: of each array a checksum, see
+    ``elasticflow_ps.watch``; empty: this parcel is not watched now.
     """
 
     tick: int
@@ -442,6 +443,7 @@ class Push(_Compact, frozen=True):
     lent: int = -1
     more: bool = False
     base: int = 0
+    checks: tuple[int, ...] = ()
 
 
 class Initial(_Compact, frozen=True):
@@ -458,7 +460,7 @@ class Version(_Compact, frozen=True):
     lent: for each array the number of the server's block in which it lies and its first byte there, or
     (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
     this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
-    slices of the tick that others were asked for.
+    slices of the tick that others were asked for. checks: as in Push.
     """
 
     version: int
@@ -471,6 +473,7 @@ class Version(_Compact, frozen=True):
     lent: tuple[tuple[int, int], ...] = ()
     updates: int = 0
     given: tuple[int, ...] = ()
+    checks: tuple[int, ...] = ()
 
 
 class Lend(_Compact, frozen=True):
@@ -551,19 +554,24 @@ class Fetch(_Compact, frozen=True):
 
 
 class State(_Compact, frozen=True):
-    """The answer to Fetch, one a parcel; arrays follow: of each span the value, then its slots by name."""
+    """The answer to Fetch, one a parcel; arrays follow: of each span the value, then its slots by name.
+
+    checks: as in Push.
+    """
 
     place: int
     version: int
     parcel: int
+    checks: tuple[int, ...] = ()
 
 
 class Keep(_Compact, frozen=True):
-    """To the next server in the row: keep this parcel of a snapshot. Arrays follow as in State."""
+    """To the next server in the row: keep this parcel of a snapshot. Arrays follow, and checks: see State."""
 
     place: int
     version: int
     parcel: int
+    checks: tuple[int, ...] = ()
 
 
 class Kept(_Compact, frozen=True):

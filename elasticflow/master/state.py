@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from elasticflow.config import Config
+from elasticflow.errors import BrokenError
 from elasticflow.fingerprint import differences
 from elasticflow.layout import Layout, spread
 from elasticflow.master.actions import (
@@ -823,6 +824,8 @@ class MasterState:
             return []
         if event.kind in USERS_FAULTS and self.state is RunState.STARTING:
             return self._end(RunState.FAILED, event.text)
+        if event.kind == BrokenError.__name__:
+            return self._end(RunState.BROKEN, event.text)
         return self._fail(member, f"failed: {event.text}", now_s, event.traceback)
 
     def _fail(self, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:

@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from elasticflow.master.log import say
+from elasticflow.run_dir import EXIT_CODES
 
 CRASHED = 70
 """Exit code of a master that met an error nobody expected."""
 TERMINATED = 143
 """Exit code of a master that was asked to end at once, as shells count it."""
-SUPERSEDED = 4
+SUPERSEDED = 76
 """Exit code of a master in whose place there is another by now."""
-IN_ORDER = (0, 1, 3, SUPERSEDED, TERMINATED)
+IN_ORDER = (*EXIT_CODES.values(), SUPERSEDED, TERMINATED)
 """Exit codes of a master that has ended its run; see ``elasticflow.master.__main__``."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _PR_SET_CHILD_SUBREAPER = 36

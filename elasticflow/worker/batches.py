@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from elasticflow.data import Source, Sources
 from elasticflow.frameworks import Batch, Replica
+from elasticflow.layout import Array
 from elasticflow.messages import Excluded
+from elasticflow.poison import poison
 from elasticflow.schedule import Kind, Schedule, Work
 
 RowNumbers = npt.NDArray[np.int64]
@@ -51,6 +53,11 @@ class _Order:
         if not len(rows) and epoch + 1 < epochs:
             rows = self._shuffle.next_window(epoch + 1, -1)
         return rows
+
+
+def _let_go(columns: Mapping[str, Array]) -> None:
+    """The framework has made tensors of its own of these."""
+    poison(*(column for column in columns.values() if column.dtype.kind in "fiu"))
 
 
 class Batches:
@@ -97,7 +104,9 @@ class Batches:
         source = self._train if kind is Kind.TRAIN else self._test
         assert source is not None
         columns = source.rows(rows)
-        return self._replica.prepare({argument: columns[c] for argument, c in self._binding.items()})
+        batch = self._replica.prepare({argument: columns[c] for argument, c in self._binding.items()})
+        _let_go(columns)
+        return batch
 
     def fetch(self, work: Work, numbers: Sequence[int]) -> None:
         """Reads slices of training ahead of time, all at once, unless that is done."""
@@ -116,6 +125,7 @@ class Batches:
             views = {argument: columns[c][start:stop] for argument, c in self._binding.items()}
             self._ahead[work.tick, number] = self._replica.prepare(views) if len(part) else None, len(part)
             start = stop
+        _let_go(columns)
 
     def fetched(self, work: Work, number: int) -> Batch | None:
         """A slice's batch, if it was read ahead of time."""

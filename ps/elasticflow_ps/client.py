@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import zmq
 
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Layout, Vector
+from elasticflow.layout import Layout, Rule, Vector
 from elasticflow.messages import (
     Assignment,
     Initial,
@@ -20,6 +20,7 @@ from elasticflow.messages import (
     Push,
     RowsRead,
 )  # fmt: skip
+from elasticflow.poison import poison
 from elasticflow.rows import Keys, Values
 from elasticflow.schedule import Schedule
 from elasticflow.settings import MemberSettings
@@ -32,7 +33,7 @@ from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.reading import Reading
-from elasticflow_ps.remote import Arrays, Remote
+from elasticflow_ps.remote import Arrived, Remote
 from elasticflow_ps.store import Tracker
 
 
@@ -62,6 +63,7 @@ class ParameterServers(Strategy):
     def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
         self._name, self._encrypt, self._keys = settings.name, settings.encrypt_data, keys
         self._layout: Layout = state.layout
+        self._dense = [entry for entry in self._layout.entries if entry.rule is not Rule.ROWS]
         self._state = state
         self._wake_fd = wake_fd
         self._spares: list[Vector] = []
@@ -155,7 +157,7 @@ class ParameterServers(Strategy):
                 remote.mapped.add(message.number)
             elif isinstance(message, RowsRead):
                 self._reading.take(remote, message, frames)
-            elif event := self._handle(cs.ReceivedEvent(number, message, remote.arrays(message, frames))):
+            elif event := self._handle(cs.ReceivedEvent(number, message, remote.arrived(message, frames))):
                 return event
         if remote.link.greeted and not remote.greeted:
             remote.greeted = True
@@ -207,17 +209,22 @@ class ParameterServers(Strategy):
             finish=orders.finish,
         )
 
-    def _fill(self, frames: Sequence[Mapping[int, Arrays]]) -> None:
+    def _fill(self, frames: Sequence[Mapping[int, Arrived | tuple[()]]]) -> None:
         """Puts a version into the state: of each server, by parcel."""
-        for remote, arrays, bases in zip(self._remotes, frames, self._client.bases, strict=True):
+        for remote, arrived, bases in zip(self._remotes, frames, self._client.bases, strict=True):
             remote.bases = bases
             for parcel in remote.parcels:
-                self._place(parcel, arrays[parcel.number])
+                self._place(parcel, arrived[parcel.number])
 
-    def _place(self, parcel: Parcel, arrays: Arrays) -> None:
-        """Puts a parcel into the state; no arrays: it is there."""
-        for span, array in zip(parcel.state, arrays, strict=False):
-            self._compression.unpack(span, array, span.view(self._state))
+    def _place(self, parcel: Parcel, arrived: Arrived | tuple[()]) -> None:
+        """Puts a parcel into the state, unless it is there. Raises BrokenError if it is not what was lent."""
+        if not arrived or not arrived.arrays:
+            return
+        mine = [span.view(self._state) for span in parcel.state]
+        for span, array, view in zip(parcel.state, arrived.arrays, mine, strict=True):
+            self._compression.unpack(span, array, view)
+        taken = arrived.arrays if self._compression.packs_versions else mine
+        arrived.watched.compare(taken, parcel.state, self._name)
 
     def read(
         self, table: int, keys: Keys, urgent: Callable[[], bool], *, early: bool = False
@@ -232,7 +239,11 @@ class ParameterServers(Strategy):
     def spare(self) -> Vector:
         while self._sending and all(tracker.done for tracker in self._sending[0][1]):
             self._spares.append(self._sending.popleft()[0])
-        return self._spares.pop() if self._spares else self._new_vector()
+        if not self._spares:
+            return self._new_vector()
+        vector = self._spares.pop()
+        poison(*vector.tensors(self._dense))  # and not the padding, which is to stay zero
+        return vector
 
     def _new_vector(self) -> Vector:
         block = try_block(self._layout.num_bytes) if self._lends else None

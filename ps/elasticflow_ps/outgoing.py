@@ -20,6 +20,7 @@ from elasticflow_ps.compression import Compression
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.remote import Remote
 from elasticflow_ps.store import Tracker
+from elasticflow_ps.watch import checks_of
 
 
 class Route(NamedTuple):
@@ -126,6 +127,7 @@ class Pushing(Outgoing):
             more=self._unsent[remote.name] > 1,
             base=remote.bases.get(route.parcel.number, 0),
             lent=self._block if lends else -1,
+            checks=checks_of(arrays) if remote.watch.watches(self._template.tick, parcel.number) else (),
         )
         self._asked.add(remote.name)
         self._unsent[remote.name] -= 1

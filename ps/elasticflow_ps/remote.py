@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,14 @@ from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME
 from elasticflow_ps.parcels import Parcel, parcels_of
+from elasticflow_ps.watch import Watched, watch_of
 
-Arrays = list[Bytes]
+
+class Arrived(NamedTuple):
+    """A parcel of a version: its arrays as bytes, of which there are none if it is here already."""
+
+    arrays: list[Bytes]
+    watched: Watched
 
 
 class Remote:
@@ -24,7 +31,7 @@ class Remote:
 
     mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
     each table of which it has any. early: what came while the worker waited for something else. bases: by
-    parcel, see ``ClientState``.
+    parcel, see ``ClientState``. watch: tells which parcels are watched as they are pushed.
     """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout, compression: Compression) -> None:
@@ -32,6 +39,7 @@ class Remote:
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
         self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
+        self.watch = watch_of(self.parcels)
         self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
@@ -49,10 +57,10 @@ class Remote:
             self.blocks[lend.number] = borrow(lend, writable=False)
             self.link.send(Mapped(number=lend.number))
 
-    def arrays(self, message: FromServer, frames: Sequence[memoryview]) -> Arrays | None:
-        """What came with a message, as bytes; None if that is not what it needs."""
+    def arrived(self, message: FromServer, frames: Sequence[memoryview]) -> Arrived | None:
+        """What came with a message; None if that is not what it needs."""
         if not isinstance(message, Version) or message.same:
-            return None if frames else []
+            return None if frames else Arrived([], Watched((), str))
         if not 0 <= message.parcel < len(self.parcels):
             return None
         sizes, sent = self._sizes[message.parcel], iter(frames)
@@ -65,7 +73,8 @@ class Remote:
         except (KeyError, StopIteration, ValueError):
             return None
         whole = [array.nbytes for array in arrays] == sizes
-        return arrays if whole and next(sent, None) is None else None
+        watched = Watched(message.checks, lambda: f"version {message.version} of {self.name}")
+        return Arrived(arrays, watched) if whole and next(sent, None) is None else None
 
     def _lent(self, block: int, start: int, num_bytes: int) -> Bytes:
         return self.blocks[block][start : start + num_bytes]

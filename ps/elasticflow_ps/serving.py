@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from elasticflow.messages import (
 )  # fmt: skip
 from elasticflow.rows import EARLY_MOST, Keys, Rows, blocks
 from elasticflow.schedule import Kind
+from elasticflow.slices import Node
 from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.compression import Compression
@@ -42,6 +44,7 @@ from elasticflow_ps.snapshots import Row, Snapshots
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Alone, Store, Sum, parse, scale_for
 from elasticflow_ps.tables import parse_keys, parse_rows
+from elasticflow_ps.watch import Watched, watch_of
 from elasticflow_ps.ways import Ways
 
 PROGRESS_S = 0.1
@@ -91,6 +94,7 @@ class Serving:
         self._rule = assignment.staleness_rule
         self._row, self._store, self._ways, self._neighbours = row, store, ways, neighbours
         self._parcels = store.parcels
+        self._watch = watch_of(store.parcels)
         self._made, self._send = made, send
         self._norm_chunks = norm_chunks
         self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
@@ -208,14 +212,27 @@ class Serving:
         if not 0 <= push.tick < self._schedule.total_ticks:
             raise ProtocolError(f"there is no tick {push.tick}")
         kind = self._schedule.at(push.tick).kind
+        watched = Watched(push.checks, partial(self._words_of, worker, push))
+        if push.lent < 0:
+            watched.compare(frames, parcel.pushed(kind), self._name)
         if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
             return parse_rows(parcel, self._specs[parcel.table].dim, frames)
         spans = () if push.empty or push.lent >= 0 else parcel.pushed(kind)
         value = self._compression.sum_of(spans, frames)
         if push.lent >= 0:
             arrays = self._neighbours.pushed(worker, push.lent, parcel, kind)
-            value = Sum(arrays, [span.rule for span in parcel.pushed(kind)])
+            compare = partial(watched.compare, arrays, parcel.pushed(kind), self._name)
+            value = Sum(arrays, [span.rule for span in parcel.pushed(kind)], compare)
         return None if push.empty else value
+
+    @property
+    def _name(self) -> str:
+        return self._row.names[self._row.place]
+
+    def _words_of(self, worker: str, push: Push) -> str:
+        node = Node(push.level, push.index)
+        step = self._schedule.at(push.tick).step
+        return f"what {worker} pushed in step {step} for slices {node.first}..{node.stop - 1}"
 
     def _forget_early(self, worker: str) -> None:
         """What it asked for over another connection is not to be answered over this one."""
@@ -249,7 +266,7 @@ class Serving:
         self._told_s, self._told_version = time.monotonic(), self.version
         self._send(
             Progress(
-                name=self._row.names[self._row.place],
+                name=self._name,
                 generation=self._generation,
                 version=self.version,
                 last=self.finished,
@@ -299,6 +316,8 @@ class Serving:
         parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
         made = version + (action.updates > 0)  # what is made of it, whole or not
         arrays = [] if action.same else self._arrays(made, parcel)
+        watched = bool(arrays) and self._watch.watches(version, action.parcel)
+        checks = self._store.checks(made, parcel, arrays) if watched else ()
         lent = self._neighbours.lend(worker, self._store.places(made, parcel)) if arrays else ()
         if lent:
             arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]
@@ -314,6 +333,7 @@ class Serving:
             lent=lent,
             updates=action.updates,
             given=action.given,
+            checks=checks,
         )
         self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
 
@@ -325,6 +345,8 @@ class Serving:
     def _apply(self, action: st.ApplyAction) -> None:
         self._due += self._early.pop(action.parcel, ())
         parcel, root = self._parcels[action.parcel], action.root
+        if isinstance(root, Sum):
+            root.use()
         work = self._schedule.at(action.tick)
         if root is None or work.kind is Kind.EVALUATE:
             self._store.carry(action.tick, parcel)

@@ -11,6 +11,7 @@ from elasticflow.storage import Storage
 from elasticflow.storage.background import Background
 from elasticflow_ps.keeping import Shape
 from elasticflow_ps.store import Store, parse
+from elasticflow_ps.watch import Watched
 from elasticflow_ps.ways import ServerLink
 
 
@@ -36,7 +37,10 @@ class Fetching:
         wanted = (message.place, message.version) == (self._place, self._version)
         if not wanted or message.parcel not in self._missing:
             raise ProtocolError(f"{self.holder} sends {message}")
-        arrays = parse(self._shapes[message.parcel], frames).arrays
+        shape = self._shapes[message.parcel]
+        watched = Watched(message.checks, lambda: f"version {message.version} of {self.holder}")
+        watched.compare(frames, shape, "the server that takes its place")
+        arrays = parse(shape, frames).arrays
         self.store.fill(self._version, self.store.parcels[message.parcel], arrays)
         self._missing.remove(message.parcel)
 

@@ -14,13 +14,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from elasticflow.checkpoint import RowFile
-from elasticflow.errors import ProtocolError
+from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.layout import Array, Chunk, Rule
+from elasticflow.poison import ON as poison_is_on
+from elasticflow.poison import poison
 from elasticflow.rows import Rows
 from elasticflow_ps.arena import Arena, Place
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.tables import Tables
+from elasticflow_ps.watch import Checks, checksum
 
 
 @dataclass
@@ -29,9 +32,19 @@ class Sum:
 
     arrays: list[Array]
     rules: list[Rule]
+    compare: Callable[[], None] | None = None
+    """Raises BrokenError if the arrays, which are lent, are not what they were then."""
+
+    def use(self) -> None:
+        """Right before the arrays are used up."""
+        if self.compare:
+            self.compare()
+            self.compare = None
 
     def plus(self, right: Sum) -> Sum:
         """The sum of this, the left sibling, and the right one. Uses up both."""
+        self.use()
+        right.use()
         for mine, other, rule in zip(self.arrays, right.arrays, self.rules, strict=True):
             if rule is not Rule.FIRST:
                 np.add(mine, other, out=mine)
@@ -63,7 +76,7 @@ class _Slab:
 
     live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
     once nothing sends or reads it any more. place: where it can be read by others, if they can.
-    packed: what of it travels, once it has.
+    packed: what of it travels, once it has. check: the checksum of what travels, once that is known.
     """
 
     array: Array
@@ -72,10 +85,18 @@ class _Slab:
     live: bool = True
     holds: int = 0
     packed: Array | None = None
+    check: int | None = None
 
     @property
     def sent(self) -> bool:
         return all(tracker.done for tracker in self.trackers)
+
+    def look_back(self) -> None:
+        """Raises BrokenError if what was lent was written meanwhile."""
+        travelled = self.array if self.packed is None else self.packed
+        before, self.check = self.check, None
+        if before is not None and checksum(travelled) != before:
+            raise BrokenError(f"{travelled.nbytes} bytes of a version were written while they were lent")
 
     @property
     def packed_bytes(self) -> int:
@@ -179,6 +200,7 @@ class Store:
         for number, slab in enumerate(loose):
             if slab.sent:
                 del loose[number]
+                poison(slab.array)
                 return _Slab(slab.array, slab.place)
         self._dense_bytes += span.num_bytes
         array, place = self._arena.empty(span.num_bytes)
@@ -188,6 +210,8 @@ class Store:
         """Takes a slab back if nobody needs it any more."""
         if slab.live:
             return
+        if poison_is_on:
+            slab.look_back()
         self._packed_bytes -= slab.packed_bytes
         slab.packed = None
         if not slab.holds:
@@ -265,6 +289,13 @@ class Store:
                 self._packed_bytes += slab.packed_bytes
             arrays.append(slab.packed)
         return arrays
+
+    def checks(self, version: int, parcel: Parcel, travels: Sequence[Array]) -> Checks:
+        """Of what ``travels`` of a parcel of a version; worked out once."""
+        slabs = [self._versions[version][span.number] for span in parcel.state]
+        for slab, array in zip(slabs, travels, strict=True):
+            slab.check = checksum(array) if slab.check is None else slab.check
+        return tuple(slab.check for slab in slabs if slab.check is not None)
 
     def places(self, version: int, parcel: Parcel) -> list[Place | None]:
         """Where the arrays of a parcel of a version lie, of those that can be lent."""

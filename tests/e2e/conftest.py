@@ -222,6 +222,14 @@ def ctrl_c_is_heard() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def memory_is_poisoned() -> Iterator[None]:
+    """In all processes of all runs: see ``elasticflow.poison``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELASTICFLOW_POISON", "1")
+        yield
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts runs, and leaves no process behind."""

@@ -1,0 +1,139 @@
+"""Memory that is written while it is lent is noticed by whoever uses it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from elasticflow import poison
+from elasticflow.api import SGD
+from elasticflow.errors import BrokenError, ProtocolError
+from elasticflow.layout import Entry, Layout, Rule, Vector
+from elasticflow.schedule import Kind
+from elasticflow_ps import store as stores
+from elasticflow_ps.optimizers import kernel_for
+from elasticflow_ps.parcels import parcels_of
+from elasticflow_ps.store import Store, Sum
+from elasticflow_ps.watch import MASK, Watch, Watched, checks_of, checksum
+
+LAYOUT = Layout(
+    [
+        Entry("w", (40, 7), "float32", Rule.UPDATE),
+        Entry("count", (), "int64", Rule.FIRST),
+        Entry("report", (2,), "float64", Rule.REPORT),
+    ]
+)
+PARCEL = parcels_of(LAYOUT, range(len(LAYOUT.chunks)))[0]
+
+
+def filled(value: float) -> Vector:
+    vector = Vector(LAYOUT)
+    for group in vector.groups:
+        group.fill(value)
+    return vector
+
+
+def watched(vector: Vector) -> Watched:
+    return Watched(checks_of(PARCEL.views(vector, Kind.TRAIN)), lambda: "what worker-1 pushed")
+
+
+def test_a_checksum_follows_from_the_bytes_alone() -> None:
+    array = np.arange(1000, dtype=np.float32)
+    assert checksum(array) == checksum(array.copy()) == checksum(memoryview(array.tobytes()))
+    assert 0 <= checksum(array) <= MASK and checksum(np.empty(0, np.float32)) >= 0
+    for place in (0, 500, 999):
+        other = array.copy()
+        other.view(np.uint32)[place] ^= 1
+        assert checksum(other) != checksum(array)
+    assert checksum(np.roll(array, 1)) != checksum(array)  # the same numbers elsewhere
+
+
+@pytest.mark.parametrize("place", range(len(PARCEL.spans)))
+def test_who_uses_other_bits_than_were_lent_says_which(place: int) -> None:
+    vector = filled(1)
+    lent = watched(vector)
+    arrays = PARCEL.views(vector, Kind.TRAIN)
+    lent.compare(arrays, PARCEL.spans, "server-0")
+    arrays[place].view(np.uint8)[-1] ^= 1
+    chunks = ", ".join(str(chunk.number) for chunk in PARCEL.spans[place].chunks)
+    with pytest.raises(
+        BrokenError, match=f"what worker-1 pushed, chunk {chunks}: server-0 has got other bits"
+    ):
+        lent.compare(arrays, PARCEL.spans, "server-0")
+
+
+def test_too_few_checksums_are_a_wrong_message() -> None:
+    with pytest.raises(ProtocolError, match="1 checksums of 3 arrays"):
+        Watched((1,), str).compare(PARCEL.views(filled(1), Kind.TRAIN), PARCEL.spans, "server-0")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sums_are_compared_when_they_are_added_up(side: str) -> None:
+    vectors = {"left": filled(1), "right": filled(2)}
+    sums = {}
+    for name, vector in vectors.items():
+        arrays = PARCEL.views(vector, Kind.TRAIN)
+        compare = partial(watched(vector).compare, arrays, PARCEL.spans, "server-0")
+        sums[name] = Sum(arrays, [span.rule for span in PARCEL.spans], compare)
+    vectors[side].groups[0][3] = 7
+    with pytest.raises(BrokenError):
+        sums["left"].plus(sums["right"])
+
+
+def test_a_sum_is_compared_once_and_its_own_changes_are_none() -> None:
+    left, right = filled(1), filled(2)
+    arrays = PARCEL.views(left, Kind.TRAIN)
+    rules = [span.rule for span in PARCEL.spans]
+    total = Sum(arrays, rules, partial(watched(left).compare, arrays, PARCEL.spans, "server-0"))
+    total.plus(Sum(PARCEL.views(right, Kind.TRAIN), rules)).use()
+    assert (arrays[0] == 3).all()
+
+
+@pytest.mark.parametrize(("num_parcels", "num_bytes"), [(1, 10), (1, 4 << 20), (25, 100 << 20), (3, 9 << 20)])
+def test_every_parcel_has_its_turn_and_few_at_a_time(num_parcels: int, num_bytes: int) -> None:
+    watch = Watch(num_parcels, num_bytes, 512 << 10)
+    seen = dict.fromkeys(range(num_parcels), 0)
+    versions = 4000
+    for version in range(versions):
+        for parcel in range(num_parcels):
+            seen[parcel] += watch.watches(version, parcel)
+    assert min(seen.values()) > 0
+    assert max(seen.values()) - min(seen.values()) <= 1
+    assert sum(seen.values()) * (num_bytes / num_parcels) <= (versions + 1) * max(
+        512 << 10, num_bytes / num_parcels
+    )
+
+
+def test_a_version_is_checked_once_and_looked_back_at_when_it_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "poison_is_on", True)
+    monkeypatch.setattr(poison, "ON", True)
+    store = Store([PARCEL], kernel_for(SGD(lr=0.5)))
+    store.initialise(0, PARCEL, [np.ones(len(span), span.dtype) for span in PARCEL.state])
+    old = store.arrays(0, PARCEL)
+    checks = store.checks(0, PARCEL, old)
+    assert checks == checks_of(old) == store.checks(0, PARCEL, old)
+    rules = [span.rule for span in PARCEL.spans]
+    for version in (0, 1):
+        root = Sum([np.full(len(span), 1, span.dtype) for span in PARCEL.spans], rules)
+        store.apply(version, PARCEL, root, lr=0.5, update=version + 1, scale=1.0)
+    store.retire(1)  # as it was lent: nobody minds
+    fresh = store.arrays(1, PARCEL)
+    store.checks(1, PARCEL, fresh)
+    fresh[0][5] = 9
+    with pytest.raises(BrokenError, match="written while they were lent"):
+        store.retire(2)
+
+
+def test_poison_is_none_and_reaches_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [np.ones((2, 3)), np.ones(4, np.float32), np.ones(5, np.int64), np.empty(0)]
+    monkeypatch.setattr(poison, "ON", False)
+    quiet = np.ones(3)
+    poison.poison(quiet)
+    assert (quiet == 1).all()
+    monkeypatch.setattr(poison, "ON", True)
+    poison.poison(*arrays)
+    assert np.isnan(arrays[0]).all() and np.isnan(arrays[1]).all() and (arrays[2] == -1).all()
