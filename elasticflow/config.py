@@ -53,6 +53,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint_every: str = "60s"
     keep_checkpoints: Positive = 3
     max_quarantined: Annotated[int, Meta(ge=0)] = 0
+    force_quarantine: bool = False
     max_failures: Annotated[int, Meta(ge=0)] = 3
     fingerprint: str = "strict"
     snapshot_s: Annotated[float, Meta(ge=0)] = 1.0

@@ -186,12 +186,16 @@ class Departing(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """A member's last word when it cannot go on. ``kind`` is the error's class name."""
+    """A member's last word when it cannot go on. ``kind`` is the error's class name.
+
+    for_all: no other worker would be spared, since the program is the same everywhere.
+    """
 
     name: str
     kind: str
     text: str
     traceback: str = ""
+    for_all: bool = False
 
 
 class Faulty(_Message, frozen=True):

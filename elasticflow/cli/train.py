@@ -89,13 +89,19 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, type=kind, metavar=METAVARS.get(name, "N"), help=text)
     parser.add_argument(
+        "--force-quarantine",
+        action="store_true",
+        default=None,
+        help="leave out so many even if they are more than 1 %% of the records",
+    )
+    parser.add_argument(
         "--timeline", action="store_true", default=None, help="record when workers compute and wait"
     )
 
 
 def settings(arguments: argparse.Namespace) -> Config:
     """The run's settings. Command line beats file beats, where a run is resumed, what it had before."""
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
     if not arguments.resume:

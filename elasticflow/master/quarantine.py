@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from elasticflow.config import Config
 from elasticflow.messages import Excluded, Faulty
+
+MOST_PERCENT = 1
+"""Where more of the records raise, they are probably not to blame; but one may always be."""
+
+
+class Limit(NamedTuple):
+    """How many records may be left out, and why not more."""
+
+    most: int
+    reason: str
+
+
+def limit_of(config: Config, num_records: int) -> Limit:
+    """What the settings allow, of so many records."""
+    allowed, most = config.max_quarantined, max(1, num_records * MOST_PERCENT // 100)
+    if allowed <= most or config.force_quarantine:
+        return Limit(allowed, f"max_quarantined is {allowed}")
+    text = (
+        f"max_quarantined is {allowed}, but no more than {MOST_PERCENT} % of {num_records} records, {most}, "
+        "are left out: where it is more, the records are probably not to blame. If they are, allow it with "
+        "force_quarantine: true"
+    )
+    return Limit(most, text)
 
 
 class Quarantine:

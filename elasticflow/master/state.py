@@ -56,7 +56,7 @@ from elasticflow.master.events import (
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import ENDS, Member, MemberState, RunState, number_of
 from elasticflow.master.plan import Speed, make_plan, unevenness
-from elasticflow.master.quarantine import Quarantine
+from elasticflow.master.quarantine import Quarantine, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.messages import (
     Assignment,
@@ -826,6 +826,8 @@ class MasterState:
             return self._end(RunState.FAILED, event.text)
         if event.kind == BrokenError.__name__:
             return self._end(RunState.BROKEN, event.text)
+        if event.for_all:
+            return self._end(RunState.FAILED, event.text, event.traceback)
         return self._fail(member, f"failed: {event.text}", now_s, event.traceback)
 
     def _fail(self, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
@@ -866,11 +868,12 @@ class MasterState:
         if not rows:
             text = f"the program raises on a slice of tick {report.tick}, though on none of its records alone"
             return self._end(RunState.FAILED, f"{text}: {report.text}", report.traceback)
-        if len(self.excluded) + len(rows) > self.config.max_quarantined:
+        assert self.spec
+        limit = limit_of(self.config, self.spec.num_records)
+        if len(self.excluded) + len(rows) > limit.most:
             named = ", ".join(map(str, rows))
             text = f"the program raises on row {named} of the training data: {report.text}"
-            most = f"max_quarantined is {self.config.max_quarantined}"
-            return self._end(RunState.FAILED, f"{text} ({most})", report.traceback)
+            return self._end(RunState.FAILED, f"{text} ({limit.reason})", report.traceback)
         self.quarantine.exclude(rows, report.tick)
         names = tuple(m.name for m in self.of("worker"))
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]

@@ -12,6 +12,7 @@ from elasticflow.layout import Vector
 from elasticflow.program import describe, users_traceback
 from elasticflow.schedule import Kind
 from elasticflow.worker.batches import Batches, RowNumbers
+from elasticflow.worker.whose_fault import spare_records
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,19 @@ class Blame:
 def blame(
     error: Exception, path: str, replica: Replica, batches: Batches, rows: RowNumbers, scratch: Vector
 ) -> Blame:
-    """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one."""
+    """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one.
+
+    Raises OutsideError where no record is to blame.
+    """
+    spare_records(error, path)
 
     def raises(*chosen: int) -> bool:
         try:
             replica.compute(batches.of_rows(Kind.TRAIN, np.array(chosen)), 0, 1.0, scratch)
         except UnreadableError:
             raise
-        except Exception:  # noqa: BLE001  (whatever the user's program raises)
+        except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+            spare_records(error, path)
             return True
         return False
 

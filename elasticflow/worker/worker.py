@@ -58,6 +58,7 @@ from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.whose_fault import OutsideError, spare_records
 
 RECENT = 9
 """So many measurements say how fast a worker is."""
@@ -532,6 +533,7 @@ class Worker:
                 raise  # no record is to blame
             except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
                 if outgoing and outgoing.begun:
+                    spare_records(error, self._loaded.program.path)
                     raise ProgramError(
                         f"{self._loaded.program.path}: the backward pass of slice {number} raised "
                         f"{type(error).__name__}: {error}. Some of its gradients were on their way by then, "
@@ -637,7 +639,9 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
         text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
         trace = traceback.format_exc()
-        link.send(Failed(name=settings.name, kind=type(error).__name__, text=text, traceback=trace))
+        for_all = isinstance(error, OutsideError) and error.for_all
+        kind = type(error).__name__
+        link.send(Failed(name=settings.name, kind=kind, text=text, traceback=trace, for_all=for_all))
         traceback.print_exc()
         return 1
     finally:

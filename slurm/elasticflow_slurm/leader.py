@@ -82,7 +82,7 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
         raise RunError(
             f"{run.folder}: holds a run already; go on with it by --resume, or choose another --run-dir."
         )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
     options.update(run_dir=None, backend="slurm")  # the folder is known
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     if arguments.program:

@@ -63,7 +63,8 @@ def test_quarantine_is_the_same_for_any_workers_and_servers(
     monkeypatch.setenv("NAN", "3")
     digests = set()
     for workers, servers in ((1, 1), (3, 2)):
-        run = start("faulty.py", *OPTIONS, "--max-quarantined", 3, "--workers", workers, "--servers", servers)
+        most = ("--max-quarantined", 3, "--force-quarantine")
+        run = start("faulty.py", *OPTIONS, *most, "--workers", workers, "--servers", servers)
         output = run.finish()
         digests.add(digest_in(output))
         for row in (57, 120, 3):

@@ -15,6 +15,7 @@ from elasticflow.layout import Entry, Rule
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
+from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState, Memory
 from elasticflow.messages import (
     Assignment,
@@ -424,6 +425,37 @@ def test_one_record_too_many_ends_the_run() -> None:
     end = run.end(run.tell(faulty("worker-1", 18, tick=5)))
     assert end.state is RunState.FAILED and end.detail == "Traceback ..."
     assert "raises on row 18" in end.text and "max_quarantined is 1" in end.text
+
+
+def test_more_than_one_percent_are_hardly_to_blame() -> None:
+    """Of the 64 records that there are one may be left out, of fewer too, unless it is forced."""
+    run = running(workers="1", max_quarantined=5)
+    run.tell(faulty("worker-1", 17))
+    assert run.state.excluded == (Excluded(17, 0),)
+    end = run.end(run.tell(faulty("worker-1", 18, tick=5)))
+    for said in ("raises on row 18", "max_quarantined is 5", "1 % of", "not to blame", "force_quarantine"):
+        assert said in end.text
+    forced = running(workers="1", max_quarantined=5, force_quarantine=True)
+    for row in range(5):
+        forced.tell(faulty("worker-1", row, tick=row))
+    assert len(forced.state.excluded) == 5 and not forced.state.ended
+    assert "max_quarantined is 5)" in forced.end(forced.tell(faulty("worker-1", 9, tick=5))).text
+
+
+@pytest.mark.parametrize("num_records, most", [(1, 1), (99, 1), (100, 1), (199, 1), (200, 2), (100_000, 20)])
+def test_one_percent_one_at_least_and_never_more_than_is_allowed(num_records: int, most: int) -> None:
+    assert limit_of(Config(max_quarantined=20), num_records).most == most
+    assert limit_of(Config(max_quarantined=20, force_quarantine=True), num_records).most == 20
+    assert limit_of(Config(), num_records).most == 0
+
+
+def test_what_no_other_worker_would_be_spared_ends_the_run_at_once() -> None:
+    run = running(max_failures=3)
+    failed = Failed(name="worker-1", kind="OutsideError", text="ImportError: no ujson", traceback="T")
+    assert not run.state.ended and not only(ac.EndAction, run.tell(failed))
+    failed = Failed(name="worker-2", kind="OutsideError", text="ImportError: no ujson", for_all=True)
+    end = run.end(run.tell(failed))
+    assert end.state is RunState.FAILED and end.text == "ImportError: no ujson"
 
 
 def test_a_slice_without_a_guilty_record_ends_the_run() -> None:

@@ -86,7 +86,7 @@ def masters(monkeypatch: pytest.MonkeyPatch) -> Ends:
 
 
 def arguments(**given: Any) -> argparse.Namespace:
-    names = ("program", "config", "timeline", *OPTIONS)
+    names = ("program", "config", "force_quarantine", "timeline", *OPTIONS)
     return argparse.Namespace(**{**dict.fromkeys(names), "resume": False, **given})
 
 

@@ -123,7 +123,7 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
         raise RunError(
             f"{run.path}: holds a run already; go on with it by --resume, or choose another --run-dir."
         )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
     options.update(run_dir=str(run.path), backend="yarn")
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     if arguments.program:

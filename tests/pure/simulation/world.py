@@ -86,6 +86,7 @@ class Shape:
             checkpoint_every=self.checkpoint_every,
             snapshot_s=self.snapshot_s,
             max_quarantined=len(self.bad),
+            force_quarantine=True,
             max_failures=100,
             heartbeat_s=self.heartbeat_s,
             suspect_s=self.suspect_s,

@@ -1,0 +1,146 @@
+"""Whose fault an error is that comes up in a slice: the record's, the place's, or the program's.
+
+Only for records on which the *program raises* may others go on without them. A full disk, a lost file, too
+little memory or a network that is down says nothing of the record that was being read just then: to leave it
+out would make another model, and hide what is wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from enum import Enum
+
+from elasticflow.errors import ElasticFlowError, UnreadableError
+from elasticflow.program import describe
+
+
+class Fault(Enum):
+    """Ordered by what is believed where an error has several causes: the later beats the earlier."""
+
+    RECORD = 0
+    """The program raises on it, and may do so on this record alone."""
+    PLACE = 1
+    """This machine or process has run out of something, or cannot reach it: another one may do better."""
+    PROGRAM = 2
+    """The same everywhere, whatever the record: nobody need try again."""
+
+
+ABOUT_ARGUMENTS = frozenset(
+    {
+        errno.EINVAL,
+        errno.EDOM,
+        errno.ERANGE,
+        errno.EOVERFLOW,
+        errno.EILSEQ,
+        errno.ENAMETOOLONG,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ESPIPE,
+        errno.EBADMSG,
+        errno.ENOTSUP,
+    }
+)
+"""What the system says of something that it was asked for, which may have come from the record. Any other
+refusal is about the place."""
+TRIED_FIRST = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.EAGAIN})
+"""Programs try whether something is there, and go another way if not: that such an error was handled when
+another one was raised makes it no cause of that. (``raise ... from`` does.)"""
+NETWORK = frozenset(
+    {"urllib", "urllib3", "http", "requests", "socket", "ssl", "aiohttp", "httpx", "botocore"}
+)
+"""Packages whose errors are of the network, also where they have no number."""
+OUT_OF_SOMETHING = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "AcceleratorError"})
+"""What the frameworks call it, which need not be loaded."""
+OUT_OF_REACH = frozenset(
+    {"NotFoundError", "PermissionDeniedError", "UnavailableError", "DeadlineExceededError"}
+)
+"""TensorFlow's, of files and of other machines."""
+WORDS = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "can't start new thread",
+    "too many open files",
+    "no space left on device",
+    "CUDA error",
+)
+"""In the text of a RuntimeError, which is all that PyTorch and Python say it by."""
+
+
+def whose_fault(error: BaseException) -> Fault:
+    """Of an error and all that it came from."""
+    return max((_of_one(each, handled) for each, handled in _chain(error)), key=lambda fault: fault.value)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The first in the chain of an error that is to blame for its class."""
+    fault = whose_fault(error)
+    return next(each for each, handled in _chain(error) if _of_one(each, handled) is fault)
+
+
+class OutsideError(ElasticFlowError, RuntimeError):
+    """A slice could not be computed, and none of its records is to blame.
+
+    for_all: no other worker would be spared.
+    """
+
+    def __init__(self, text: str, for_all: bool) -> None:
+        super().__init__(text)
+        self.for_all = for_all
+
+
+def spare_records(error: BaseException, path: str) -> None:
+    """Raises OutsideError, which names the cause, unless ``error`` may be a record's fault."""
+    fault = whose_fault(error)
+    if fault is Fault.RECORD:
+        return
+    who = "this worker's machine" if fault is Fault.PLACE else "the program"
+    cause = cause_of(error)
+    text = (
+        describe(error, path) if cause is error else f"{describe(error, path)}, from {describe(cause, path)}"
+    )
+    raise OutsideError(
+        f"{text}: no record is to blame for that, but {who}", fault is Fault.PROGRAM
+    ) from error
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """An error and those below, and whether each was merely being handled when the one above was raised."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    handled = False
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each, handled
+        handled = handled or (each.__cause__ is None)
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _of_one(error: BaseException, handled: bool) -> Fault:
+    if group := getattr(error, "exceptions", ()):  # an ExceptionGroup, where Python has them
+        return max((whose_fault(each) for each in group), key=lambda fault: fault.value)
+    if isinstance(error, (ImportError, SystemExit)):
+        return Fault.RECORD if handled else Fault.PROGRAM
+    return Fault.PLACE if _is_of_place(error, handled) else Fault.RECORD
+
+
+def _is_of_place(error: BaseException, handled: bool) -> bool:
+    if isinstance(error, (UnreadableError, MemoryError, KeyboardInterrupt, ConnectionError)):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno not in ABOUT_ARGUMENTS and not (handled and error.errno in TRIED_FIRST)
+    if isinstance(error, TimeoutError):
+        return True
+    kinds = type(error).__mro__
+    if any(kind.__module__.partition(".")[0] in NETWORK for kind in kinds):
+        return True
+    names = {kind.__name__ for kind in kinds}
+    if names & OUT_OF_SOMETHING:
+        return True
+    if names & OUT_OF_REACH and any(kind.__module__.startswith("tensorflow") for kind in kinds):
+        return not handled
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words.lower() in text for words in WORDS)
