@@ -199,7 +199,11 @@ class Failed(_Message, frozen=True):
 
 
 class Faulty(_Message, frozen=True):
-    """``forward`` raises on a slice; ``rows`` are those on which it raises alone (maybe none)."""
+    """``forward`` raises on a slice; ``rows`` are those on which it raises alone (maybe none).
+
+    dies: it does not raise, but ends the process in which it is tried, or never comes back. test_rows: those
+    of the test source of which it does so.
+    """
 
     name: str
     tick: int
@@ -207,6 +211,8 @@ class Faulty(_Message, frozen=True):
     rows: tuple[int, ...]
     text: str
     traceback: str
+    dies: bool = False
+    test_rows: tuple[int, ...] = ()
 
 
 class Progress(_Message, frozen=True):
@@ -362,10 +368,14 @@ class Quarantine(_Message, frozen=True):
 
 
 class Attempt(_Message, frozen=True):
-    """To workers: compute this slice as well, to tell whether it raises for you too."""
+    """To workers: compute this slice as well, to tell whether it raises for you too.
+
+    careful: it may end the process in which it is computed: try it in another one first.
+    """
 
     tick: int
     slice: int
+    careful: bool = False
 
 
 class Beat(_Message, frozen=True):
@@ -530,10 +540,14 @@ class Uninitialised(_Compact, frozen=True):
 
 
 class Compute(_Compact, frozen=True):
-    """Nobody has pushed these slices of ``tick`` in time: please compute them."""
+    """Nobody has pushed these slices of ``tick`` in time: please compute them.
+
+    careful: those of them that workers may have died of: try them in another process first.
+    """
 
     tick: int
     slices: tuple[int, ...]
+    careful: tuple[int, ...] = ()
 
 
 class Norms(_Compact, frozen=True):

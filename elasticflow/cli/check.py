@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from elasticflow import config
 from elasticflow.api import Optimizer
 from elasticflow.embedding import TableSpec
+from elasticflow.errors import ProgramError
 from elasticflow.fingerprint import environment
 from elasticflow.layout import Layout, Rule
 from elasticflow.program import parse
@@ -24,21 +26,54 @@ def check(arguments: argparse.Namespace) -> int:
     parse(arguments.program)
     options = {name: getattr(arguments, name) for name in ("batch_size", "slices", "seed", "threads", "data")}
     chosen = config.make(arguments.config, {**options, "program": os.path.abspath(arguments.program)})
-    if os.environ.get(MARK) != "1":  # the libraries read their settings when they are loaded
-        variables = {**environment(chosen.threads), MARK: "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "elasticflow.cli", *sys.argv[1:]], env=variables
-        ).returncode
+    if MARK not in os.environ:  # the libraries read their settings when they are loaded
+        return _check_apart(chosen, sys.argv[1:])
+    try:
+        return _check_here(chosen)
+    finally:  # which is not come to where the program ends the process
+        os.write(int(os.environ[MARK]), b"\n")
+
+
+def _check_apart(chosen: config.Config, argv: Sequence[str]) -> int:
+    """In a process that may die of it. Raises ProgramError if it does."""
+    ended, end = os.pipe()
+    with os.fdopen(ended, "rb") as told:
+        variables = {**environment(chosen.threads), MARK: str(end)}
+        command = [sys.executable, "-m", "elasticflow.cli", *argv]
+        status = subprocess.run(command, env=variables, pass_fds=(end,)).returncode
+        os.close(end)
+        os.set_blocking(ended, False)  # it may have left others behind, who hold the other end
+        if told.read():
+            return status
+    from elasticflow.worker.trial import how_it_ended, try_first_slice
+
+    how = how_it_ended(status)
+    print(f"the process that ran the program {how}; its first slice is tried again ...", file=sys.stderr)
+    deadly = try_first_slice(_settings_of(chosen), environment(chosen.threads))
+    if deadly is None:
+        raise ProgramError(
+            f"{chosen.program}: the process {how}, but not when its first slice was tried again."
+        )
+    rows = ", ".join(map(str, deadly.rows))
+    where = f"row {rows} of the training data" if rows else "its first slice, though from each row alone"
+    raise ProgramError(
+        f"{chosen.program}: forward() does not come back from {where}: {deadly.text}."
+    )
+
+
+def _settings_of(chosen: config.Config) -> MemberSettings:
+    return MemberSettings(
+        name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
+        data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.step_records,
+        num_slices=chosen.num_slices, asynchronous=chosen.asynchronous, heartbeat_s=chosen.heartbeat_s,
+        lost_s=chosen.lost_s, encrypt_data=False, timeline=False,
+    )  # fmt: skip
+
+
+def _check_here(chosen: config.Config) -> int:
     from elasticflow.worker.worker import Loaded
 
-    loaded = Loaded(
-        MemberSettings(
-            name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
-            data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.step_records,
-            num_slices=chosen.num_slices, asynchronous=chosen.asynchronous, heartbeat_s=1, lost_s=2,
-            encrypt_data=False, timeline=False,
-        )
-    )  # fmt: skip
+    loaded = Loaded(_settings_of(chosen))
     spec = loaded.rehearse()
     since_s = time.perf_counter()
     cost = loaded.cost_of_first_slice()

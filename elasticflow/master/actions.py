@@ -102,11 +102,12 @@ class QuarantineAction:
 
 @dataclass(frozen=True)
 class AttemptAction:
-    """Tell workers to try a slice that raised for another one."""
+    """Tell workers to try a slice that raised for another one, or was deadly: then with care."""
 
     names: tuple[str, ...]
     tick: int
     slice: int
+    careful: bool = False
 
 
 @dataclass(frozen=True)

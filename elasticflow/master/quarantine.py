@@ -52,6 +52,10 @@ class Quarantine:
         reports[event.name] = event
         return first
 
+    def is_deadly(self, tick: int, number: int) -> bool:
+        """Whether a slice has ended a process in which it was tried, as far as is known."""
+        return any(report.dies for report in self._faults.get((tick, number), {}).values())
+
     def untried(self, name: str) -> list[tuple[int, int]]:
         """(tick, slice) of those that wait for this worker's word as well."""
         return [key for key, reports in self._faults.items() if name not in reports]

@@ -606,7 +606,7 @@ class Master:
 
     def _attempt(self, action: ac.AttemptAction) -> None:
         for name in action.names:
-            self._tell(name, Attempt(tick=action.tick, slice=action.slice))
+            self._tell(name, Attempt(tick=action.tick, slice=action.slice, careful=action.careful))
 
     def _hand_over(self, action: ac.HandOverAction) -> None:
         with contextlib.suppress(OSError):

@@ -86,6 +86,10 @@ MOST_EARLY_DEATHS = 10
 """So many processes in a row that die before they are ready, and none that lives, end the run."""
 PLANS = 1_000_000
 """More plans than a master makes that it has no time to write down."""
+MOST_GONE = 100
+"""So many workers that are gone, and no step made meanwhile, end the run. From the second on that may have
+died of a slice it is tried apart: so what ends them is something else, or does so now and then."""
+_ALONE = {False: "on none of its records alone", True: "from each of its records alone"}
 _HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """States of a worker that is meant to stay."""
 SEVERED = -1
@@ -166,6 +170,9 @@ class MasterState:
         """For so long workers have waited for one another by the present plan."""
         self._next_worker, self._next_server = 1, len(self.row.names)
         self._failures = self._early_deaths = 0
+        self._num_gone = self._wordless = 0
+        """Workers that were ready and have gone since the last version was made; of them, those that were
+        counted as failures though they had not said a word of an error."""
         self._inherited: frozenset[str] = frozenset()
         """Members that may know of a generation that was not written down."""
         self._cut_s: float | None = None
@@ -801,16 +808,37 @@ class MasterState:
             del self.members[event.name]
             note = NoteAction("info", f"{event.name} has left")
             return [note, *self._replan(), *self._size(now_s), *self._judge(now_s)]
+        if member.role == "worker" and member.was_ready and not event.taken:
+            self._num_gone += 1
+            self._wordless += event.failed
+            if self._num_gone > MOST_GONE:
+                return self._end_of_gone(event.text)
         if event.failed:
             return self._fail(member, event.text, now_s)
         if member.role == "server":
             return self._lose_server(member, event.text, now_s, event.taken)
-        if not member.was_ready and not event.taken:
-            self._early_deaths += 1
-            if self._early_deaths > MOST_EARLY_DEATHS:
-                text = f"{self._early_deaths} workers in a row died before they were ready"
-                return self._end(RunState.FAILED, f"{text}; the last {event.text}")
+        if not event.taken and (end := self._count_early(member, event.text)):
+            return end
         return self._remove(member, event.text, now_s)
+
+    def _count_early(self, member: Member, why: str) -> list[Action]:
+        """A worker is gone by no order of ours. The end of the run, if too many never were ready."""
+        self._early_deaths += not member.was_ready
+        if member.was_ready or self._early_deaths <= MOST_EARLY_DEATHS:
+            return []
+        text = f"{self._early_deaths} workers in a row died before they were ready; the last {why}"
+        program = self.config.program or "PROGRAM"
+        advice = f"'elasticflow check {program}' tries its first slice, and the records of that one by one"
+        return self._end(RunState.FAILED, f"{text}. {advice}.")
+
+    def _end_of_gone(self, last: str) -> list[Action]:
+        text = f"{self._num_gone} workers ended while step {self._step_in_work} was made; the last {last}"
+        known = "No record is known that ends a process every time; their logs may tell more"
+        return self._end(RunState.FAILED, f"{text}. {known}.")
+
+    @property
+    def _step_in_work(self) -> int:
+        return self.schedule.steps_before(self.version) + 1 if self.schedule else 0
 
     def _remove(self, member: Member, why: str, now_s: float) -> list[Action]:
         """Goes on without a worker, and starts another in its place."""
@@ -848,12 +876,14 @@ class MasterState:
             return [QuarantineAction((event.name,), self.excluded)]  # it has not heard of it (yet)
         first = self.quarantine.report(event)
         others = tuple(m.name for m in self.of("worker", MemberState.READY) if m.name != event.name)
-        attempt: list[Action] = [AttemptAction(others, event.tick, event.slice)] if first and others else []
+        ask = AttemptAction(others, event.tick, event.slice, event.dies)
+        attempt: list[Action] = [ask] if first and others else []
         return attempt + self._judge(now_s)
 
     def _attempts(self, name: str) -> list[Action]:
         """Has a worker that is here (again) try the slices that wait for its word as well."""
-        return [AttemptAction((name,), tick, number) for tick, number in self.quarantine.untried(name)]
+        untried = self.quarantine.untried(name)
+        return [AttemptAction((name,), t, n, self.quarantine.is_deadly(t, n)) for t, n in untried]
 
     def _judge(self, now_s: float) -> list[Action]:
         """Leaves out what the program raises on for every worker that is there, never for one alone."""
@@ -865,15 +895,23 @@ class MasterState:
 
     def _condemn(self, report: Faulty) -> list[Action]:
         rows = [row for row in report.rows if row not in self.quarantine.rows]
+        does = "does not come back from" if report.dies else "raises on"
+        if report.test_rows:
+            named = ", ".join(map(str, report.test_rows))
+            text = f"the program {does} row {named} of the test data: {report.text}"
+            return self._end(RunState.FAILED, f"{text} (none of these is left out)", report.traceback)
         if not rows:
-            text = f"the program raises on a slice of tick {report.tick}, though on none of its records alone"
+            text = f"the program {does} a slice of tick {report.tick}, though {_ALONE[report.dies]}"
             return self._end(RunState.FAILED, f"{text}: {report.text}", report.traceback)
         assert self.spec
         limit = limit_of(self.config, self.spec.num_records)
         if len(self.excluded) + len(rows) > limit.most:
             named = ", ".join(map(str, rows))
-            text = f"the program raises on row {named} of the training data: {report.text}"
+            text = f"the program {does} row {named} of the training data: {report.text}"
             return self._end(RunState.FAILED, f"{text} ({limit.reason})", report.traceback)
+        if report.dies:  # it has been found out why they had ended
+            self._failures -= self._wordless
+            self._num_gone = self._wordless = 0
         self.quarantine.exclude(rows, report.tick)
         names = tuple(m.name for m in self.of("worker"))
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]
@@ -892,7 +930,9 @@ class MasterState:
     def _on_progress(self, event: Progress, now_s: float) -> list[Action]:
         if not self.accepts(event):
             return []
-        self.version = max(self.version, event.version)
+        if event.version > self.version:
+            self.version = event.version
+            self._num_gone = self._wordless = 0
         self.quarantine.forget(self.version)
         if event.last:
             self.state, self._last_made = RunState.FINISHING, True
@@ -1048,6 +1088,8 @@ class MasterState:
             fault = FaultAction(member.name, "worker", "is silent; the others do its slices")
             return [fault, *self._replan(), *self._judge(now_s)]
         text = "lost its connection" if member.state is MemberState.LOST else silent
+        if end := self._count_early(member, text):
+            return end
         return [KillAction(member.name), *self._remove(member, text, now_s)]
 
     def _give_up(self, member: Member, now_s: float) -> list[Action]:

@@ -31,10 +31,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """Slices of the present tick that this worker is asked to compute as well."""
+    """Slices of the present tick that this worker is asked to compute as well.
+
+    careful: those of them that workers may have died of: they are tried in another process first.
+    """
 
     tick: int
     slices: tuple[int, ...]
+    careful: tuple[int, ...] = ()
 
 
 class Severed(msgspec.Struct, frozen=True):

@@ -58,6 +58,7 @@ from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice
 from elasticflow.worker.whose_fault import OutsideError, spare_records
 
 RECENT = 9
@@ -235,6 +236,8 @@ class Worker:
         """In the present generation; None until there is one, and once the way there is lost."""
         self._severed: Severed | None = None
         self._faulty: dict[int, Faulty] = {}
+        self._careful: set[int] = set()
+        """Slices of the present tick that are tried in another process before they are computed in this."""
         self._done: set[int] = set()
         """Slices of the present tick that this worker has pushed to all servers."""
         self._redo_until = 0
@@ -275,6 +278,7 @@ class Worker:
         self._replica.lookups.ahead.enter(-1)
         self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
+        self._careful.clear()
         self._done.clear()
 
     def _lose(self, event: Severed) -> None:
@@ -307,6 +311,7 @@ class Worker:
     def _enter(self, position: Position) -> None:
         self._position = position
         self._faulty.clear()
+        self._careful.clear()
         self._done.clear()
         self._replica.refresh()
         self._replica.lookups.ahead.enter(position.version)
@@ -334,6 +339,7 @@ class Worker:
                 self._lose(event)
             elif isinstance(event, Overdue):
                 if event.tick == self.tick:
+                    self._careful.update(event.careful)
                     # Each server asks for itself, and for the same slices.
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
                     one_by_one = self._schedule.applies_slices(self.tick)
@@ -379,12 +385,13 @@ class Worker:
                 self._take_up(message)
         elif isinstance(message, Quarantine):
             self._batches.exclude(message.excluded)
-            again = sorted(self._faulty)
+            again = sorted(self._faulty.keys() | self._careful - self._done)
             self._faulty.clear()
             if position:
                 self._compute_more(position, again)
         elif isinstance(message, Attempt):
             if position and message.tick == position.version and message.slice not in self._faulty:
+                self._careful.update([message.slice] if message.careful else [])
                 self._compute_more(position, [message.slice])
         elif isinstance(message, Beat):
             self._repeat()
@@ -412,6 +419,10 @@ class Worker:
         if self._schedule.applies_slices(work.tick):
             slices, later = slices[:1], slices[1:]
         try:
+            if self._careful.intersection(slices):
+                safe = tuple(number for number in slices if number not in self._careful)
+                self._push_nodes(position, work, nodes_of(safe), asks=False)
+                slices = self._tried(work, [number for number in slices if number in self._careful])
             asked = self._push_nodes(position, work, nodes_of(slices), asks=not later)
         except Interrupted:
             asked, later = False, ()
@@ -419,6 +430,42 @@ class Worker:
             self._strategy.recall(position, later, rest=True)
         elif not asked:
             self._strategy.ask(position)
+
+    def _tried(self, work: Work, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Those of these slices that another process survives. Of the others the master is told."""
+        since_s = time.monotonic()
+        begin = Begin(
+            settings=self._loaded.settings,
+            schedule=self._schedule,
+            seed=self._seed,
+            excluded=self._batches.excluded,
+        )
+        way = Way(self._strategy.read, self._is_urgent, self._link.wake_fd)
+        passed: list[int] = []
+        with Trial(begin, self._replica.state, way) as trial:
+            for number in numbers:
+                rows = [int(row) for row in self._batches.rows(work, number)]
+                deadly = try_slice(partial(trial.outcome, work.tick, number), rows)
+                if deadly is None:
+                    passed.append(number)
+                else:
+                    self._report_deadly(work, number, deadly)
+        self._timeline.add("waiting", work.tick, since_s)
+        return tuple(passed)
+
+    def _report_deadly(self, work: Work, number: int, deadly: Deadly) -> None:
+        tests = work.kind is Kind.EVALUATE
+        self._faulty[number] = Faulty(
+            name=self._name,
+            tick=work.tick,
+            slice=number,
+            rows=() if tests else deadly.rows,
+            text=deadly.text,
+            traceback="",
+            dies=True,
+            test_rows=deadly.rows if tests else (),
+        )
+        self._link.send(self._faulty[number])
 
     def _push_nodes(self, position: Position, work: Work, nodes: Sequence[Node], *, asks: bool) -> bool:
         """Whether the servers were asked for the next version, with the last push; if it ``asks``."""

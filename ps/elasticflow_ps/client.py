@@ -180,7 +180,7 @@ class ParameterServers(Strategy):
             self._fill(action.frames)
             return None
         if isinstance(action, cs.ComputeAction):
-            return Overdue(action.tick, action.slices)
+            return Overdue(action.tick, action.slices, action.careful)
         remote = self._remotes[action.server]
         if isinstance(action, cs.PlaceAction):
             self._place(remote.parcels[action.parcel], action.frames)

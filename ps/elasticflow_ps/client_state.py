@@ -108,10 +108,11 @@ class RestoreAction(NamedTuple):
 
 
 class ComputeAction(NamedTuple):
-    """Compute these slices of the present tick as well."""
+    """Compute these slices of the present tick as well, with care those of them that may be deadly."""
 
     tick: int
     slices: tuple[int, ...]
+    careful: tuple[int, ...] = ()
 
 
 class SeveredAction(NamedTuple):
@@ -185,6 +186,8 @@ class ClientState:
         """Slices to be computed once ``held`` is in the state again."""
         self._asked: set[int] = set()
         """Those of the present tick that were asked for: they are not left to others."""
+        self._careful: set[int] = set()
+        """Those of them, or of the tick before, that a server says are to be computed with care."""
         self._catching_up = True
         self._floor = 0
         """No server has an older version than this any more, or will not when it is asked."""
@@ -279,13 +282,14 @@ class ClientState:
             server.forget()
         if not (ordered and again):
             self._asked.clear()
+            self._careful.clear()
             return [AdoptAction(version, frames, orders)]
         asks = [PullAction(number, version + 1, version) for number in range(len(self._servers))]
         if not self._schedule.applies_slices(version):
-            return [RestoreAction(frames), *asks, ComputeAction(version, slices)]
+            return [RestoreAction(frames), *asks, self._compute(slices)]
         past = min(made) == self._num_slices  # to all servers
         needed = bool(slices) and not past
-        return [RestoreAction(frames), *([ComputeAction(version, slices)] if needed else asks)]
+        return [RestoreAction(frames), *([self._compute(slices)] if needed else asks)]
 
     def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
         if not 0 <= message.latest <= self._total_ticks:
@@ -311,6 +315,8 @@ class ClientState:
         slices = message.slices
         if not slices or list(slices) != sorted({*slices}) or slices[0] < 0 or slices[-1] >= self._num_slices:
             return [DropAction(number, f"there are no slices {slices}")]
+        if message.tick == self.held:
+            self._careful.update(message.careful)
         return self._order(message.tick, slices)
 
     def _order(self, tick: int, slices: tuple[int, ...], *, rest: bool = False) -> Sequence[Action]:
@@ -319,10 +325,14 @@ class ClientState:
         self._asked.update(() if rest else slices)
         refreshes = self._schedule.applies_slices(tick)
         if not (self._mixed or refreshes):
-            return [ComputeAction(tick, slices)]
+            return [self._compute(slices)]
         begun = bool(self._ordered)
         self._ordered.update(slices)
         if begun:
             return NOTHING
         self._catching_up = True
         return [self._ask(number, self.held) for number in range(len(self._servers))]
+
+    def _compute(self, slices: tuple[int, ...]) -> ComputeAction:
+        careful = tuple(number for number in slices if number in self._careful)
+        return ComputeAction(self.held, slices, careful)

@@ -299,7 +299,9 @@ class Serving:
             self._made(action)
             self._store.retire(action.version - 1)
         elif isinstance(action, st.ComputeAction):
-            self._ways.answer(action.worker, Compute(tick=action.tick, slices=action.slices))
+            self._ways.answer(
+                action.worker, Compute(tick=action.tick, slices=action.slices, careful=action.careful)
+            )
         elif isinstance(action, st.GoneAction):
             self._ways.answer(action.worker, Gone(latest=action.latest))
         elif isinstance(action, st.InitialiseAction):

@@ -190,11 +190,12 @@ class AskInitialAction:
 
 @dataclass(frozen=True)
 class ComputeAction:
-    """Ask an idle worker for slices that are overdue."""
+    """Ask an idle worker for slices that are overdue. careful: those of them that may be deadly."""
 
     worker: str
     tick: int
     slices: tuple[int, ...]
+    careful: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,8 @@ class _Tick:
     """By slice: who pushed its first parcel, and when the latest. The other parcels are on their way."""
     pushing: set[str] = field(default_factory=set)
     """Workers in the middle of a node: they may wait for the next version, but are not idle."""
+    felled: dict[int, set[str]] = field(default_factory=dict)
+    """By slice: workers that went while they may have been computing it."""
     asked: dict[str, set[int]] = field(default_factory=dict)
     """By worker: the overdue slices it was asked for. One by one they come from it, or from somebody else, or
     it cannot do them: it is not asked again."""
@@ -265,6 +268,10 @@ class _Tick:
     snapshot: bool = False
     finish: bool = False
     norm: float | None = None
+
+
+DEADLY = 2
+"""A slice which so many workers may have died of is computed with care from then on."""
 
 
 class ServerState:
@@ -584,13 +591,25 @@ class ServerState:
     def _on_opened(self, event: OpenedEvent, now_s: float) -> list[Action]:
         self._connected.add(event.worker)
         self._forget(event.worker)
+        for felled in self._tick.felled.values():
+            felled.discard(event.worker)  # it only had let go
         return []
 
     def _on_closed(self, event: ClosedEvent, now_s: float) -> list[Action]:
         self._connected.discard(event.worker)
+        self._note_felled(event.worker)
         self._waits.pop(event.worker, None)
         self._forget(event.worker)
         return []
+
+    def _note_felled(self, worker: str) -> None:
+        """Any slice that it had, and has not pushed, may be why it is gone. What is true is found out by
+        whoever tries it with care."""
+        mine = set(self._tick.asked.get(worker, ()))
+        for share in self._shares():
+            mine.update(range(share.first, share.stop) if share.worker == worker else ())
+        for number in mine & self._missing() if mine else ():
+            self._tick.felled.setdefault(number, set()).add(worker)
 
     def _forget(self, worker: str) -> None:
         """What it had to do it does no more: it is another process, or has let go of this tick."""
@@ -675,7 +694,9 @@ class ServerState:
         self._tick.asked.setdefault(worker, set()).update(slices)
         for number in slices:
             self._tick.backups[number] = _Backup(worker, now_s, len(slices))
-        return ComputeAction(worker, self.version, tuple(slices))
+        felled = self._tick.felled
+        careful = tuple(number for number in slices if len(felled.get(number, ())) >= DEADLY)
+        return ComputeAction(worker, self.version, tuple(slices), careful)
 
     def _hand_over(self, idle: list[str], missing: set[int], now_s: float) -> list[Action]:
         """Where slices are applied one by one: gives the idle some that their owners have not begun.

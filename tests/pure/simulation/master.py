@@ -338,7 +338,9 @@ _DO: dict[type, Any] = {
     ac.CommitAction: SimMaster._commit,
     ac.PruneAction: SimMaster._prune,
     ac.QuarantineAction: lambda master, a: master._tell_each(a.names, Quarantine(excluded=a.excluded)),
-    ac.AttemptAction: lambda master, a: master._tell_each(a.names, Attempt(tick=a.tick, slice=a.slice)),
+    ac.AttemptAction: lambda master, a: master._tell_each(
+        a.names, Attempt(tick=a.tick, slice=a.slice, careful=a.careful)
+    ),
     ac.QuitAction: lambda master, a: master._tell(a.name, Quit(reason=a.reason)),
     ac.NoteAction: SimMaster._note,
     ac.FaultAction: SimMaster._note,

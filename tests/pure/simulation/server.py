@@ -266,7 +266,8 @@ class Serving:
 
     def _hand_out(self, action: st.ComputeAction) -> None:
         self._world.laws.asked(self._server, action)
-        self._server.answer(action.worker, Compute(tick=action.tick, slices=action.slices))
+        asked = Compute(tick=action.tick, slices=action.slices, careful=action.careful)
+        self._server.answer(action.worker, asked)
 
     def _drop(self, action: st.DropAction) -> None:
         raise AssertionError(f"{self._server.name} drops a message of {action.worker}: {action.reason}")

@@ -123,7 +123,7 @@ class Client:
         if isinstance(action, cs.RestoreAction):
             return self._fill(action.frames)
         if isinstance(action, cs.ComputeAction):
-            return Overdue(action.tick, action.slices)
+            return Overdue(action.tick, action.slices, action.careful)
         name, place, connection = self._row[action.server]
         if isinstance(action, cs.PlaceAction):
             self.state[self._truth.of_place(place)[action.parcel]] = action.frames

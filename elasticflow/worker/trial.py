@@ -1,0 +1,314 @@
+"""Slices that workers may have died of are tried in a child process, and their records one by one.
+
+The child (``elasticflow.worker.tried``) loads the program, gets the state of the worker, and computes what it
+is told to. If it dies of that, or does not come back, another child tries the next. So a segmentation fault
+in a library costs a child, and the worker can say which records did it. A record counts as deadly only if it
+is so twice: somebody else may have ended the child.
+
+What is said between the two, each as one packet of a pipe that is theirs alone:
+
+    worker -> child   Begin, Try, RowsAre
+    child -> worker   Begun, Tried, RowsOf
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from elasticflow.errors import ElasticFlowError
+from elasticflow.frameworks import Interrupted
+from elasticflow.layout import Vector
+from elasticflow.messages import Excluded
+from elasticflow.rows import Keys, Values
+from elasticflow.schedule import Schedule
+from elasticflow.settings import MemberSettings
+
+CHILD = "elasticflow.worker.tried"
+LOAD_S = 900.0
+"""So long the child may take to load the program."""
+END_S = 10.0
+"""So long it may take to end once it has closed the pipe."""
+SLOWER = 20.0
+"""A slice, or a record, may take ``lost_s``, or so many times longer than the first slice of all took."""
+
+
+class TrialError(ElasticFlowError, RuntimeError):
+    """Slices cannot be tried in another process."""
+
+
+# --- what is found out ---------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """Of one try: how the child ended, if it did. raised: it lives, and the program raised."""
+
+    died: str = ""
+    raised: bool = False
+
+
+class Deadly(NamedTuple):
+    """A slice on which processes die. rows: those that do it alone, perhaps none."""
+
+    rows: tuple[int, ...]
+    text: str
+
+
+_IT = "a process that computed it "
+
+
+def try_slice(outcome: Callable[[tuple[int, ...] | None], Outcome], rows: Sequence[int]) -> Deadly | None:
+    """Which records of a slice are deadly; None if a process survives it.
+
+    outcome: of trying these records, or with None the slice as it is.
+    """
+    first = outcome(None)
+    if not first.died:
+        return None
+    found = {row: died for row in rows if (died := _dies_of(outcome, row))}
+    if found:
+        return Deadly(tuple(found), _IT + next(iter(found.values())))
+    again = outcome(None)  # the first time it may have been ended from outside
+    return Deadly((), _IT + again.died) if again.died else None
+
+
+def _dies_of(outcome: Callable[[tuple[int, ...] | None], Outcome], row: int) -> str:
+    """How a process dies of a record, twice; else nothing. BatchNorm, say, raises on one, and wants two."""
+    alone = outcome((row,))
+    if not (alone.died or alone.raised):
+        return ""
+    pair = outcome((row, row))
+    if not pair.died or alone.died:
+        return pair.died
+    return outcome((row, row)).died
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Load the program. with_state: the state's groups lie in the file that is the child's second
+    descriptor; else the program's first values are the state."""
+
+    settings: MemberSettings
+    schedule: Schedule | None
+    """None: that of the first epoch, which the program tells."""
+    seed: int
+    excluded: tuple[Excluded, ...] = ()
+    with_state: bool = True
+
+
+class Try(msgspec.Struct, frozen=True, tag=True):
+    """Compute a slice; or these rows alone, as it would be done in that slice."""
+
+    tick: int
+    slice: int
+    rows: tuple[int, ...] | None
+
+
+class RowsAre(msgspec.Struct, frozen=True, tag=True):
+    """The answer to RowsOf: float32."""
+
+    values: bytes
+
+
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """The program is loaded. first_s: seconds that the first slice took, its number, and its rows."""
+
+    first_s: float
+    slice: int
+    rows: tuple[int, ...]
+
+
+class Tried(msgspec.Struct, frozen=True, tag=True):
+    """It was computed, and the child lives. raised: the program raised."""
+
+    raised: bool
+
+
+class RowsOf(msgspec.Struct, frozen=True, tag=True):
+    """The rows of a table with these keys, uint64, please."""
+
+    table: int
+    keys: bytes
+
+
+ToChild: TypeAlias = Begin | Try | RowsAre
+FromChild: TypeAlias = Begun | Tried | RowsOf
+
+
+# --- the worker's side ---------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """What the worker has, and the child has not.
+
+    read: ``Strategy.read``. urgent: asked whenever ``wake_fd`` is readable: whether to give the trial up.
+    """
+
+    read: Callable[[int, Keys, Callable[[], bool]], Callable[[], Values]]
+    urgent: Callable[[], bool]
+    wake_fd: int
+
+
+class Trial:
+    """Children, one after the other, that are there within ``with``.
+
+    state: None for the program's first values; then there is no ``way``. environment: None: this process's.
+    """
+
+    def __init__(
+        self,
+        begin: Begin,
+        state: Vector | None,
+        way: Way | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._begin, self._way = msgspec.structs.replace(begin, with_state=state is not None), way
+        self._environment = environment
+        self._state_fd = os.memfd_create("elasticflow-trial", os.MFD_CLOEXEC)
+        for group in state.groups if state else ():
+            _write(self._state_fd, group.tobytes())
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[bytes, bytes]
+        self._limit_s = LOAD_S
+        self._begun: Begun | None = None
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end(at_once=True)
+        os.close(self._state_fd)
+
+    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> Outcome:
+        """Has a child compute a slice, or rows as in that slice; see ``Try``.
+
+        Raises TrialError if no child gets so far, and Interrupted.
+        """
+        self.begin()
+        self._send(Try(tick, number, rows))
+        answer = self._answer()
+        return answer if isinstance(answer, Outcome) else Outcome(raised=answer.raised)  # type: ignore[union-attr]
+
+    def begin(self) -> Begun:
+        """Has a child load the program, unless there is one. Raises TrialError if none gets so far."""
+        if self._process is not None and self._begun is not None:
+            return self._begun
+        for _ in range(2):  # the first may be ended from outside
+            self._start()
+            self._send(self._begin)
+            answer = self._answer()
+            if isinstance(answer, Begun):
+                self._limit_s = max(self._begin.settings.lost_s, SLOWER * answer.first_s)
+                self._begun = answer
+                return answer
+        raise TrialError(
+            "a slice that workers may have died of is to be tried in another process, and that "
+            f"{answer.died} before it had loaded the program; this process's log has its words."  # type: ignore[union-attr]
+        )
+
+    def _start(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._limit_s = LOAD_S
+        with theirs:
+            descriptors = theirs.fileno(), self._state_fd
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", CHILD, *map(str, (os.getpid(), *descriptors))],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                env=self._environment,
+            )
+
+    def _send(self, message: ToChild) -> None:
+        try:
+            self._pipe.send_bytes(msgspec.msgpack.encode(message))
+        except OSError:
+            pass  # it has ended, which waiting for its answer will show
+
+    def _answer(self) -> Begun | Tried | Outcome:
+        """The child's next word but for questions, which are answered; or how it ended."""
+        until_s = time.monotonic() + self._limit_s
+        while True:
+            try:
+                heard = self._wait(until_s)
+                if heard is None:
+                    self._end(at_once=True)
+                    return Outcome(died=f"did not come back within {self._limit_s:g} s")
+                message: FromChild = msgspec.msgpack.decode(heard, type=FromChild)
+            except (EOFError, OSError):
+                return Outcome(died=self._end())
+            if not isinstance(message, RowsOf):
+                return message
+            self._read(message)
+
+    def _wait(self, until_s: float) -> bytes | None:
+        """What the child says. None: nothing in time. Raises EOFError if it has ended, and Interrupted."""
+        poller = select.poll()
+        poller.register(self._pipe.fileno(), select.POLLIN)
+        if self._way:
+            poller.register(self._way.wake_fd, select.POLLIN)
+        while True:
+            left_s = max(0.0, until_s - time.monotonic())
+            ready = {fd for fd, _ in poller.poll(left_s * 1000)}
+            if self._pipe.fileno() in ready:
+                return self._pipe.recv_bytes()
+            if self._way and self._way.wake_fd in ready and self._way.urgent():
+                raise Interrupted("the master has something else to be done")
+            if not ready:
+                return None
+
+    def _read(self, asked: RowsOf) -> None:
+        assert self._way is not None, "without a state rows are the first values"
+        keys = np.frombuffer(asked.keys, np.uint64)
+        values = self._way.read(asked.table, keys, self._way.urgent)()
+        self._send(RowsAre(np.ascontiguousarray(values, np.float32).tobytes()))
+
+    def _end(self, *, at_once: bool = False) -> str:
+        """Ends the child, if it has not ended by itself. How it ended."""
+        process, self._process = self._process, None
+        if process is None:
+            return "is not there"
+        self._pipe.close()
+        if at_once:
+            process.kill()
+        try:
+            status = process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        return how_it_ended(status)
+
+
+def try_first_slice(settings: MemberSettings, environment: Mapping[str, str]) -> Deadly | None:
+    """Which records of the first slice are deadly. environment: of the child. Raises TrialError."""
+    begin = Begin(settings=settings, schedule=None, seed=settings.seed)
+    with Trial(begin, None, None, environment) as trial:
+        first = trial.begin()
+        return try_slice(lambda rows: trial.outcome(0, first.slice, rows), first.rows)
+
+
+def how_it_ended(status: int) -> str:
+    """Of a process that should not have: the exit status in words."""
+    if status >= 0:
+        return f"ended by itself, with exit code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,137 @@
+"""The child process in which a worker has slices tried that may end it: see ``elasticflow.worker.trial``.
+
+``python -m elasticflow.worker.tried PARENT PIPE STATE``: the number of the worker's process, and descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import msgspec
+import numpy as np
+
+from elasticflow.layout import Vector
+from elasticflow.rows import Keys, Values
+from elasticflow.schedule import Kind
+from elasticflow.worker.batches import slice_seed
+from elasticflow.worker.trial import Begin, Begun, FromChild, RowsAre, RowsOf, ToChild, Tried, Try
+from elasticflow.worker.worker import Loaded
+
+PR_SET_PDEATHSIG = 1
+
+
+class _Child:
+    """Computes what it is told to, as the worker would."""
+
+    def __init__(self, pipe: Connection[bytes, bytes], state_fd: int) -> None:
+        self._pipe, self._state_fd = pipe, state_fd
+        self._asking = threading.Lock()
+
+    def run(self) -> None:
+        begin = self._hear()
+        assert isinstance(begin, Begin)
+        loaded = Loaded(begin.settings)
+        replica = loaded.replica
+        self._seed, self._schedule = begin.seed, begin.schedule or loaded.schedule
+        self._replica, self._batches = replica, loaded.batches(self._schedule)
+        since_s = time.monotonic()
+        if begin.with_state:
+            loaded.rehearse()
+            _fill(replica.state, self._state_fd)
+            replica.refresh()
+            replica.lookups.read_rows = replica.lookups.read_next = self._read
+        self._batches.exclude(begin.excluded)
+        self._out = Vector(replica.layout)
+        self._say(Begun(time.monotonic() - since_s, *self._first_slice()))
+        while isinstance(asked := self._hear(), Try):
+            try:
+                self._compute(asked)
+            except Exception:  # noqa: BLE001  (whatever the user's program raises: it lives)
+                self._say(Tried(raised=True))
+            else:
+                self._say(Tried(raised=False))
+
+    def _first_slice(self) -> tuple[int, tuple[int, ...]]:
+        """The first that holds records, and which."""
+        first = self._schedule.at(0)
+        for number in range(self._schedule.num_slices):
+            if len(rows := self._batches.rows(first, number)):
+                return number, tuple(map(int, rows))
+        return 0, ()
+
+    def _compute(self, asked: Try) -> None:
+        work = self._schedule.at(asked.tick)
+        seed = slice_seed(self._seed, asked.tick, asked.slice)
+        if asked.rows is not None:
+            batches = [self._batches.of_rows(work.kind, np.array(asked.rows))]
+        elif work.kind is Kind.EVALUATE:
+            batches = [batch for batch, _ in self._batches.test(work, asked.slice)]
+        else:
+            batch, _ = self._batches.train(work, asked.slice)
+            batches = [] if batch is None else [batch]
+        for batch in batches:
+            if work.kind is Kind.EVALUATE:
+                self._replica.evaluate(batch, seed)
+            else:
+                self._replica.compute(batch, seed, 1.0, self._out)
+
+    def _read(self, table: int, keys: Keys) -> Callable[[], Values]:
+        """Rows that only the worker can get."""
+        dim = self._replica.tables[table].dim
+
+        def wait() -> Values:
+            with self._asking:
+                self._say(RowsOf(table, np.ascontiguousarray(keys).tobytes()))
+                answer = self._hear()
+            assert isinstance(answer, RowsAre)
+            return np.frombuffer(answer.values, np.float32).reshape(len(keys), dim)
+
+        return wait
+
+    def _say(self, message: FromChild) -> None:
+        self._pipe.send_bytes(msgspec.msgpack.encode(message))
+
+    def _hear(self) -> ToChild:
+        """Raises EOFError once the worker has no more to be tried."""
+        message: ToChild = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=ToChild)
+        return message
+
+
+def _fill(state: Vector, fd: int) -> None:
+    """Puts the worker's state into that of this process."""
+    size = sum(group.nbytes for group in state.groups)
+    if not size:
+        return
+    with mmap.mmap(fd, size, prot=mmap.PROT_READ) as memory:
+        start = 0
+        for group in state.groups:
+            np.copyto(group, np.frombuffer(memory[start : start + group.nbytes], group.dtype))
+            start += group.nbytes
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parent, pipe_fd, state_fd = map(int, sys.argv[1:])
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what hangs here must not live on alone
+    if os.getppid() != parent:
+        return
+    faulthandler.enable()
+    with contextlib.suppress(EOFError):
+        _Child(Connection(pipe_fd), state_fd).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # as other members: tidying up after a framework takes long
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Does not come back from certain records (BAD; of the test data, BAD_TEST), in a way that HOW names.
+
+With SEEN, whoever comes to such a record adds its process's number to the file of that name. With EITHER
+(rows) it only dies while the gate "row N" is shut, and raises once it is open... see HOW.
+"""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import elasticflow as ef
+from gates import pass_gate
+
+
+def rows(name):
+    return {int(row) for row in os.environ.get(name, "").split(",") if row}
+
+
+BAD, BAD_TEST = rows("BAD"), rows("BAD_TEST")
+HOW, SEEN, ONCE = os.environ.get("HOW", ""), os.environ.get("SEEN"), os.environ.get("ONCE")
+
+
+def raise_it():
+    raise ValueError("a bad record")
+
+
+def hang(library):
+    """For ever, in C: PyDLL keeps the interpreter's lock, CDLL lets it go."""
+    while True:
+        library.sleep(1000)
+
+
+WAYS = {
+    "raises": raise_it,
+    "exits": lambda: os._exit(3),
+    "exits well": lambda: os._exit(0),
+    "segmentation fault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "null pointer": lambda: ctypes.string_at(0),
+    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as when memory is out
+    "hangs": lambda: hang(ctypes.CDLL(None)),
+    "hangs with the lock": lambda: hang(ctypes.PyDLL(None)),
+    "full disk": lambda: Path("/dev/full").write_bytes(b"x"),
+    "no memory": lambda: torch.empty(1 << 60, dtype=torch.uint8),
+    "lost file": lambda: Path("/nowhere/at/all.png").read_bytes(),
+    "no module": lambda: __import__("no_such_module"),
+}
+
+
+def model():
+    return {"w": torch.ones(3), "bias": torch.nn.BatchNorm1d(3), "optimizer": ef.SGD(momentum=0.9)}
+
+
+def learning_rate(step, epoch):
+    pass_gate(f"step {step}")
+    return 0.01
+
+
+def forward(row, x, params):
+    bad = (BAD if torch.is_grad_enabled() else BAD_TEST).intersection(row.tolist())
+    if bad:
+        if SEEN:
+            with open(SEEN, "a") as file:
+                file.write(f"{os.getpid()}\n")
+        WAYS[HOW]()
+    return (params["bias"](x) @ params["w"]).square().mean()
+
+
+def data():
+    x = np.random.default_rng(3).normal(size=(400, 3)).astype(np.float32)
+    test = {"row": np.arange(40), "x": x[:40]}
+    return {"train": {"row": np.arange(400), "x": x}, "test": test}
