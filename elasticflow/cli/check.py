@@ -56,9 +56,7 @@ def _check_apart(chosen: config.Config, argv: Sequence[str]) -> int:
         )
     rows = ", ".join(map(str, deadly.rows))
     where = f"row {rows} of the training data" if rows else "its first slice, though from each row alone"
-    raise ProgramError(
-        f"{chosen.program}: forward() does not come back from {where}: {deadly.text}."
-    )
+    raise ProgramError(f"{chosen.program}: forward() does not come back from {where}: {deadly.text}.")
 
 
 def _settings_of(chosen: config.Config) -> MemberSettings:

@@ -572,6 +572,8 @@ class ServerState:
     def _give_up(self, workers: set[str]) -> None:
         """The master has no more work for these: they are silent, or lost, or leave after this tick."""
         self._absent |= workers
+        for worker in workers:  # the master may know of a death before its connection closes
+            self._note_felled(worker)
         backups = self._tick.backups
         self._tick.backups = {n: backup for n, backup in backups.items() if backup.worker not in workers}
 

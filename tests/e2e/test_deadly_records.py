@@ -4,12 +4,14 @@ raises; and what is wrong with a machine is never a record's fault."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import Run, digest_in
+from .conftest import PROGRAMS, Run, cli, digest_in
 
 OPTIONS = ("--epochs", 2, "--batch-size", 32, "--max-quarantined", 2)
 DEATHS = {
@@ -19,30 +21,198 @@ DEATHS = {
     "null pointer": "was killed by SIGSEGV",
     "is killed": "was killed by SIGKILL",
 }
+OTHERS = {
+    "full disk": "OSError: [Errno 28] No space left on device",
+    "no memory": "can't allocate memory",
+    "lost file": "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/at/all.png'",
+    "no module": "ModuleNotFoundError: No module named 'no_such_module'",
+}
 
 
-def answer(path: Path, bad: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The digest of a run in which these rows raise."""
-    monkeypatch.setenv("BAD", bad)
-    monkeypatch.setenv("HOW", "raises")
-    with Run(path, "deadly.py", *OPTIONS, "--workers", 1) as run:
-        return run.digest()
+@pytest.fixture(scope="module")
+def raised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The digest of a run in which these rows raise; "": in which none does."""
+    known: dict[str, str] = {}
+
+    def digest(bad: str) -> str:
+        if bad not in known:
+            path = tmp_path_factory.mktemp("raised") / "run"
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("BAD", bad)
+                environment.setenv("HOW", "raises")
+                with Run(path, "deadly.py", *OPTIONS, "--workers", 1) as run:
+                    known[bad] = run.digest()
+        return known[bad]
+
+    return digest
 
 
 def quarantined(run: Run) -> list[int]:
     return sorted(json.loads(run.dir.report.read_bytes())["quarantined"])
 
 
+def settings(path: Path, text: str) -> tuple[str, str]:
+    """An option that gives settings that have none of their own."""
+    file = path / "settings.yaml"
+    file.write_text(text)
+    return "--config", str(file)
+
+
 @pytest.mark.parametrize("how", DEATHS)
-def test_a_record_that_kills_is_left_out(
-    how: str, start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_record_that_ends_the_process_is_left_out(
+    how: str, start: Callable[..., Run], raised: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same answer as if it had raised, after two workers and no more."""
-    expected = answer(tmp_path / "raises", "57", monkeypatch)
+    """From the same step on as if it had raised, and after two workers, no more."""
+    monkeypatch.setenv("BAD", "57")
     monkeypatch.setenv("HOW", how)
     run = start("deadly.py", *OPTIONS, "--workers", 1)
     output = run.finish()
-    assert digest_in(output) == expected
+    assert digest_in(output) == raised("57")
     assert quarantined(run) == [57]
     assert f"row 57 is left out from now on: a process that computed it {DEATHS[how]}" in output
     assert "worker-3 has joined" in output and "worker-4" not in output, output
+
+
+@pytest.mark.parametrize("workers, servers", [(1, 2), (3, 1), (3, 2)])
+def test_two_such_records_whoever_computes(
+    workers: int,
+    servers: int,
+    start: Callable[..., Run],
+    raised: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BAD", "57,120")
+    monkeypatch.setenv("HOW", "segmentation fault")
+    run = start("deadly.py", *OPTIONS, "--workers", workers, "--servers", servers)
+    assert run.digest() == raised("57,120")
+    assert quarantined(run) == [57, 120]
+
+
+def test_one_too_many_ends_the_run_by_its_name(
+    start: Callable[..., Run], raised: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed is kept, and goes on once the record does no harm."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", "null pointer")
+    options = (*OPTIONS, "--max-quarantined", 0, "--checkpoint-every", 1)
+    run = start("deadly.py", *options, "--workers", 1)
+    code, output = run.wait()
+    assert code == 1, output
+    for said in (
+        "Error: the program does not come back from row 57 of the training data",
+        "a process that computed it was killed by SIGSEGV",
+        "max_quarantined is 0",
+        "steps are missing",
+    ):
+        assert said in output, output
+    assert quarantined(run) == []
+    assert "in forward" in cli("logs", run.path).stdout, "faulthandler shows where"
+    monkeypatch.delenv("BAD")
+    resumed = start("deadly.py", "--resume", "--workers", 1, name="run-0").finish()
+    assert digest_in(resumed) == raised("")
+
+
+def test_a_record_that_hangs_with_the_interpreters_lock(
+    start: Callable[..., Run], raised: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a worker cannot even say that it lives, and is ended after ``lost_s``; so is the process in which
+    the record is tried."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", "hangs with the lock")
+    config = settings(tmp_path, "lost_s: 5\n")
+    run = start("deadly.py", *OPTIONS, *config, "--workers", 1)
+    output = run.finish()
+    assert digest_in(output) == raised("57")
+    assert quarantined(run) == [57]
+    assert "row 57 is left out from now on: a process that computed it did not come back within" in output
+
+
+def test_a_record_that_hangs_though_the_worker_says_that_it_lives(
+    start: Callable[..., Run], raised: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers that hang in it are ended by somebody; no third one does."""
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", "hangs")
+    monkeypatch.setenv("SEEN", str(seen))
+    config = settings(tmp_path, "lost_s: 5\n")
+    run = start("deadly.py", *OPTIONS, *config, "--workers", 1)
+    for number in (1, 2):
+        run.wait_until(lambda status, n=number: seen.exists() and len(seen.read_text().split()) == n)
+        os.kill(int(seen.read_text().split()[-1]), signal.SIGKILL)
+    output = run.finish()
+    assert digest_in(output) == raised("57")
+    assert "worker-4" not in output, output
+
+
+def test_workers_that_are_killed_from_outside_are_no_records_fault(
+    start: Callable[..., Run], raised: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time and again in one and the same step: it is tried, and nothing is found."""
+    run = start("deadly.py", *OPTIONS, "--workers", 1, shut=["step 7"])
+    for _ in range(4):
+        os.kill(run.held_at("step 7"), signal.SIGKILL)
+    run.held_at("step 7")
+    run.open("step 7")
+    output = run.finish()
+    assert digest_in(output) == raised("")
+    assert quarantined(run) == []
+    assert "worker-5 has joined" in output
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_record_of_the_test_data_ends_the_run_by_its_name(
+    workers: int, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_TEST", "17")
+    monkeypatch.setenv("HOW", "segmentation fault")
+    code, output = start("deadly.py", *OPTIONS, "--workers", workers).wait()
+    assert code == 1, output
+    assert "Error: the program does not come back from row 17 of the test data" in output
+    assert "was killed by SIGSEGV" in output
+
+
+@pytest.mark.parametrize("how", [*DEATHS, "raises"])
+def test_check_names_a_record_of_the_first_slice(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = PROGRAMS / "deadly.py"
+    monkeypatch.setenv("BAD", ",".join(map(str, range(1, 400, 2))))
+    monkeypatch.setenv("HOW", how)
+    checked = cli("check", program)
+    if how == "raises":
+        assert checked.returncode == 0, checked.stderr
+        return
+    assert checked.returncode == 1 and not checked.stdout
+    assert f"Error: {program}: forward() does not come back from row " in checked.stderr
+    assert f"of the training data: a process that computed it {DEATHS[how]}." in checked.stderr
+    rows = checked.stderr.partition("back from row ")[2].partition(" of the training")[0]
+    assert rows and all(int(row) % 2 for row in rows.split(", ")), "no other one"
+
+
+def test_a_run_that_dies_in_its_first_slice_ends(
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD", ",".join(map(str, range(400))))
+    monkeypatch.setenv("HOW", "segmentation fault")
+    code, output = start("deadly.py", *OPTIONS, "--workers", 1).wait()
+    assert code == 1, output
+    assert "workers in a row died before they were ready" in output
+    assert f"'elasticflow check {PROGRAMS / 'deadly.py'}' tries its first slice" in output
+
+
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_wrong_with_a_machine_is_no_records_fault(
+    workers: int, how: str, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many records might be left out: it ends, and says what is wrong."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", how)
+    options = (*OPTIONS, "--max-quarantined", 400, "--force-quarantine")
+    run = start("deadly.py", *options, "--workers", workers)
+    code, output = run.wait()
+    assert code == 1, output
+    last = output.splitlines()
+    (error,) = [line for line in last if line.startswith("Error: ")]
+    assert OTHERS[how] in error and "no record is to blame" in error and "deadly.py, line " in error
+    assert ("max_failures is 3" in error) == (how != "no module"), error
+    assert quarantined(run) == []

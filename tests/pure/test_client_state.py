@@ -112,6 +112,21 @@ def test_slices_of_the_present_tick_are_computed() -> None:
     assert heard(state, 0, Compute(tick=2, slices=(1,))) == []
 
 
+def test_a_warning_is_kept_until_the_next_version() -> None:
+    """Also while the present one is got again, and for those alone that it was given for."""
+    state = client(1, 2)
+    heard(state, 0, version(3)), heard(state, 1, version(3, 0)), heard(state, 1, version(3, 1))
+    heard(state, 0, Compute(tick=2, slices=(0,), careful=(0,)))
+    assert heard(state, 0, Compute(tick=3, slices=(0, 1), careful=(1,))) == [ComputeAction(3, (0, 1), (1,))]
+    heard(state, 1, version(4, 1))
+    heard(state, 0, Compute(tick=3, slices=(2,), careful=(2,)))
+    heard(state, 1, Compute(tick=3, slices=(2, 3)))
+    heard(state, 0, version(3)), heard(state, 1, version(3, 1))
+    assert heard(state, 1, version(3, 0))[-1] == ComputeAction(3, (2, 3), (2,))
+    heard(state, 0, version(4)), heard(state, 1, version(4, 0)), heard(state, 1, version(4, 1))
+    assert heard(state, 0, Compute(tick=4, slices=(1, 2))) == [ComputeAction(4, (1, 2))]
+
+
 @pytest.mark.parametrize("by_master", [False, True])
 def test_a_version_that_is_partly_overwritten_is_got_again_before_slices_are_computed(
     by_master: bool,

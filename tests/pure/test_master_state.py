@@ -16,7 +16,7 @@ from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.quarantine import limit_of
-from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState, Memory
+from elasticflow.master.state import MOST_EARLY_DEATHS, MOST_GONE, MasterState, Memory
 from elasticflow.messages import (
     Assignment,
     Excluded,
@@ -425,6 +425,90 @@ def test_one_record_too_many_ends_the_run() -> None:
     end = run.end(run.tell(faulty("worker-1", 18, tick=5)))
     assert end.state is RunState.FAILED and end.detail == "Traceback ..."
     assert "raises on row 18" in end.text and "max_quarantined is 1" in end.text
+
+
+def deadly(name: str, *rows: int, tick: int = 0, **more: Any) -> Faulty:
+    text = "a process that computed it was killed by SIGSEGV"
+    return Faulty(name=name, tick=tick, slice=3, rows=rows, text=text, traceback="", dies=True, **more)
+
+
+def test_a_deadly_record_is_tried_with_care_by_the_others_and_by_whoever_comes() -> None:
+    run = running(workers="3", max_quarantined=1)
+    run.exited("worker-3")
+    (attempt,) = run.tell(deadly("worker-1", 17))
+    assert attempt == ac.AttemptAction(("worker-2",), 0, 3, careful=True)
+    (late,) = only(ac.AttemptAction, run.ready("worker-4"))
+    assert late == ac.AttemptAction(("worker-4",), 0, 3, careful=True)
+    assert run.tell(deadly("worker-2", 17)) == []
+    assert only(ac.QuarantineAction, run.tell(deadly("worker-4", 17)))
+    assert run.state.excluded == (Excluded(17, 0),)
+
+
+def test_a_deadly_record_too_many_ends_the_run_by_its_name() -> None:
+    run = running(workers="1")
+    end = run.end(run.tell(deadly("worker-1", 17)))
+    said = "does not come back from row 17 of the training data: a process that computed it was killed"
+    assert end.state is RunState.FAILED and said in end.text and "max_quarantined is 0" in end.text
+
+
+def test_a_deadly_record_of_the_test_data_ends_the_run() -> None:
+    """Though there is a record of training of the same number that is left out already."""
+    run = running(workers="1", max_quarantined=1)
+    run.tell(faulty("worker-1", 5))
+    end = run.end(run.tell(deadly("worker-1", test_rows=(5, 6), tick=4)))
+    assert "does not come back from row 5, 6 of the test data" in end.text
+
+
+def test_a_deadly_slice_without_a_deadly_record_ends_the_run() -> None:
+    run = running(workers="1", max_quarantined=1)
+    end = run.end(run.tell(deadly("worker-1")))
+    assert "does not come back from a slice of tick 0, though from each of its records alone" in end.text
+
+
+def test_workers_that_a_record_has_ended_are_no_failures_once_that_is_known() -> None:
+    """Neither those that have said a word are forgiven, nor those that ended before there was a step."""
+    run = running(workers="1", max_quarantined=1, max_failures=3)
+    assert not run.state.ended
+    run.exited("worker-1", killed=False)
+    run.ready("worker-2")
+    run.tell(Progress(name="server-0", generation=1, version=1))
+    for number in (2, 3):
+        run.exited(f"worker-{number}", killed=False)
+        run.ready(f"worker-{number + 1}")
+    assert run.state.memory().failures == 3
+    run.tell(deadly("worker-4", 17, tick=1))
+    assert run.state.memory().failures == 1
+
+
+def test_a_step_that_ends_one_worker_after_another_ends_the_run() -> None:
+    run = running(workers="1")
+    for number in range(1, MOST_GONE + 1):
+        run.exited(f"worker-{number}")
+        run.ready(f"worker-{number + 1}")
+        assert not run.state.ended
+    end = run.end(run.exited(f"worker-{number + 1}"))
+    assert "workers ended while step 1 was made; the last was killed by SIGKILL" in end.text
+
+
+def test_workers_that_go_while_steps_are_made_end_nothing() -> None:
+    run = running(workers="1")
+    for number in range(1, 2 * MOST_GONE):
+        run.exited(f"worker-{number}")
+        run.ready(f"worker-{number + 1}")
+        if number % MOST_GONE == 0:
+            run.tell(Progress(name="server-0", generation=1, version=1))
+    assert not run.state.ended
+
+
+def test_workers_that_fall_silent_before_they_are_ready_end_the_run() -> None:
+    run = Run(workers="1")
+    run.join("server-0")
+    for number in range(1, MOST_EARLY_DEATHS + 2):
+        assert not run.state.ended
+        run.join(f"worker-{number}")
+        run.tell(Ready(name="server-0", generation=1))
+        actions = run.pass_time(61.0, heard=["server-0"])
+    assert "in a row died before they were ready" in run.end(actions).text
 
 
 def test_more_than_one_percent_are_hardly_to_blame() -> None:

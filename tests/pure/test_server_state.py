@@ -422,6 +422,50 @@ def test_the_dead_ones_slices_are_handed_out_at_once() -> None:
     assert computes(server.tell(ClosedEvent("berta"))) == [("anna", (2, 3))]
 
 
+def test_what_two_workers_may_have_died_of_is_handed_out_with_a_warning() -> None:
+    """Of berta's slices, which anna had next, the one that anna had pushed is harmless."""
+    server = two_at_work(parcels=2)
+    server.join("carla", "dora")
+    server.push("anna", 1, 0, pull=True)
+    (first,) = only(ComputeAction, server.tell(ClosedEvent("berta")))
+    assert (first.slices, first.careful) == ((2, 3), ())
+    server.push("anna", 0, 2)
+    server.tell(ClosedEvent("anna"))
+    (second,) = only(ComputeAction, server.pull("carla", 2, have=1))
+    assert second == ComputeAction("carla", 1, (3,), (3,))
+    server.tell(ClosedEvent("carla"))
+    (third,) = only(ComputeAction, server.pull("dora", 2, have=1))
+    assert third.careful == (3,), "and so to all who come"
+    server.push("dora", 0, 3)
+    assert server.state.version == 2
+    (fresh,) = only(ComputeAction, server.pull("dora", 3, have=2))
+    assert fresh.slices == (0, 1, 2, 3) and not fresh.careful, "another tick has other records"
+
+
+def test_who_only_had_let_go_has_died_of_nothing() -> None:
+    """Berta's connection closed, and there is another one; so anna's death is the first."""
+    server = two_at_work()
+    server.join("carla")
+    server.push("anna", 1, 0, pull=True)
+    server.tell(ClosedEvent("berta"))
+    server.join("berta")
+    server.pull("berta", 2, have=1)
+    server.pull("carla", 2, have=1)
+    asked = only(ComputeAction, server.tell(ClosedEvent("anna")))
+    assert asked == [ComputeAction("berta", 1, (2,)), ComputeAction("carla", 1, (3,))]
+
+
+def test_whoever_the_master_has_given_up_counts_before_its_connection_closes() -> None:
+    server = two_at_work()
+    server.join("carla")
+    server.push("anna", 1, 0, pull=True)
+    server.tell(ClosedEvent("berta"))
+    server.tell(PlanEvent(2, (Share("anna", 0, 4),)))
+    server.pull("carla", 2, have=1)
+    (asked,) = only(ComputeAction, server.tell(PlanEvent(3, (Share("carla", 0, 4),))))
+    assert asked == ComputeAction("carla", 1, (2, 3), (2, 3))
+
+
 def test_whoever_becomes_idle_after_a_death_gets_its_slices() -> None:
     server = two_at_work()
     server.tell(ClosedEvent("berta"))

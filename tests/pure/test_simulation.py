@@ -246,6 +246,35 @@ def test_a_record_on_which_the_program_raises(seed: int) -> None:
     assert len(world.master.state.excluded) == 2
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("parcels", [(1,), (2, 1)])
+@pytest.mark.parametrize("asynchronously", [False, True])
+def test_a_record_on_which_workers_die(workers: int, parcels: tuple[int, ...], asynchronously: bool) -> None:
+    """Two do: from then on it is tried with care, and then left out. Only where there are several servers may
+    one of them have handed it to a third worker before it has seen that the second is gone."""
+    for seed in range(5):
+        some = shape(workers=workers, parcels=parcels, deadly=((1, 3), (2, 0)))
+        world = World(asynchronous(some) if asynchronously else some, (), seed)
+        assert world.run().state is RunState.FINISHED
+        assert len(world.master.state.excluded) == 2
+        assert max(world.laws.deaths.values()) <= 1 + len(parcels)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_record_on_which_workers_die_among_other_faults(seed: int) -> None:
+    faults = Fault(100 + 5 * seed, "kill worker"), Fault(140, "freeze worker", 1, 0.5), Fault(160, "scale", 4)
+    world = finish(*faults, Fault(200, "kill server"), seed=seed, deadly=((1, 3), (2, 0)))
+    assert len(world.master.state.excluded) == 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_workers_that_are_killed_at_a_slice_are_no_records_fault(seed: int) -> None:
+    """However many: care is taken, and nothing is found."""
+    faults = [Fault(60 + 15 * number, "kill worker", number) for number in range(8)]
+    world = finish(*faults, seed=seed, slice_s=1.0)
+    assert world.master.state.excluded == ()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_stopped_as_asked(seed: int) -> None:
     end: ac.EndAction = World(shape(), [Fault(150, "stop"), Fault(170, "kill server")], seed).run()

@@ -30,9 +30,11 @@ from elasticflow.messages import (
     Spec,
 )
 from elasticflow.schedule import Schedule
+from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node
 from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.trial import Begin, Outcome
 from elasticflow.worker.worker import Loaded, Worker
 
 ENTRIES = (Entry("w", (4,), "float32", Rule.UPDATE), Entry("report", (1,), "float64", Rule.REPORT))
@@ -89,7 +91,7 @@ class Script(Strategy):
         self.connected: list[int] = []
         self.said: list[Any] = []
         """What was pushed, as (tick, node), asked for, as a tick, and sent to the master."""
-        self.link = SimpleNamespace(send=self._send, received=self._received)
+        self.link = SimpleNamespace(send=self._send, received=self._received, wake_fd=-1)
         self._news: list[Any] = []
 
     def _send(self, message: Any) -> None:
@@ -180,13 +182,14 @@ class Program:
         self, bad: tuple[int, ...] = (), *, late: bool = False, looks_up: tuple[int, ...] = ()
     ) -> None:
         self.late, self.looks_up = late, looks_up
-        self.settings = SimpleNamespace(name="worker-1", started_s=0.0)
+        self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0)
         self.program = SimpleNamespace(path="program.py")
         self.made: Batches = Batches({*bad})
         self.entered: list[Any] = []
         """Versions that were, and slices asked for early, as (tick, number)."""
         self.replica: Any = SimpleNamespace(
             refresh=lambda: None,
+            state=None,
             compute=self._compute,
             ask_early=self.entered.append,
             lookups=SimpleNamespace(ahead=SimpleNamespace(enter=self.entered.append)),
@@ -446,3 +449,101 @@ def test_other_first_values_than_the_first_are_refused() -> None:
     made.loaded.replica.state.groups[0][1] = 7.0
     with pytest.raises(ProgramError, match=r"program\.py: model\(\) gave other first values"):
         made.loaded.make_first_values()
+
+
+# --- slices that others may have died of ----------------------------------------------------------
+
+
+class Trials:
+    """Instead of child processes. deadly: rows, which are the numbers of slices. tried: what was."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *deadly: int, urgent: bool = False) -> None:
+        self.deadly, self.urgent, self.tried = {*deadly}, urgent, list[Any]()
+        monkeypatch.setattr("elasticflow.worker.worker.Trial", self._make)
+
+    def _make(self, begin: Begin, state: Any, way: Any) -> Trials:
+        self.deadly -= {each.row for each in begin.excluded}
+        return self
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> Outcome:
+        self.tried.append((tick, number) if rows is None else rows)
+        if self.urgent:
+            raise Interrupted("there is something else to be done")
+        return Outcome(died="was killed by SIGSEGV" if number in self.deadly else "")
+
+
+def deadly(number: int, tick: int = 2) -> Faulty:
+    text = "a process that computed it was killed by SIGSEGV"
+    rows = (number,)
+    return Faulty(name="worker-1", tick=tick, slice=number, rows=rows, text=text, traceback="", dies=True)
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    """With settings that can be told to another process."""
+    found = Program()
+    found.settings = msgspec.convert(
+        {"role": "worker", "host": "", "master": "", "run_dir": "", "program": "program.py", "seed": 0}
+        | {"threads": 1, "batch_size": 4, "num_slices": 4, "heartbeat_s": 1.0, "lost_s": 9.0}
+        | {"encrypt_data": False, "timeline": False, "name": "worker-1"},
+        MemberSettings,
+    )
+    return found
+
+
+NONE = (Share("worker-9", 0, 4),)
+"""Of a plan in which this worker has no slices."""
+
+
+def test_a_slice_that_may_be_deadly_is_tried_before_it_is_computed(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    """Those that are not come first, and those that are survived are pushed; in the next tick all is well."""
+    trials = Trials(monkeypatch)
+    overdue = Overdue(2, (0, 1, 2, 3), careful=(2, 3))
+    _, script = played(at(2, NONE), overdue, at(3), Quit(reason=""), program=program)
+    assert trials.tried == [(2, 2), (2, 3)]
+    assert script.said == [READY, 2, (2, Node(1, 0)), (2, Node(1, 1)), (3, TOP)]
+
+
+def test_a_deadly_slice_is_told_and_computed_once_its_record_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    trials = Trials(monkeypatch, 3)
+    _, script = played(
+        at(2, NONE),
+        Overdue(2, (2, 3), careful=(2, 3)),
+        Overdue(2, (3,)),
+        Quarantine((Excluded(3, 2),)),
+        Quit(reason=""),
+        program=program,
+    )
+    assert trials.tried == [(2, 2), (2, 3), (3,), (3, 3), (2, 3)]
+    assert script.said == [READY, 2, deadly(3), (2, Node(0, 2)), (2, Node(0, 3))]
+
+
+def test_by_the_masters_order_a_deadly_slice_is_tried_too(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    trials = Trials(monkeypatch, 1)
+    attempts = [Attempt(tick=2, slice=1, careful=True), Attempt(tick=2, slice=0)]
+    _, script = played(at(2, NONE), *attempts, Quit(reason=""), program=program)
+    assert trials.tried == [(2, 1), (1,), (1, 1)], "and no other slice"
+    assert script.said == [READY, 2, deadly(1), 2, (2, Node(0, 0))]
+
+
+def test_a_trial_ends_where_there_is_something_else_to_be_done(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    """It is begun anew if it is needed still."""
+    trials = Trials(monkeypatch, urgent=True)
+    said = Quarantine((Excluded(9, 2),))
+    _, script = played(at(2, NONE), Overdue(2, (1,), careful=(1,)), said, Quit(reason=""), program=program)
+    assert trials.tried == [(2, 1), (2, 1)]
+    assert script.said == [READY, 2, 2, 2]

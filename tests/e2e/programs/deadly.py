@@ -1,7 +1,6 @@
 """Does not come back from certain records (BAD; of the test data, BAD_TEST), in a way that HOW names.
 
-With SEEN, whoever comes to such a record adds its process's number to the file of that name. With EITHER
-(rows) it only dies while the gate "row N" is shut, and raises once it is open... see HOW.
+With SEEN, whoever comes to such a record adds its process's number to the file of that name.
 """
 
 import ctypes
@@ -21,7 +20,7 @@ def rows(name):
 
 
 BAD, BAD_TEST = rows("BAD"), rows("BAD_TEST")
-HOW, SEEN, ONCE = os.environ.get("HOW", ""), os.environ.get("SEEN"), os.environ.get("ONCE")
+HOW, SEEN = os.environ.get("HOW", ""), os.environ.get("SEEN")
 
 
 def raise_it():

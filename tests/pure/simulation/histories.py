@@ -20,7 +20,19 @@ def history(seed: int) -> World:
     """The same one for the same seed. One in four is asynchronous."""
     rng = random.Random(seed)
     shape, faults = draw_shape(rng), draw_faults(rng)
-    return World(asynchronous(shape) if rng.random() < 0.25 else shape, faults, seed)
+    shape = asynchronous(shape) if rng.random() < 0.25 else shape
+    return World(with_deadly(shape, random.Random(~seed)), faults, seed)
+
+
+def with_deadly(shape: Shape, rng: random.Random) -> Shape:
+    """The same, in one of ten with one or two slices of which whoever computes them dies."""
+    schedule = shape.schedule
+    first = shape.start[1] if shape.start else 0
+    ticks = [tick for tick in range(first, schedule.total_ticks) if not schedule.evaluates(tick)]
+    if rng.random() >= 0.1 or not ticks:
+        return shape
+    drawn = {(rng.choice(ticks), rng.randrange(schedule.num_slices)) for _ in range(rng.choice((1, 1, 2)))}
+    return replace(shape, deadly=tuple(sorted(drawn.difference(shape.bad))))
 
 
 def asynchronous(shape: Shape) -> Shape:

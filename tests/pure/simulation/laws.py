@@ -7,6 +7,7 @@ all who knew of a generation have died, the next master may begin another one of
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from elasticflow.master import actions as ac
@@ -58,6 +59,8 @@ class Laws:
         self._committed = 0
         self._limit: Limit | None = None
         self.num_handed_over = 0
+        self.deaths: Counter[tuple[int, int]] = Counter()
+        """By (tick, slice): workers that it has ended."""
 
     # --- servers ---------------------------------------------------------------------------------
 
@@ -102,6 +105,19 @@ class Laws:
             what = (server.key, server.name, connection, action.tick, number)
             assert what not in self._asked, f"{server} asks again: {action}"
             self._asked.add(what)
+
+    def died_of(self, tick: int, number: int) -> None:
+        """A worker has computed a deadly slice, and taken no care."""
+        self.deaths[tick, number] += 1
+        most = self._most_deaths()
+        assert self.deaths[tick, number] <= most, (
+            f"slice {number} of tick {tick} ends one worker after another"
+        )
+
+    def _most_deaths(self) -> int:
+        """Two, and those who were at it already; for each generation of servers anew."""
+        generations = 1 + len(self.regroupings)
+        return generations * (2 + self._world.shape.workers) + 2 * len(self._world.all_faults)
 
     # --- the master ------------------------------------------------------------------------------
 

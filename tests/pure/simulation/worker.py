@@ -217,6 +217,7 @@ class SimWorker(Member):
         self._severed: Severed | None = None
         self._excluded: dict[int, Excluded] = {}
         self._faulty: dict[int, Faulty] = {}
+        self._careful: set[int] = set()
         self._done: set[int] = set()
         self._draining = self._leaving = self._ended = False
         self._body, self._waits = self._life(), False
@@ -306,6 +307,7 @@ class SimWorker(Member):
     def _part(self) -> None:
         self._position = None
         self._faulty.clear()
+        self._careful.clear()
         self._done.clear()
 
     def _lose(self, event: Severed) -> None:
@@ -333,6 +335,7 @@ class SimWorker(Member):
     def _enter(self, position: Position) -> None:
         self._position = position
         self._faulty.clear()
+        self._careful.clear()
         self._done.clear()
 
     def _do_tick(self, position: Position) -> Body:
@@ -353,6 +356,7 @@ class SimWorker(Member):
                 self._lose(event)
             elif isinstance(event, Overdue):
                 if event.tick == self.tick:
+                    self._careful.update(event.careful)
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
                     if fresh:
                         yield from self._compute(position, work, fresh)
@@ -376,12 +380,13 @@ class SimWorker(Member):
                 self._take_up(message)
         elif isinstance(message, Quarantine):
             self._exclude(message)
-            again = sorted(self._faulty)
+            again = sorted(self._faulty.keys() | self._careful - self._done)
             self._faulty.clear()
             if position:
                 yield from self._compute_more(position, again)
         elif isinstance(message, Attempt):
             if position and message.tick == position.version and message.slice not in self._faulty:
+                self._careful.update([message.slice] if message.careful else [])
                 yield from self._compute_more(position, [message.slice])
         elif isinstance(message, Beat):
             self._repeat()
@@ -409,6 +414,7 @@ class SimWorker(Member):
         slices, later = tuple(numbers), ()
         if self.world.shape.schedule.applies_slices(work.tick):
             slices, later = slices[:1], slices[1:]
+        slices = yield from self._survived(work, slices)
         nodes = nodes_of(slices)
         asked = False
         for node in nodes:
@@ -423,6 +429,35 @@ class SimWorker(Member):
             self._client.recall(position, list(later), rest=True)
         elif not asked:
             self._client.ask(position)
+
+    def _survived(
+        self, work: Work, slices: tuple[int, ...]
+    ) -> Generator[float | None, None, tuple[int, ...]]:
+        """Those of the slices of which nobody dies, if care is taken; this process dies, if it is not."""
+        if careful := self._careful.intersection(slices):
+            yield self._slice_s * len(careful) * self.clock.rng.choice((2, 20))
+        passed = []
+        for number in slices:
+            row = row_of(work, number)
+            if (work.tick, number) not in self.world.shape.deadly or row in self._excluded:
+                passed.append(number)
+            elif number in careful:
+                self._faulty[number] = Faulty(
+                    name=self.name,
+                    tick=work.tick,
+                    slice=number,
+                    rows=(row,),
+                    text="",
+                    traceback="",
+                    dies=True,
+                )
+                self.send(self._faulty[number])
+            else:
+                yield self._slice_s
+                self.world.laws.died_of(work.tick, number)
+                self.kill()
+                yield None
+        return tuple(passed)
 
     def _parts(self, work: Work, node: Node) -> list[Node]:
         """The node, or those of its parts that can be computed."""

@@ -61,6 +61,7 @@ class Shape:
     snapshot_s: float = 0.1
     start: tuple[int, int] | None = None
     bad: tuple[tuple[int, int], ...] = ()
+    deadly: tuple[tuple[int, int], ...] = ()
     slice_s: float = 0.01
     delay_s: float = 0.001
     write_s: float = 0.1
@@ -85,7 +86,7 @@ class Shape:
             epochs=self.schedule.epochs,
             checkpoint_every=self.checkpoint_every,
             snapshot_s=self.snapshot_s,
-            max_quarantined=len(self.bad),
+            max_quarantined=len(self.bad) + len(self.deadly),
             force_quarantine=True,
             max_failures=100,
             heartbeat_s=self.heartbeat_s,
@@ -137,6 +138,7 @@ class World:
         self._calm_s = 0.0
         self.members: dict[str, Member] = {}
         self.laws = Laws(self)
+        self.laws.spares_workers = not shape.deadly
         self.backend = Backend(self)
         self.master = SimMaster(self, 1, 1, None)
         self._begun = False
