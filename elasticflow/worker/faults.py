@@ -25,7 +25,7 @@ class Blame:
 
 
 def blame(
-    error: Exception, path: str, replica: Replica, batches: Batches, rows: RowNumbers, scratch: Vector
+    error: BaseException, path: str, replica: Replica, batches: Batches, rows: RowNumbers, scratch: Vector
 ) -> Blame:
     """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one.
 
@@ -38,7 +38,7 @@ def blame(
             replica.compute(batches.of_rows(Kind.TRAIN, np.array(chosen)), 0, 1.0, scratch)
         except UnreadableError:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
             spare_records(error, path)
             return True
         return False

@@ -56,7 +56,7 @@ class _Child:
         while isinstance(asked := self._hear(), Try):
             try:
                 self._compute(asked)
-            except Exception:  # noqa: BLE001  (whatever the user's program raises: it lives)
+            except (Exception, SystemExit):  # noqa: BLE001  (whatever the user's program raises: it lives)
                 self._say(Tried(raised=True))
             else:
                 self._say(Tried(raised=False))

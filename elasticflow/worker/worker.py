@@ -134,10 +134,14 @@ class Loaded:
         return value
 
     def cost_of_first_slice(self) -> float:
-        """Forward and backward on the first slice of the first step; returns its cost."""
+        """Forward and backward on the first slice of the first step; returns its cost.
+
+        Raises ProgramError if forward() raises, though perhaps on some of the records alone.
+        """
         batches, work = self.batches(self.schedule), self.schedule.at(0)
         out = Vector(self.replica.layout)
-        self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
+        with blaming(self.program, "forward"):
+            self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
         return float(out.groups[-1][0])
 
     def rehearse(self) -> Spec:
@@ -157,7 +161,7 @@ class Loaded:
         self.learning_rate(work)
         try:
             self.replica.compute(batches.of_rows(Kind.TRAIN, rows), 0, 1.0, out)
-        except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
             found = blame(error, self.program.path, self.replica, batches, rows, out)
             if len(found.rows) == len(rows):
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
@@ -578,7 +582,7 @@ class Worker:
                 return self._gradient(work, number, out, onto, outgoing)
             except UnreadableError:
                 raise  # no record is to blame
-            except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
                 if outgoing and outgoing.begun:
                     spare_records(error, self._loaded.program.path)
                     raise ProgramError(
@@ -611,7 +615,7 @@ class Worker:
         np.add(target, report, out=target) if onto else np.copyto(target, report)
         return True
 
-    def _report_fault(self, work: Work, number: int, error: Exception) -> None:
+    def _report_fault(self, work: Work, number: int, error: BaseException) -> None:
         scratch = self._strategy.spare()
         rows = self._batches.rows(work, number)
         alone = rows if work.kind is Kind.TRAIN else rows[:0]

@@ -1,11 +1,13 @@
 """Does not come back from certain records (BAD; of the test data, BAD_TEST), in a way that HOW names.
 
+With TRAINED that begins once the record's row of a table, and all else, has been trained: in epoch two.
 With SEEN, whoever comes to such a record adds its process's number to the file of that name.
 """
 
 import ctypes
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ def rows(name):
 
 
 BAD, BAD_TEST = rows("BAD"), rows("BAD_TEST")
+TRAINED = bool(os.environ.get("TRAINED"))
 HOW, SEEN = os.environ.get("HOW", ""), os.environ.get("SEEN")
 
 
@@ -45,12 +48,14 @@ WAYS = {
     "full disk": lambda: Path("/dev/full").write_bytes(b"x"),
     "no memory": lambda: torch.empty(1 << 60, dtype=torch.uint8),
     "lost file": lambda: Path("/nowhere/at/all.png").read_bytes(),
+    "leaves": lambda: sys.exit("good bye"),
     "no module": lambda: __import__("no_such_module"),
 }
 
 
 def model():
-    return {"w": torch.ones(3), "bias": torch.nn.BatchNorm1d(3), "optimizer": ef.SGD(momentum=0.9)}
+    table = {"table": ef.Embedding(None, 3, initializer=ef.Constant(0.5))} if TRAINED else {}
+    return {**table, "w": torch.ones(3), "bias": torch.nn.BatchNorm1d(3), "optimizer": ef.SGD(momentum=0.9)}
 
 
 def learning_rate(step, epoch):
@@ -58,8 +63,18 @@ def learning_rate(step, epoch):
     return 0.01
 
 
+def harmless(row, rows, params):
+    """Those whose row is as it was at first; all of them as long as the weights are, and the statistics."""
+    first = torch.equal(params["w"], torch.ones(3)) or not params["bias"].num_batches_tracked
+    return set(row.tolist()) if first else set(row[(rows == 0.5).all(1)].tolist())
+
+
 def forward(row, x, params):
     bad = (BAD if torch.is_grad_enabled() else BAD_TEST).intersection(row.tolist())
+    if TRAINED:
+        rows = params["table"](row)
+        x = x + rows
+        bad -= harmless(row, rows, params)
     if bad:
         if SEEN:
             with open(SEEN, "a") as file:
