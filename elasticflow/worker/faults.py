@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elasticflow.errors import UnreadableError
 from elasticflow.frameworks import CostError, Replica
 from elasticflow.layout import Vector
 from elasticflow.program import describe, users_traceback
@@ -36,8 +35,6 @@ def blame(
     def raises(*chosen: int) -> bool:
         try:
             replica.compute(batches.of_rows(Kind.TRAIN, np.array(chosen)), 0, 1.0, scratch)
-        except UnreadableError:
-            raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
             spare_records(error, path)
             return True

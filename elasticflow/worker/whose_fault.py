@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 from enum import Enum
 
-from elasticflow.errors import ElasticFlowError, UnreadableError
+from elasticflow.errors import BrokenError, ElasticFlowError, UnreadableError
 from elasticflow.program import describe
 
 
@@ -26,6 +26,8 @@ class Fault(Enum):
     """The same everywhere, whatever the record: nobody need try again."""
 
 
+TOLD_AS_THEY_ARE = (UnreadableError, BrokenError)
+"""Our own, which say themselves what is wrong, and are never a record's."""
 ABOUT_ARGUMENTS = frozenset(
     {
         errno.EINVAL,
@@ -94,6 +96,8 @@ class OutsideError(ElasticFlowError, RuntimeError):
 
 def spare_records(error: BaseException, path: str) -> None:
     """Raises OutsideError, which names the cause, unless ``error`` may be a record's fault."""
+    if isinstance(error, TOLD_AS_THEY_ARE):
+        raise error
     fault = whose_fault(error)
     if fault is Fault.RECORD:
         return
@@ -128,7 +132,7 @@ def _of_one(error: BaseException, handled: bool) -> Fault:
 
 
 def _is_of_place(error: BaseException, handled: bool) -> bool:
-    if isinstance(error, (UnreadableError, MemoryError, KeyboardInterrupt, ConnectionError)):
+    if isinstance(error, (*TOLD_AS_THEY_ARE, MemoryError, KeyboardInterrupt, ConnectionError)):
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno not in ABOUT_ARGUMENTS and not (handled and error.errno in TRIED_FIRST)

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.data import Sources, open_path, open_source
-from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError
 from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
 from elasticflow.keys import MemberKeys
@@ -59,7 +59,7 @@ from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice
-from elasticflow.worker.whose_fault import OutsideError, spare_records
+from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, OutsideError, spare_records
 
 RECENT = 9
 """So many measurements say how fast a worker is."""
@@ -580,7 +580,7 @@ class Worker:
                 if work.kind is Kind.EVALUATE:
                     return self._evaluate(work, number, out, onto)
                 return self._gradient(work, number, out, onto, outgoing)
-            except UnreadableError:
+            except TOLD_AS_THEY_ARE:
                 raise  # no record is to blame
             except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
                 if outgoing and outgoing.begun:

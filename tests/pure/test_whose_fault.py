@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow.errors import DataError, ProgramError, UnreadableError
+from elasticflow.errors import BrokenError, DataError, ProgramError, UnreadableError
 from elasticflow.frameworks import CostError
 from elasticflow.worker.whose_fault import Fault, OutsideError, cause_of, spare_records, whose_fault
 
@@ -94,7 +94,6 @@ PLACES = [
     ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     TimeoutError("timed out"),
     KeyboardInterrupt(),
-    UnreadableError("/data/x.parquet: is not there any more"),
     of("requests.exceptions", "HTTPError"),
     of("urllib.error", "URLError"),
     of("tensorflow.python.framework.errors_impl", "NotFoundError"),
@@ -118,6 +117,15 @@ def test_faults_of_a_place(error: BaseException) -> None:
     with pytest.raises(OutsideError, match="no record is to blame") as told:
         spare_records(error, "program.py")
     assert not told.value.for_all
+
+
+@pytest.mark.parametrize("kind", [UnreadableError, BrokenError])
+def test_our_own_errors_say_themselves_what_is_wrong(kind: type[Exception]) -> None:
+    assert whose_fault(kind("so")) is Fault.PLACE
+    with pytest.raises(kind, match="^so$"):
+        spare_records(kind("so"), "program.py")
+    with pytest.raises(OutsideError, match="no record is to blame"):
+        spare_records(after(kind("so"), ValueError(), cause=True), "program.py")
 
 
 @pytest.mark.parametrize("error", PROGRAMS, ids=repr)
