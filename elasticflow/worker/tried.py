@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -125,6 +126,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what hangs here must not live on alone
     if os.getppid() != parent:
         return
+    with contextlib.suppress(OSError):  # whoever runs out of memory here: this process is to end, and no other
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()
     with contextlib.suppress(EOFError):
         _Child(Connection(pipe_fd), state_fd).run()
