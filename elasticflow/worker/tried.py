@@ -126,7 +126,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what hangs here must not live on alone
     if os.getppid() != parent:
         return
-    with contextlib.suppress(OSError):  # whoever runs out of memory here: this process is to end, and no other
+    with contextlib.suppress(OSError):  # where memory runs out, this one is to end
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()
     with contextlib.suppress(EOFError):
