@@ -34,7 +34,7 @@ class Manner(NamedTuple):
 
     pieces: of so many bytes at most, each time one of these at random. delay_s: before a piece, at most.
     pause_every: bytes, on average, between pauses of ``pause_s``, in which nothing is taken; 0: no pauses.
-    until: after so many bytes all goes in large pieces at once; None: never.
+    until: after so many bytes all goes in large pieces, without delays and pauses; None: never.
     reset: after so many bytes both ends hear that the connection was reset; None: never.
     """
 
@@ -170,7 +170,7 @@ class Relay:
             self.handed_on += len(data)
             if manner.reset is not None and taken >= manner.reset:
                 self._reset(line)
-            if pause_at is not None and taken >= pause_at:
+            if throttled and pause_at is not None and taken >= pause_at:
                 await asyncio.sleep(manner.pause_s)
                 pause_at = next(pauses)
         sink.write_eof()
