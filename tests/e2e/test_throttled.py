@@ -20,6 +20,7 @@ from .conftest import Run, cli
 
 # Not imported here: in one process TensorFlow and torch's compiler do not get along.
 needs_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+CONV_NET = str(Path(__file__).parents[2] / "benchmarks" / "programs" / "conv_torch.py")
 CONV = ("--epochs", 1, "--batch-size", 32, "--slices", 16)
 SMALL = ("--epochs", 1, "--batch-size", 64, "--slices", 8)
 TENSORFLOW = ("--epochs", 1, "--batch-size", 32, "--slices", 4)
@@ -29,7 +30,7 @@ ANYWHERE = Manner(pieces=(1, 1 << 10, 1 << 16), delay_s=0.002)
 """Cuts heads and arrays anywhere."""
 BYTES = Manner(pieces=(1,), until=3000)
 """One byte after the other, as long as that can be waited for."""
-PAUSES = Manner(pause_every=3 << 20, pause_s=2.5, until=6 << 20)
+PAUSES = Manner(pause_every=2 << 20, pause_s=2.5, until=4 << 20)
 """Some, longer than ``suspect_s``; but that is of silence towards the master."""
 
 
@@ -88,9 +89,9 @@ def test_large_and_small_arrays(
     overlap: bool,
 ) -> None:
     """Six workers, with more sums than one each: the next is computed while the last waits to go out."""
-    expected = alone("conv_torch.py", *CONV)
+    expected = alone(CONV_NET, *CONV)
     through(Manner(delay_s=0.002) if overlap else ANYWHERE)
-    run = start("conv_torch.py", *CONV, *config(tmp_path, overlap=overlap), "--workers", 6)
+    run = start(CONV_NET, *CONV, *config(tmp_path, overlap=overlap), "--workers", 6)
     assert run.digest() == expected
 
 
@@ -213,7 +214,7 @@ def test_asynchronous(
     table: bool,
 ) -> None:
     """Each record counts once an epoch, though all connections are reset and a server is killed."""
-    monkeypatch.setenv("WIDE", str(1 << 12))
+    monkeypatch.setenv("WIDE", str(1 << 10))
     if table:
         monkeypatch.setenv("TABLE", "1")
     relay = through(ANYWHERE)
