@@ -119,12 +119,16 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        return self.epochs * RECORDS // BATCH
+        return steps_of(self.program)
 
 
 def epochs_of(program: str) -> int:
     """With megabytes in each message steps take longer, and fewer give as much time to be hit."""
     return EPOCHS_OF_LARGE if program in LARGE else EPOCHS
+
+
+def steps_of(program: str) -> int:
+    return epochs_of(program) * RECORDS // BATCH
 
 
 def _deal(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
@@ -145,7 +149,7 @@ def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled:
     rng = random.Random(f"{seed}, run {number}")
     program = PROGRAMS[number % len(PROGRAMS)]
     aims = []
-    every = (epochs_of(program) * RECORDS // BATCH - 100) // AIMS
+    every = (steps_of(program) - 100) // AIMS
     for place, kind in enumerate(_deal(seed, number, kinds)):
         moment = "settled" if not place else rng.choices(("settled", "at once", "unwell"), (7, 2, 1))[0]
         freezes = kind in KINDS and KINDS[kind].freezes
@@ -256,8 +260,9 @@ class Trial:
         self.run = RunDir(folder / "run")
         self.timelines = folder / "timelines"
         self.timelines.mkdir(parents=True)
-        settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every, "epochs": plan.epochs,
-                    "batch_size": BATCH, "slices": SLICES, "shared_memory": not plan.throttled}  # fmt: skip
+        settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every,
+                    "epochs": plan.epochs, "batch_size": BATCH, "slices": SLICES,
+                    "shared_memory": not plan.throttled}  # fmt: skip
         (folder / "soak.yaml").write_text(json.dumps(settings), encoding="utf-8")
         self.environment = {
             **os.environ,
@@ -571,7 +576,7 @@ def undisturbed(program: str) -> str:
         if done.returncode:
             raise RuntimeError(f"the undisturbed run of {program} failed: {done.stdout}{done.stderr}")
         storage = DirectoryStorage(f"{folder}/run")
-        return checkpoint.digest(storage, checkpoint.load_manifest(storage))
+        return checkpoint.digest(storage, checkpoint.load_manifest(storage, steps_of(program)))
 
 
 # --- many runs -----------------------------------------------------------------------------------
