@@ -139,6 +139,7 @@ class Relay:
             there = await _connect(reader, writer)
             ends.append(there[1])
             self._lines[number] = line = _Line(self._manner(number), ends)
+            writer.write(b"\5\0\0\1" + bytes(6))  # now whoever asked may know that it is connected
             await asyncio.gather(
                 self._hand_on(line, reader, there[1], random.Random(f"{self._seed}, {number}, there")),
                 self._hand_on(line, there[0], writer, random.Random(f"{self._seed}, {number}, back")),
@@ -220,5 +221,4 @@ async def _connect(reader: StreamReader, writer: StreamWriter) -> tuple[StreamRe
     except BaseException:
         socket.close()
         raise
-    writer.write(b"\5\0\0\1" + bytes(6))
     return await asyncio.open_connection(sock=socket, limit=KERNEL_BYTES)
