@@ -14,9 +14,7 @@ RUNS = 4
 
 
 @pytest.mark.timeout(3 * HANG_S)
-def test_loaded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said to be free is overwritten at once."""
-    monkeypatch.setenv("ELASTICFLOW_POISON", "1")
+def test_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = random.sample(range(10**6), RUNS)
     with capsys.disabled():  # the seed is worth a line even if all is well
         print()

@@ -1,7 +1,6 @@
 """What workers and servers tell each other goes through a relay that is slow and breaks: the same digest.
 
 What a receiver does not take waits in its sender's queue, and must still be there when its turn comes.
-``ELASTICFLOW_POISON`` has whatever is said to be free overwritten at once.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 @pytest.fixture
 def through(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Relay]]:
     """Runs that are started from now on go through this relay, which must have been of use in the end."""
-    monkeypatch.setenv("ELASTICFLOW_POISON", "1")
     relays: list[Relay] = []
     with ExitStack() as open_relays:
 
