@@ -1,4 +1,7 @@
-"""``python -m benchmarks`` lists the benchmarks, ``python -m benchmarks NAME... [--json]`` runs some."""
+"""``python -m benchmarks`` lists the benchmarks, ``python -m benchmarks NAME... [--json]`` runs some.
+
+``python -m benchmarks NAME OPTION...`` runs one with options of its own, where it has some (``--help``).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ NAMES = (
     "growth",
     "fuzz",
     "soak",
+    "loaded",
     "slurm",
     "yarn",
     "hdfs",
@@ -37,8 +41,14 @@ NAMES = (
 )
 
 
+OWN_OPTIONS = ("soak", "loaded")
+
+
 def main() -> int:
     """See the module's docstring."""
+    if sys.argv[1:2] and sys.argv[1] in OWN_OPTIONS and sys.argv[2:] not in ([], ["--json"]):
+        code: int = importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+        return code
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")

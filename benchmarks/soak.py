@@ -1,8 +1,11 @@
 """Hundreds of seeded kills and freezes over all roles, in runs of both frameworks: what each kind costs.
 
-``python -m benchmarks.soak --help`` tells the options. A run's plan follows from the seed and the run's
+``python -m benchmarks soak --help`` tells the options. A run's plan follows from the seed and the run's
 number, so ``--seed S --run N`` does one of them again. What the model must be at the end is known: for
 nets from an undisturbed run, for programs that count their records from arithmetic.
+
+Other processes compute all the time beside it (``--load``). With ``--throttled`` all that workers and servers
+tell each other goes by TCP through a relay, which delays it, cuts it, pauses for up to a second and resets.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from benchmarks.busy import busy, num_cores
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import Interval
 from benchmarks.soak_costs import USUAL_S, gap, idle_of_others, recovery
@@ -38,12 +42,22 @@ from elasticflow.cli.connection import ENDED
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run_dir import RunDir
 from elasticflow.storage import DirectoryStorage
+from tests.relay import Manner, Relay
 
 COMMAND = "python -m benchmarks soak"
 FAULTS = 200
-PROGRAMS = ("soak_torch", "soak_counted_tensorflow", "soak_tensorflow", "soak_counted_torch")
-EPOCHS, RECORDS, BATCH = 24, 3200, 64
-STEPS = EPOCHS * RECORDS // BATCH
+LARGE = ("mixed_torch", "huge_tensorflow")
+PROGRAMS = (
+    "soak_torch",
+    "soak_counted_tensorflow",
+    "mixed_torch",
+    "soak_tensorflow",
+    "many_torch",
+    "soak_counted_torch",
+    "huge_tensorflow",
+)
+RECORDS, BATCH = 3200, 64
+EPOCHS, EPOCHS_OF_LARGE = 24, 4
 SLICE_S, SLICES = 0.004, 8
 SNAPSHOT_S = 0.2
 AIMS = 8
@@ -97,6 +111,24 @@ class Plan(NamedTuple):
     checkpoint_every: str
     kinds: tuple[str, ...]
     aims: tuple[Aim, ...]
+    throttled: bool = False
+
+    @property
+    def epochs(self) -> int:
+        return epochs_of(self.program)
+
+    @property
+    def steps(self) -> int:
+        return steps_of(self.program)
+
+
+def epochs_of(program: str) -> int:
+    """With megabytes in each message steps take longer, and fewer give as much time to be hit."""
+    return EPOCHS_OF_LARGE if program in LARGE else EPOCHS
+
+
+def steps_of(program: str) -> int:
+    return epochs_of(program) * RECORDS // BATCH
 
 
 def _deal(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
@@ -112,11 +144,13 @@ def _deal(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
     return sorted(dealt, key=lambda kind: kind == "supervisor")  # nobody would restart a master after it
 
 
-def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED) -> Plan:
+def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled: bool = False) -> Plan:
     """A pure function of its arguments."""
     rng = random.Random(f"{seed}, run {number}")
+    first = random.Random(f"{seed}, first program").randrange(len(PROGRAMS))
+    program = PROGRAMS[(first + number) % len(PROGRAMS)]
     aims = []
-    every = (STEPS - 100) // AIMS
+    every = (steps_of(program) - 100) // AIMS
     for place, kind in enumerate(_deal(seed, number, kinds)):
         moment = "settled" if not place else rng.choices(("settled", "at once", "unwell"), (7, 2, 1))[0]
         freezes = kind in KINDS and KINDS[kind].freezes
@@ -131,13 +165,29 @@ def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED) -> Plan:
     return Plan(
         seed=seed,
         number=number,
-        program=PROGRAMS[number % len(PROGRAMS)],
-        workers=rng.randint(2, 4),
+        program=program,
+        workers=rng.randint(2, 6),
         servers=rng.randint(1, 3),
         checkpoint_every=rng.choice(("2s", "5s", "150")),
         kinds=tuple(kinds),
         aims=tuple(aims),
+        throttled=throttled,
     )
+
+
+def manner_of(seed: int, number: int, connection: int) -> Manner:
+    """How the relay treats a connection of a throttled run: a pure function of its arguments."""
+    rng = random.Random(f"{seed}, run {number}, connection {connection}")
+    found = rng.choices(
+        (
+            Manner(pieces=(1, 1 << 10, 1 << 16), delay_s=0.001, until=1 << 18),
+            Manner(delay_s=0.002),
+            Manner(pause_every=2 << 20, pause_s=rng.random(), until=8 << 20),
+            Manner(reset=round(10 ** rng.uniform(3, 7.5))),
+        ),
+        (4, 2, 2, 1),
+    )
+    return found[0]
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -194,7 +244,8 @@ class Outcome:
     @property
     def command(self) -> str:
         kinds = "" if self.plan.kinds == SOAKED else f" --kinds {','.join(self.plan.kinds)}"
-        return f"python -m benchmarks.soak --seed {self.plan.seed} --run {self.plan.number}{kinds}"
+        throttled = " --throttled" if self.plan.throttled else ""
+        return f"{COMMAND} --seed {self.plan.seed} --run {self.plan.number}{kinds}{throttled}"
 
 
 class _Hung(Exception):
@@ -210,8 +261,9 @@ class Trial:
         self.run = RunDir(folder / "run")
         self.timelines = folder / "timelines"
         self.timelines.mkdir(parents=True)
-        settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every, "epochs": EPOCHS,
-                    "batch_size": BATCH, "slices": SLICES}  # fmt: skip
+        settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every,
+                    "epochs": plan.epochs, "batch_size": BATCH, "slices": SLICES,
+                    "shared_memory": not plan.throttled}  # fmt: skip
         (folder / "soak.yaml").write_text(json.dumps(settings), encoding="utf-8")
         self.environment = {
             **os.environ,
@@ -229,6 +281,13 @@ class Trial:
 
     def go(self, ends_s: float) -> Outcome:
         """Does it all. ends_s: no strike after that time."""
+        if not self.plan.throttled:
+            return self._go(ends_s)
+        with Relay(partial(manner_of, self.plan.seed, self.plan.number)) as relay:
+            self.environment |= relay.environment
+            return self._go(ends_s)
+
+    def _go(self, ends_s: float) -> Outcome:
         begin_s = time.monotonic()
         try:
             self._launch()
@@ -400,21 +459,22 @@ class Trial:
         if state != "finished" and code != 0:
             return
         covered = (report.get("step"), report.get("records_covered"), report.get("checkpoint_step"))
-        if state != "finished" or covered != (STEPS, EPOCHS * RECORDS, STEPS):
+        plan = self.plan
+        if state != "finished" or covered != (plan.steps, plan.epochs * RECORDS, plan.steps):
             outcome.false_success = f"{state}, exit code {code}: step, records, checkpoint are {covered}"
             return
         storage = DirectoryStorage(self.run.path)
         try:
-            manifest = checkpoint.load_manifest(storage, STEPS)
-            if "counted" in self.plan.program:
+            manifest = checkpoint.load_manifest(storage, plan.steps)
+            if "counted" in plan.program:
                 ((_, seen),) = checkpoint.tensors(storage, manifest)
                 times = np.negative(seen)
                 wrong = np.flatnonzero(times != EPOCHS)
                 if len(wrong) or len(times) != RECORDS:
                     first = f"the first are {wrong[:5]}, {times[wrong[:5]]} times"
                     outcome.wrong_records = f"{len(wrong)} of {len(times)} records: {first}"
-            elif (found := checkpoint.digest(storage, manifest)) != undisturbed(self.plan.program):
-                outcome.wrong_digest = f"{found}, not {undisturbed(self.plan.program)}"
+            elif (found := checkpoint.digest(storage, manifest)) != undisturbed(plan.program):
+                outcome.wrong_digest = f"{found}, not {undisturbed(plan.program)}"
         except ElasticFlowError as error:
             outcome.false_success = f"the last checkpoint is not whole: {error}"
 
@@ -511,13 +571,13 @@ def undisturbed(program: str) -> str:
         command = [
             sys.executable, "-m", "elasticflow.cli", "train", str(_program(program)),
             "--run-dir", f"{folder}/run", "--workers", "1", "--servers", "1",
-            "--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--slices", str(SLICES),
+            "--epochs", str(epochs_of(program)), "--batch-size", str(BATCH), "--slices", str(SLICES),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the undisturbed run of {program} failed: {done.stdout}{done.stderr}")
         storage = DirectoryStorage(f"{folder}/run")
-        return checkpoint.digest(storage, checkpoint.load_manifest(storage, STEPS))
+        return checkpoint.digest(storage, checkpoint.load_manifest(storage, steps_of(program)))
 
 
 # --- many runs -----------------------------------------------------------------------------------
@@ -530,12 +590,27 @@ def soak(
     faults: float = math.inf,
     seconds: float = math.inf,
     numbers: Iterator[int] | None = None,
+    throttled: bool = False,
+    load: int | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[Outcome]:
     """Runs, until there are so many faults, the time is up, or the ``numbers`` of runs are.
 
-    Folders of runs with problems stay.
+    load: processes that compute beside it; None: as many as cores. Folders of runs with problems stay.
     """
+    with busy(num_cores() if load is None else load):
+        return _soak(seed, kinds, faults, seconds, numbers, throttled, tell)
+
+
+def _soak(
+    seed: int,
+    kinds: Sequence[str],
+    faults: float,
+    seconds: float,
+    numbers: Iterator[int] | None,
+    throttled: bool,
+    tell: Callable[[str], None],
+) -> list[Outcome]:
     ends_s = time.monotonic() + seconds
     outcomes: list[Outcome] = []
     tell(f"soak: seed {seed}")
@@ -543,7 +618,7 @@ def soak(
         num_faults = sum(len(outcome.faults) for outcome in outcomes)
         if num_faults >= faults or outcomes and time.monotonic() > ends_s - ROOM_S:
             break
-        plan = plan_of(seed, number, kinds)
+        plan = plan_of(seed, number, kinds, throttled=throttled)
         if "counted" not in plan.program:
             undisturbed(plan.program)
         folder = Path(tempfile.mkdtemp(prefix=f"soak-{seed}-{number}-"))
@@ -560,6 +635,7 @@ def _told(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
     shape = (
         f"{plan.program}, {plan.workers} workers, {plan.servers} servers, cut every {plan.checkpoint_every}"
+        f"{', throttled' if plan.throttled else ''}"
     )
     yield f"run {plan.number}: {shape}: {len(outcome.faults)} faults, {outcome.seconds:.0f} s"
     for fault in outcome.faults:
@@ -653,17 +729,19 @@ def _kinds_of(word: str) -> Sequence[str]:
     return (word,) if word == EVERYTHING else kinds_of(word) if word else ()
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """See the module's docstring. Returns 1 if a run had a problem."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="default: any")
     parser.add_argument("--faults", type=float, default=FAULTS, help=f"at least so many (default: {FAULTS})")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no strike after so many seconds")
     parser.add_argument("--kinds", default="", help=f"of {', '.join(SOAKED)} (default: all)")
     parser.add_argument("--run", type=int, metavar="N", help="only the run of this number")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--throttled", action="store_true", help="by TCP, through a relay that is slow and breaks"
+    )
+    parser.add_argument("--load", type=int, help="processes that compute beside it (default: one a core)")
+    arguments = parser.parse_args(argv)
     named = [kind for word in arguments.kinds.split(",") for kind in _kinds_of(word)]
     outcomes = soak(
         arguments.seed,
@@ -671,6 +749,8 @@ def main() -> int:
         faults=arguments.faults,
         seconds=arguments.seconds,
         numbers=None if arguments.run is None else iter([arguments.run]),
+        throttled=arguments.throttled,
+        load=arguments.load,
         tell=lambda text: print(text, flush=True),
     )
     print(table(outcomes))

@@ -1,4 +1,4 @@
-"""A piece of the soak benchmark, with another seed each time; a failure says how to replay it."""
+"""Pieces of the soak benchmark, with another seed each time; a failure says how to replay it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ import pytest
 from benchmarks.soak import HANG_S, soak, table
 
 SECONDS = float(os.environ.get("ELASTICFLOW_SOAK_S", "60"))
-"""No strike comes after so many; then the run under way makes its last steps."""
+"""No strike comes after so many, half of them throttled; then the run under way makes its last steps."""
 
 
-@pytest.mark.timeout(SECONDS + 4 * HANG_S + 60)
-def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(SECONDS + 8 * HANG_S + 60)
+@pytest.mark.parametrize("throttled", [False, True])
+def test_soak(capsys: pytest.CaptureFixture[str], throttled: bool) -> None:
+    """Beside a load."""
     with capsys.disabled():  # the seed is worth a line even if all is well
         print()
-        outcomes = soak(secrets.randbelow(10**6), seconds=SECONDS, tell=lambda text: print(text, flush=True))
+        outcomes = soak(
+            secrets.randbelow(10**6),
+            seconds=SECONDS / 2,
+            throttled=throttled,
+            tell=lambda text: print(text, flush=True),
+        )
         print(table(outcomes))
     assert sum(len(outcome.faults) for outcome in outcomes), "nobody was hit"
     told = [f"{one.command}: {one.problems}, see {one.folder}" for one in outcomes if one.problems]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.soak import AIMS, EVERYTHING, MOST_MASTERS, SOAKED, plan_of
+from benchmarks.soak import AIMS, EVERYTHING, MOST_MASTERS, PROGRAMS, SOAKED, manner_of, plan_of
 from elasticflow.chaos import GROUPS, KINDS, Process, Roster, Strike, choose, kinds_of, roster, strikes
 from elasticflow.errors import ConfigError
 
@@ -107,7 +107,16 @@ def test_plans_of_the_soak(seed: int) -> None:
         assert "supervisor" not in kinds[:-1]
         assert [aim.step for aim in plan.aims] == sorted(aim.step for aim in plan.aims)
         assert plan.aims[0].moment == "settled"
+        assert plan.aims[-1].step < plan.steps
+    assert {plan.program for plan in plans} == set(PROGRAMS)
     counts = Counter(aim.strike.kind for plan in plans for aim in plan.aims)
     assert set(counts) == set(SOAKED)
     assert min(counts.values()) >= 25 * AIMS // len(SOAKED) - 3
     assert EVERYTHING not in KINDS
+
+
+def test_throttled_connections_of_the_soak() -> None:
+    """Most are slow, some break off; the same again for the same seed, run and number."""
+    manners = [manner_of(1, 2, connection) for connection in range(100)]
+    assert manners == [manner_of(1, 2, connection) for connection in range(100)]
+    assert 0 < sum(manner.reset is not None for manner in manners) < 30
