@@ -25,6 +25,7 @@ import numpy as np
 
 from elasticflow.data import Sources, open_path, open_source
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
+from elasticflow.file_ids import FileId, folded
 from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
 from elasticflow.keys import MemberKeys
@@ -49,6 +50,7 @@ from elasticflow.messages import (
     Spec,
 )  # fmt: skip
 from elasticflow.program import Program, bind, blaming, load, naming
+from elasticflow.program_copy import copy_of
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
@@ -71,7 +73,7 @@ class Loaded:
 
     def __init__(self, settings: MemberSettings) -> None:
         set_up(settings.seed, settings.threads)
-        self.program: Program = load(settings.program)
+        self.program: Program = load(settings.program, copy_of(settings))
         self.sources = _open_sources(self.program, settings.data)
         train, test = self.sources.train, self.sources.test
         names = [column.name for column in train.columns]
@@ -97,8 +99,15 @@ class Loaded:
             batch_size=settings.batch_size,
             num_slices=settings.num_slices,
             asynchronous=settings.asynchronous,
+            drop_last=settings.drop_last,
             epochs=1,
         )
+        if not self.schedule.records_per_epoch:
+            raise DataError(
+                f"{settings.program}: the data has {train.num_rows} records, fewer than a batch, and "
+                "drop_last leaves them out: nothing is left to train on. Give more data, or a smaller "
+                "batch_size."
+            )
         self.settings = settings
 
     def make_first_values(self) -> None:
@@ -174,7 +183,12 @@ class Loaded:
             data_signature=self.sources.train.signature,
             warnings=tuple(warnings),
             tables=self.replica.tables,
+            files=_files_of(self.sources),
         )
+
+
+def _files_of(sources: Sources) -> tuple[FileId, ...]:
+    return folded([*sources.train.files, *(sources.test.files if sources.test else ())])
 
 
 def _sums(vector: Vector) -> list[int]:
