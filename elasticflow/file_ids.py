@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import msgspec
@@ -29,13 +29,14 @@ class FileId(msgspec.Struct, frozen=True):
     """A file as it was found, or several that follow one another.
 
     host: whose clock ``modified`` is by; "": everybody's, as on HDFS. inode: its number in its file system.
-    modified: in units of the file system's. sample: hash of some of its bytes; "": none was taken.
+    modified: when, as the file system has it; a text, as messages hold no numbers so large.
+    sample: hash of some of its bytes; "": none was taken.
     """
 
     name: str
     num_bytes: int
-    modified: int
-    inode: int = 0
+    modified: str
+    inode: str = ""
     host: str = ""
     sample: str = ""
 
@@ -43,7 +44,7 @@ class FileId(msgspec.Struct, frozen=True):
 def of_local(path: str, host: str) -> FileId:
     """A local file as it is now, but for its bytes. Raises OSError."""
     stat = os.stat(path)
-    return FileId(path, stat.st_size, stat.st_mtime_ns, stat.st_ino, host)
+    return FileId(path, stat.st_size, str(stat.st_mtime_ns), str(stat.st_ino), host)
 
 
 def sampled(found: FileId, num_files: int = 1) -> FileId:
@@ -66,25 +67,28 @@ def _parts(count: int) -> list[Fraction]:
 
 
 def folded(files: Sequence[FileId]) -> tuple[FileId, ...]:
-    """The same, but neighbours as one where there are very many: what is told of a run stays small."""
+    """The same, but neighbours as one where there are very many: what is told of a run stays small.
+
+    Each of them still counts.
+    """
     size = -(-len(files) // MOST_TOLD) or 1
     groups = [files[start : start + size] for start in range(0, len(files), size)]
     return tuple(group[0] if len(group) == 1 else _group(group) for group in groups)
 
 
 def _group(files: Sequence[FileId]) -> FileId:
-    """inode and time of change: a number for those of all; each of them counts."""
-    every = b"".join(hashlib.sha256(msgspec.json.encode((f.inode, f.modified))).digest() for f in files)
-    number = int.from_bytes(hashlib.sha256(every).digest()[:6], "big")
-    samples = "".join(file.sample for file in files)
     return FileId(
         f"{files[0].name} .. {files[-1].name} ({len(files)} files)",
         sum(file.num_bytes for file in files),
-        number,
-        number,
+        _hash(file.modified for file in files),
+        _hash(file.inode for file in files),
         files[0].host,
-        hashlib.sha256(samples.encode()).hexdigest()[:32],
+        _hash(file.sample for file in files) if files[0].sample else "",
     )
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
 
 
 def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
@@ -103,7 +107,7 @@ def changed(old: FileId, new: FileId) -> str:
         return f"{new.name} where {old.name} was"
     if old.num_bytes != new.num_bytes:
         return f"{new.name} has changed: {new.num_bytes:,} bytes, and it had {old.num_bytes:,}"
-    if old.sample != new.sample:
+    if old.sample and new.sample and old.sample != new.sample:
         return f"{new.name} has changed: it has as many bytes as before, but others"
     same_place = old.host == new.host or old.inode == new.inode
     if same_place and old.inode != new.inode:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
-import msgspec
 import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
@@ -117,7 +116,7 @@ class LocalFile(File):
             now = of_local(self.name, self._found.host)
         except OSError:
             return f"{self} is no longer there"
-        return changed(msgspec.structs.replace(self._found, sample=""), now)
+        return changed(self._found, now)
 
     def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
         return open(self.name, "rb")
@@ -155,7 +154,7 @@ class RemoteFile(File):
 
     def identity(self, num_files: int) -> FileId:
         found = self._found
-        return FileId(self.name, found.length, int(1000 * found.modified_at), found.id)
+        return FileId(self.name, found.length, f"{found.modified_at:.3f}", str(found.id))
 
     @property
     def length(self) -> int:
