@@ -62,7 +62,6 @@ from elasticflow.worker.shapes import Shape, short_tail
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 
-
 RECENT = 9
 """So many measurements say how fast a worker is."""
 
