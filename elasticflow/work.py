@@ -66,19 +66,20 @@ def _check_same_slicing(manifest: Manifest, config: Config) -> None:
         )
 
 
-def files_told(files: tuple[FileId, ...]) -> list[list[Any]]:
+def files_told(files: tuple[FileId, ...]) -> tuple[tuple[str, int, str], ...]:
     """What a manifest says of the files of records: what stays so if a file is only touched or moved."""
-    return [[os.path.basename(file.name), file.num_bytes, file.sample] for file in files]
+    return tuple((os.path.basename(file.name), file.num_bytes, file.sample) for file in files)
 
 
 def check_same_files(manifest: Manifest, spec: Spec) -> None:
     """Raises CheckpointError if a file of records has others since; touched, moved or copied it may be."""
-    before, now = manifest.work.get("files"), files_told(spec.files)
-    if before is None or before == now:
+    before, now = manifest.sources, files_told(spec.files)
+    if not before or before == now:
         return
     for old, new, file in zip(before, now, spec.files, strict=False):
         if old != new:
-            what = f"{file.name} is not {old[0]} of {old[1]:,} bytes as it was"
+            what = f"{file.name}, of {file.num_bytes:,} bytes, was {old[0]} of {old[1]:,} bytes"
+            what += ", but others" if old[:2] == new[:2] else ""
             break
     else:
         what = f"there are {len(now)} files, and were {len(before)}"

@@ -64,6 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tick: the internal position, counted like steps but through evaluation too.
     work: what fixes the work to do, such as seed, batch_size, slices, epochs, num_records.
     quarantined: (row, first tick in which it was left out).
+    sources: files of the records, by name, number of bytes, and hash of a sample; see ``elasticflow.work``.
     programs: those that the run went by so far, the present one last; see ``elasticflow.program_copy``.
     signature: of the layout of ``entries``. tables: in the order of their entries.
     """
@@ -82,6 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[TableSpec, ...] = ()
     parts: tuple[Part, ...]
     programs: tuple[ProgramUse, ...] = ()
+    sources: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def folder(self) -> str:

@@ -53,6 +53,8 @@ def show(arguments: argparse.Namespace) -> int:
     """Prints what one checkpoint holds."""
     manifest = _manifest(_storage(arguments.dir), arguments.dir, arguments.step)
     print(f"{manifest.program}, step {manifest.step}, epoch {manifest.epoch}")
+    for use in manifest.programs:
+        print(f"program from step {use.from_step} on: {use.name}, {use.sha256}")
     for name, values in (("optimizer", manifest.optimizer), ("work", manifest.work)):
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
     print("fingerprint: " + ", ".join(f"{key} {value}" for key, value in manifest.fingerprint.items()))

@@ -593,7 +593,7 @@ class Master:
             step=step,
             epoch=step // schedule.steps_per_epoch,
             optimizer=spec.optimizer.settings(),
-            work={**work_of(self._config), "slicing": SLICING, **data, "files": files_told(spec.files)},
+            work={**work_of(self._config), "slicing": SLICING, **data},
             fingerprint=dict(self._state.fingerprint),
             quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
             signature=Layout(spec.entries).signature,
@@ -601,6 +601,7 @@ class Master:
             tables=spec.tables,
             parts=action.parts,
             programs=self._programs(),
+            sources=files_told(spec.files),
         )
 
     def _settle(self, action: ac.SettledAction) -> None:
