@@ -64,8 +64,11 @@ def test_files_may_be_touched_and_moved_but_not_be_others() -> None:
     touched = msgspec.structs.replace(FILE, name="/there/a.npz", modified="18", inode="9", host="otto")
     check_same_files(before, spec(touched))
     check_same_files(manifest(Config()), spec(FILE))  # nothing is known of them
-    for change, words in (({"num_bytes": 1001}, "of 1,001 bytes, was a.npz of 1,000 bytes"),
-                          ({"sample": "abd"}, "of 1,000 bytes, was a.npz of 1,000 bytes, but others")):  # fmt: skip
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"num_bytes": 1001}, "of 1,001 bytes, was a.npz of 1,000 bytes"),
+        ({"sample": "abd"}, "of 1,000 bytes, was a.npz of 1,000 bytes, but others"),
+    ]
+    for change, words in changes:
         with pytest.raises(CheckpointError, match=f"data has changed since .* step 5: /here/a.npz, {words}"):
             check_same_files(before, spec(msgspec.structs.replace(FILE, **change)))
     with pytest.raises(CheckpointError, match="there are 2 files, and were 1"):
