@@ -1,9 +1,9 @@
 """Which files the records come from, so that nobody reads others than the run began with.
 
 A worker that opens a file tells its size, its time of change, its inode, and a hash of samples of its bytes.
-On one machine, or where it is the same inode, all of these must be those that the first worker found. A file
-that was copied to each machine has another time and inode there; then size and samples must do. So they must
-when a run is resumed, since to touch a file, or to move it, changes no record.
+Size and samples must be those that the first worker found; and the time, on one machine, or where the inode is
+the same, as in a folder that machines share. A file that was copied to each machine has another time there. So it
+may have when a run is resumed, since to touch a file, or to move it, changes no record.
 """
 
 from __future__ import annotations
@@ -110,8 +110,6 @@ def changed(old: FileId, new: FileId) -> str:
     if old.sample and new.sample and old.sample != new.sample:
         return f"{new.name} has changed: it has as many bytes as before, but others"
     same_place = old.host == new.host or old.inode == new.inode
-    if same_place and old.inode != new.inode:
-        return f"{new.name} has been written anew since"
     if same_place and old.modified != new.modified:
-        return f"{new.name} has changed: it was written to, or touched, since"
+        return f"{new.name} has changed: it was written to, touched or replaced since"
     return ""
