@@ -2,7 +2,7 @@
 
 A worker that opens a file tells its size, its time of change, its inode, and a hash of samples of its bytes.
 Size and samples must be those that the first worker found; and the time, on one machine, or where the inode
-is the same, as in a folder that machines share. A file that was copied to each machine has another time there.
+is the same, as in a folder that machines share. A file that was copied to each machine has another time.
 So it may have when a run is resumed, since to touch a file, or to move it, changes no record.
 """
 
