@@ -32,6 +32,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Settings of one run; ``conf/local.yaml`` shows each with a comment."""
 
     program: str = ""
+    program_sha256: str = ""
+    """Once a run has begun: of its copy, see ``elasticflow.program_copy``."""
     run_dir: str = ""
     backend: str = "local"
     strategy: str = "parameter_server"
@@ -47,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mode: str = "sync"
     staleness: Annotated[int, Meta(ge=0)] = 0
     staleness_rule: str = "inverse"
+    drop_last: bool = False
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     data: str = ""
 

@@ -21,6 +21,7 @@ from elasticflow.master.fence import Superseded
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED
 from elasticflow.presence import is_alive
+from elasticflow.program_copy import keep, take
 from elasticflow.retry import Backoff, is_curable
 from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
 from elasticflow.work import check_same_work
@@ -33,15 +34,19 @@ STORAGE_S = 15.0
 _PR_SET_PDEATHSIG = 1
 
 
-def begin(run: RunDir, chosen: Config, job: str) -> None:
+def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
     """Makes a run's folder ready for a new leader; what is left of one before is forgotten.
 
     job: id of the cluster's job, or what stands for it until the cluster has told it.
+    program: where the program is, if the run's members have it elsewhere; a copy is taken.
     """
     try:
+        chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path)), program)
         for path in (run.journal, run.report, run.address):
             path.unlink(missing_ok=True)
-        run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        if copy:
+            keep(run, copy)
+        run.create(chosen)
         publish(run.job, Job(chosen.backend, job, secrets.token_hex(6)))
     except OSError as error:
         text = error.strerror or error

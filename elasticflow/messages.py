@@ -43,6 +43,7 @@ from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
+from elasticflow.file_ids import FileId
 from elasticflow.layout import Entry
 from elasticflow.schedule import Schedule
 
@@ -79,6 +80,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     tables: tuple[TableSpec, ...] = ()
     """In the order of their entries."""
+    files: tuple[FileId, ...] = ()
+    """From which the records come, those to test with last."""
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,14 +8,18 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+
+if TYPE_CHECKING:
+    from elasticflow.program_copy import Copy
 
 REQUIRED = ("model", "forward")
 OPTIONAL = ("data", "metrics", "learning_rate")
@@ -40,7 +44,16 @@ def parse(path: str) -> ast.Module:
         found = "is a folder" if file.is_dir() else "does not exist"
         raise ProgramError(f"{path}: {found}. Name a Python file that defines model() and forward().")
     try:
-        return ast.parse(file.read_bytes(), filename=path)
+        source = file.read_bytes()
+    except OSError as error:
+        raise ProgramError(f"{path}: cannot be read: {error.strerror}.") from error
+    return parse_source(source, path)
+
+
+def parse_source(source: bytes, path: str) -> ast.Module:
+    """The syntax tree of what is, or was, in this file. Raises ProgramError if it is not Python."""
+    try:
+        return ast.parse(source, filename=path)
     except SyntaxError as error:
         line = (error.text or "").strip()
         raise ProgramError(f"{path}, line {error.lineno}: {error.msg}: {line}") from error
@@ -48,10 +61,10 @@ def parse(path: str) -> ast.Module:
         raise ProgramError(f"{path}: is not Python source: {error}") from error
 
 
-def imports(path: str) -> list[str]:
-    """Names of the top-level modules that the program imports, in order."""
+def imports(path: str, copy: Copy | None = None) -> list[str]:
+    """Names of the modules that the program imports when it is loaded, in order. copy: the run's, if any."""
     names: list[str] = []
-    for node in parse(path).body:
+    for node in _tree(path, copy).body:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -59,17 +72,26 @@ def imports(path: str) -> list[str]:
     return names
 
 
-def foreign_imports(path: str) -> list[str]:
+def _tree(path: str, copy: Copy | None) -> ast.Module:
+    return parse_source(copy.files[copy.program], path) if copy else parse(path)
+
+
+def foreign_imports(path: str, copy: Copy | None = None) -> list[str]:
     """Those of ``imports`` that do not lie beside the program: another folder may have their namesakes."""
-    names = imports(path)
-    beside = {file.stem for file in Path(path).parent.iterdir()}
+    names = imports(path, copy)
+    beside = copy.modules if copy else set()
+    with suppress(OSError):  # where there is a copy, the folder may be gone
+        beside |= {file.stem for file in Path(path).parent.iterdir()}
     return [name for name in names if name.partition(".")[0] not in beside]
 
 
-def load(path: str) -> Program:
-    """Runs the program's file and finds its functions. Raises ProgramError, with the user's traceback."""
-    parse(path)
-    module = _execute(path)
+def load(path: str, copy: Copy | None = None) -> Program:
+    """Runs the program and finds its functions. Raises ProgramError, with the user's traceback.
+
+    copy: the run's, which gives the source of the file and of the modules beside it, whatever is there now.
+    """
+    _tree(path, copy)
+    module = _execute(path, copy)
     defined = {name: getattr(module, name, None) for name in (*REQUIRED, *OPTIONAL)}
     for name in REQUIRED:
         if not callable(defined[name]):
@@ -82,12 +104,18 @@ def load(path: str) -> Program:
     return Program(path=path, **functions)
 
 
-def _execute(path: str) -> ModuleType:
+def _execute(path: str, copy: Copy | None) -> ModuleType:
     file = Path(path).resolve()
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     name = file.stem if file.stem.isidentifier() and file.stem not in sys.modules else "_elasticflow_program"
-    spec = importlib.util.spec_from_file_location(name, file)
+    if copy:
+        from elasticflow import copied_modules
+
+        copied_modules.install(file.parent, copy)
+        spec: ModuleSpec | None = copied_modules.spec_of(name, file, copy.files[copy.program])
+    else:
+        spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path}: is not a Python file; its name must end with .py.")
     module = importlib.util.module_from_spec(spec)

@@ -2,6 +2,7 @@
 
 lock            held by the run's master and its supervisor as long as one of them lives
 run.json        the settings of the run
+program/        the run's own copy of its program, see elasticflow.program_copy
 job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
 journal.json    what the next master has to know if this one dies
@@ -120,6 +121,10 @@ class RunDir:
                 f"'elasticflow checkpoint copy {self.path} FOLDER' makes a folder of it."
             )
         return self.path
+
+    def program_copy(self, name: str) -> RunPath:
+        """Where a copy of the program lies, by the first digits of its hash."""
+        return self.path / "program" / f"{name}.zip"
 
     @property
     def lock(self) -> Path:

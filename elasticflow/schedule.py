@@ -15,6 +15,9 @@ from enum import Enum
 
 import msgspec
 
+SLICING = 2
+"""The rule by which small ticks are cut, see ``Schedule.slice_of``; by 1 they had as many slices as any."""
+
 
 class Kind(str, Enum):
     """What a tick does with its records."""
@@ -48,6 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The row of ticks. ``num_slices`` is a power of two, ``num_test`` is 0 where nothing is evaluated.
 
     batch_size: records of a step. asynchronous: each of its slices is an update of its own.
+    drop_last: the records at the end of an epoch's order that fill no batch are left out of that epoch.
     """
 
     num_records: int
@@ -56,10 +60,33 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     num_slices: int
     epochs: int
     asynchronous: bool = False
+    drop_last: bool = False
+
+    @property
+    def records_left_out(self) -> int:
+        """Of each epoch. Asynchronously a batch is a slice."""
+        batch = self.full_slice if self.asynchronous else self.batch_size
+        return self.num_records % batch if self.drop_last else 0
+
+    @property
+    def records_per_epoch(self) -> int:
+        """Those that are trained on."""
+        return self.num_records - self.records_left_out
+
+    @property
+    def full_slice(self) -> int:
+        """Records of a slice of a full batch, at the least."""
+        return max(1, self.batch_size // self.num_slices)
+
+    @property
+    def least_slice(self) -> int:
+        """Records of any slice, at the least, where a tick has so many: half of a full one's; and two, where
+        a full one has two, since there are layers that a single record is too few for."""
+        return max(min(2, self.full_slice), -(-self.full_slice // 2))
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.num_records // self.batch_size)
+        return -(-self.records_per_epoch // self.batch_size)
 
     @property
     def ticks_per_epoch(self) -> int:
@@ -80,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         if inside == self.steps_per_epoch:
             return Work(tick, Kind.EVALUATE, epoch, steps_before + inside, 0, self.num_test)
         first = inside * self.batch_size
-        last = min(first + self.batch_size, self.num_records)
+        last = min(first + self.batch_size, self.records_per_epoch)
         return Work(tick, Kind.TRAIN, epoch, steps_before + inside + 1, first, last)
 
     def evaluates(self, tick: int) -> bool:
@@ -100,10 +127,25 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         epoch, inside = divmod(tick, self.ticks_per_epoch)
         return epoch * self.steps_per_epoch + min(inside, self.steps_per_epoch)
 
+    def used_slices(self, num_records: int) -> int:
+        """Into how many slices a tick of so many records is cut: a power of two, as many as can have
+        ``least_slice`` each; or one, which has them all."""
+        most = min(self.num_slices, num_records // self.least_slice)
+        return 1 << (most.bit_length() - 1) if most else 1
+
     def slice_of(self, work: Work, number: int) -> tuple[int, int]:
-        """The part ``first, last`` of the tick's records that is slice ``number``; it may be empty."""
-        size = work.num_records
-        return (
-            work.first + number * size // self.num_slices,
-            work.first + (number + 1) * size // self.num_slices,
-        )
+        """The part ``first, last`` of the tick's records that is slice ``number``; it may be empty.
+
+        Of a small tick only each second slice has records, or each fourth, ...: so they are spread over the
+        workers, and over the tree. What is added up is the same whoever computes them.
+        """
+        size, used = work.num_records, self.used_slices(work.num_records)
+        place, beside = divmod(number, self.num_slices // used)
+        first, last = place * size // used, (place + 1) * size // used
+        return work.first + (last if beside else first), work.first + last
+
+    def pieces_of(self, num_records: int) -> list[int]:
+        """Where a slice of an evaluation is cut into pieces, with 0 and its end: of ``full_slice`` records at
+        the most, and of ``least_slice`` at the least where that can be."""
+        count = max(1, min(-(-num_records // self.full_slice), num_records // self.least_slice))
+        return [number * num_records // count for number in range(count + 1)]

@@ -41,6 +41,9 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
     a place, and another machine's clock may differ."""
+    program_sha256: str = ""
+    """Of the run's copy of the program; "": there is none, the file itself is meant."""
+    drop_last: bool = False
 
     @classmethod
     def of(
@@ -86,5 +89,7 @@ _SAME = (
     "compression",
     "top_k",
     "timeline",
+    "program_sha256",
+    "drop_last",
 )
 """Settings that a run and its members have in common."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from elasticflow.checkpoint import Manifest
 from elasticflow.config import Config
 from elasticflow.errors import CheckpointError
+from elasticflow.file_ids import FileId
+from elasticflow.messages import Spec
+from elasticflow.schedule import SLICING, Schedule
 
 
 def work_of(config: Config) -> dict[str, Any]:
@@ -18,6 +22,7 @@ def work_of(config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "batch_size": config.batch_size,
         "slices": config.num_slices,
+        "drop_last": config.drop_last,
         "threads": config.threads,
         "compression": config.compression,
         **({"top_k": config.top_k} if config.compression == "top-k" else {}),
@@ -27,10 +32,58 @@ def work_of(config: Config) -> dict[str, Any]:
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = {"mode": "sync", "compression": "none", **manifest.work}.get(name)
+        before = {"mode": "sync", "compression": "none", "drop_last": False, **manifest.work}.get(name)
         if before != value:
-            option = f"--{name.replace('_', '-')} {before}"
+            option = f"{name}: {'true' if before else 'false'}" if isinstance(value, bool) else ""
+            option = option or f"--{name.replace('_', '-')} {before}"
             raise CheckpointError(
                 f"the checkpoint at step {manifest.step} was made with {name} {before}, now it is {value}: "
                 f"the model would be another. Resume with {option}, or start anew in another --run-dir."
             )
+    _check_same_slicing(manifest, config)
+
+
+def _check_same_slicing(manifest: Manifest, config: Config) -> None:
+    """Of a run that was begun by an ElasticFlow that cut small batches into more slices."""
+    if manifest.work.get("slicing", 1) == SLICING:
+        return
+    num_records = int(manifest.work.get("num_records", 0))
+    schedule = Schedule(
+        num_records=num_records,
+        num_test=0,
+        batch_size=config.step_records,
+        num_slices=config.num_slices,
+        epochs=1,
+        asynchronous=config.asynchronous,
+    )
+    tail = num_records % config.step_records
+    if tail and schedule.used_slices(tail) != config.num_slices:
+        raise CheckpointError(
+            f"the checkpoint at step {manifest.step} was made by an ElasticFlow that cut the last batch of "
+            f"an epoch, here of {tail} records, into {config.num_slices} slices, where this one makes "
+            f"{schedule.used_slices(tail)}: the model would be another. Go on with that ElasticFlow, or "
+            "start anew in another --run-dir."
+        )
+
+
+def files_told(files: tuple[FileId, ...]) -> tuple[tuple[str, int, str], ...]:
+    """What a manifest says of the files of records: what stays so if a file is only touched or moved."""
+    return tuple((os.path.basename(file.name), file.num_bytes, file.sample) for file in files)
+
+
+def check_same_files(manifest: Manifest, spec: Spec) -> None:
+    """Raises CheckpointError if a file of records has others since; touched, moved or copied it may be."""
+    before, now = manifest.sources, files_told(spec.files)
+    if not before or before == now:
+        return
+    for old, new, file in zip(before, now, spec.files, strict=False):
+        if old != new:
+            what = f"{file.name}, of {file.num_bytes:,} bytes, was {old[0]} of {old[1]:,} bytes"
+            what += ", but others" if old[:2] == new[:2] else ""
+            break
+    else:
+        what = f"there are {len(now)} files, and were {len(before)}"
+    raise CheckpointError(
+        f"the data has changed since the checkpoint at step {manifest.step}: {what}. "
+        "Give the same data, or start anew in another --run-dir."
+    )

@@ -13,6 +13,7 @@ from elasticflow.checkpoint.export import export
 from elasticflow.checkpoint.manifest import (
     Manifest,
     Part,
+    ProgramUse,
     Saved,
     chain_of,
     check_model,
@@ -27,6 +28,7 @@ from elasticflow.checkpoint.row_files import write_rows
 __all__ = [
     "Manifest",
     "Part",
+    "ProgramUse",
     "Reader",
     "RowFile",
     "Saved",

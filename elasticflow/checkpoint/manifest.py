@@ -50,12 +50,22 @@ class Part(msgspec.Struct, frozen=True):
     rows: tuple[RowFile, ...] = ()
 
 
+class ProgramUse(msgspec.Struct, frozen=True):
+    """The program with which a run went on from a step, until the next one: its file's name and its hash."""
+
+    from_step: int
+    name: str
+    sha256: str
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a checkpoint, besides the arrays. Dicts hold what JSON can.
 
     tick: the internal position, counted like steps but through evaluation too.
     work: what fixes the work to do, such as seed, batch_size, slices, epochs, num_records.
     quarantined: (row, first tick in which it was left out).
+    sources: files of the records, by name, number of bytes, and hash of a sample; see ``elasticflow.work``.
+    programs: those that the run went by so far, the present one last; see ``elasticflow.program_copy``.
     signature: of the layout of ``entries``. tables: in the order of their entries.
     """
 
@@ -72,6 +82,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...]
     tables: tuple[TableSpec, ...] = ()
     parts: tuple[Part, ...]
+    programs: tuple[ProgramUse, ...] = ()
+    sources: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def folder(self) -> str:

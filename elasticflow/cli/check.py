@@ -1,4 +1,4 @@
-"""``elasticflow check``: loads a program and runs one slice of it; no job."""
+"""``elasticflow check``: loads a program and runs a slice of each size that will occur; no job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from elasticflow import config
 from elasticflow.api import Optimizer
@@ -16,7 +17,12 @@ from elasticflow.errors import ProgramError
 from elasticflow.fingerprint import environment
 from elasticflow.layout import Layout, Rule
 from elasticflow.program import parse
+from elasticflow.schedule import Kind
 from elasticflow.settings import MemberSettings
+from elasticflow.worker.shapes import shapes_of
+
+if TYPE_CHECKING:
+    from elasticflow.worker.worker import Loaded
 
 MARK = "ELASTICFLOW_CHECK"
 
@@ -24,7 +30,8 @@ MARK = "ELASTICFLOW_CHECK"
 def check(arguments: argparse.Namespace) -> int:
     """Prints what the program trains, and what one slice of it costs."""
     parse(arguments.program)
-    options = {name: getattr(arguments, name) for name in ("batch_size", "slices", "seed", "threads", "data")}
+    names = ("batch_size", "slices", "drop_last", "seed", "threads", "data")
+    options = {name: getattr(arguments, name) for name in names}
     chosen = config.make(arguments.config, {**options, "program": os.path.abspath(arguments.program)})
     if MARK not in os.environ:  # the libraries read their settings when they are loaded
         return _check_apart(chosen, sys.argv[1:])
@@ -64,7 +71,7 @@ def _settings_of(chosen: config.Config) -> MemberSettings:
         name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
         data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.step_records,
         num_slices=chosen.num_slices, asynchronous=chosen.asynchronous, heartbeat_s=chosen.heartbeat_s,
-        lost_s=chosen.lost_s, encrypt_data=False, timeline=False,
+        lost_s=chosen.lost_s, encrypt_data=False, timeline=False, drop_last=chosen.drop_last,
     )  # fmt: skip
 
 
@@ -94,12 +101,24 @@ def _check_here(chosen: config.Config) -> int:
     print(f"data: {spec.num_records:,} records to train on, {spec.num_test:,} to test with")
     num_records = chosen.step_records // chosen.num_slices
     print(f"one slice of {num_records} records: cost {cost:.4f}, {slice_s * 1000:.2f} ms")
+    _try_all(loaded, num_records)
     warnings = list(spec.warnings)
     if chosen.compression == "top-k":
         warnings.append("with compression: top-k the same answer is not promised")
     for warning in warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return 0
+
+
+def _try_all(loaded: Loaded, num_tried: int) -> None:
+    """All other sizes that will occur. Raises ProgramError if the program raises on one."""
+    for shape in shapes_of(loaded.schedule):
+        if (shape.kind, shape.num_records) != (Kind.TRAIN, num_tried):
+            cost = loaded.try_out(shape)
+            plural = "s" * (shape.num_records != 1)
+            print(f"{shape.num_records} record{plural} at once, in {shape.where}: cost {cost:.4f}")
+    if left_out := loaded.schedule.records_left_out:
+        print(f"drop_last leaves out: {left_out:,} of {loaded.schedule.num_records:,} records of each epoch")
 
 
 def _settings(optimizer: Optimizer) -> str:

@@ -11,6 +11,7 @@ from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.layout import Rule
+from elasticflow.program_copy import fetch, keep
 from elasticflow.run_dir import RunDir, remove_tree
 from elasticflow.storage import Storage, storage_of
 
@@ -52,6 +53,8 @@ def show(arguments: argparse.Namespace) -> int:
     """Prints what one checkpoint holds."""
     manifest = _manifest(_storage(arguments.dir), arguments.dir, arguments.step)
     print(f"{manifest.program}, step {manifest.step}, epoch {manifest.epoch}")
+    for use in manifest.programs:
+        print(f"program from step {use.from_step} on: {use.name}, {use.sha256}")
     for name, values in (("optimizer", manifest.optimizer), ("work", manifest.work)):
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
     print("fingerprint: " + ", ".join(f"{key} {value}" for key, value in manifest.fingerprint.items()))
@@ -108,6 +111,8 @@ def copy(arguments: argparse.Namespace) -> int:
             raise RunError(f"{run.path}: is there already; name a folder, or a URL, that is not.")
         run.path.mkdir(parents=True)  # fails if somebody else has just made it
         try:
+            if settings.program_sha256:
+                keep(run, fetch(before, settings.program_sha256))
             run.create(msgspec.structs.replace(settings, run_dir=str(run.path)))
             checkpoint.copy(source, manifest, run.storage())
             if problems := checkpoint.verify(run.storage(), manifest.step):

@@ -36,10 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("file", metavar="FILE", help="such as environment.tar.gz")
     pack.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
 
-    check = verbs.add_parser("check", help="load a program and run one slice; no job")
+    check = verbs.add_parser("check", help="load a program and run slices of all sizes; no job")
     check.add_argument("program", metavar="PROGRAM")
     for name in ("batch-size", "slices", "seed", "threads"):
         check.add_argument(f"--{name}", type=int, metavar="N")
+    check.add_argument("--drop-last", action="store_true", default=None)
     check.add_argument("--data", metavar="FILE")
     check.add_argument("--config", metavar="FILE")
 

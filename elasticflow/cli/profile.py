@@ -30,6 +30,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import ScaleRequest, StopRequest
 from elasticflow.presence import wait_until_over
 from elasticflow.program import parse
+from elasticflow.program_copy import keep, take
 from elasticflow.run_dir import FAILURES, RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import Phase, Step, changes, measure, overheads_of, steps_of
@@ -85,7 +86,10 @@ def profile(arguments: argparse.Namespace) -> int:
     sizes = powers_of_two(arguments.workers or _num_workers(chosen))
     with tempfile.TemporaryDirectory(prefix="elasticflow-profile-") as folder:
         run = RunDir(Path(folder) / "run")
-        run.create(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        if copy:
+            keep(run, copy)
+        run.create(chosen)
         phases = _go_through(run, sizes, arguments)
         found = _profile_of(run, chosen, phases)
     table, details = write(Path(arguments.to), found)

@@ -99,9 +99,10 @@ def _work(report: Mapping[str, Any]) -> list[str]:
     first = f", from {report['start_step']} on" if report["start_step"] else ""
     lines = [
         f"  program  {report['program']}",
+        *_changes(report.get("programs") or ()),
         f"  steps    {report['step']} of {report['steps_total'] or '?'}{first}{again}",
         f"  records  {report['records_covered']:,} of {total} covered, "
-        f"{_quarantined(report['quarantined'])} quarantined",
+        f"{_quarantined(report['quarantined'])} quarantined{_left_out(report)}",
     ]
     if report.get("mode") == "async":
         stale = f"staleness {report['staleness']}"
@@ -123,6 +124,19 @@ def _deadline(report: Mapping[str, Any]) -> str:
     return (
         f"  ETA      {line.removeprefix('ETA ')}" if (line := eta(report)) else f"  {deadline_line(report)}"
     )
+
+
+def _changes(programs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the run went on with another program than before."""
+    return [
+        f"           changed at step {use['from_step']}, to {use['name']} ({use['sha256'][:16]})"
+        for use in programs[1:]
+    ]
+
+
+def _left_out(report: Mapping[str, Any]) -> str:
+    count = report.get("records_left_out")
+    return f"; {count:,} of each epoch left out (drop_last)" if count else ""
 
 
 def _quarantined(rows: list[int]) -> str:

@@ -65,7 +65,8 @@ def _chosen(arguments: argparse.Namespace) -> Config:
         raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
     arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
     chosen = settings(arguments)
-    if os.path.isabs(chosen.program):  # otherwise it is named as in the containers that have it
+    # Otherwise it is named as in the containers that have it, or the run has a copy.
+    if os.path.isabs(chosen.program) and not chosen.program_sha256:
         parse(chosen.program)
     return msgspec.structs.replace(chosen, backend=arguments.on or chosen.backend)
 
@@ -77,7 +78,7 @@ def lead(arguments: argparse.Namespace) -> int:
             f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "
             "started again on another day has to find it again; name the folder, or use 'elasticflow submit'."
         )
-    if arguments.program:
+    if arguments.program and not arguments.resume:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)
     return code

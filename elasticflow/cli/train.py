@@ -21,6 +21,7 @@ from elasticflow.backend import load_backend
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import new_folder, newest_folder
 from elasticflow.cli.progress import Display
+from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.config import Config
@@ -28,6 +29,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.messages import StopRequest
 from elasticflow.presence import is_alive, read_address, wait_until_over
 from elasticflow.program import parse
+from elasticflow.program_copy import Copy, keep, take
 from elasticflow.run_dir import EXIT_CODES, FAILURES, RunDir, last_line, replace
 from elasticflow.storage.urls import is_url
 
@@ -54,6 +56,11 @@ OPTIONS = {
     "max_quarantined": "how many records may be left out because the program raises on them",
     "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
     "port": "port of the master (default: any free one)",
+}
+SWITCHES = {
+    "force_quarantine": "leave out so many even if they are more than 1 %% of the records",
+    "timeline": "record when workers compute and wait",
+    "drop_last": "leave out the records at the end of an epoch that fill no batch",
 }
 METAVARS = {
     "workers": "MIN..MAX",
@@ -88,30 +95,29 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         kind = type(getattr(Config(), name))
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, type=kind, metavar=METAVARS.get(name, "N"), help=text)
-    parser.add_argument(
-        "--force-quarantine",
-        action="store_true",
-        default=None,
-        help="leave out so many even if they are more than 1 %% of the records",
-    )
-    parser.add_argument(
-        "--timeline", action="store_true", default=None, help="record when workers compute and wait"
-    )
+    for name, text in SWITCHES.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, dest=name, action="store_true", default=None, help=text)
+    add_program_option(parser)
 
 
 def settings(arguments: argparse.Namespace) -> Config:
     """The run's settings. Command line beats file beats, where a run is resumed, what it had before."""
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
+    anew = new_program(arguments)
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
     if not arguments.resume:
         chosen = config.make(arguments.config, options)
     else:  # which run is meant; other options may only make sense with its settings
         which = {name: options.get(name) for name in ("program", "run_dir", "date")}
+        which["program"] = which["program"] or anew or None
         chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
         before = msgspec.to_builtins(run.config())
+        named = os.path.abspath(chosen.program) if chosen.program else ""
+        options |= program_of(run, before, named, anew)
         chosen = config.make(arguments.config, options, before)
         chosen = msgspec.structs.replace(chosen, run_dir=str(run.path))
         if is_url(run.path) and chosen.program == before["program"]:
@@ -124,7 +130,7 @@ def settings(arguments: argparse.Namespace) -> Config:
 class _Folder:
     """A run's folder before its master has it: made ready, and put back as it was if nothing began."""
 
-    def __init__(self, path: Path, chosen: Config, resume: bool) -> None:
+    def __init__(self, path: Path, chosen: Config, resume: bool, copy: Copy | None) -> None:
         self.run = run = RunDir(path)
         self._fresh = not resume
         self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -142,6 +148,8 @@ class _Folder:
                     raise RunError(f"{path}: this run is under way, in job {job.id} ({job.backend}).")
                 run.job.unlink()
             self._settings = run.settings.read_bytes() if resume else b""
+            if copy:
+                keep(run, copy)
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:
             raise RunError(
@@ -168,12 +176,13 @@ class _Folder:
 
 def _make_folder(chosen: Config, resume: bool) -> _Folder:
     """The folder that was named, or the first new one that nobody else takes at the same time."""
+    chosen, copy = take(chosen)
     if chosen.run_dir:
-        return _Folder(RunDir(chosen.run_dir).folder, chosen, resume)
+        return _Folder(RunDir(chosen.run_dir).folder, chosen, resume, copy)
     while True:
         path = new_folder(chosen)
         try:
-            return _Folder(path, chosen, resume)
+            return _Folder(path, chosen, resume, copy)
         except RunError:
             if new_folder(chosen) == path:
                 raise
@@ -181,7 +190,7 @@ def _make_folder(chosen: Config, resume: bool) -> _Folder:
 
 def train(arguments: argparse.Namespace) -> int:
     """Runs the program to its end; returns the exit code."""
-    if arguments.program:
+    if arguments.program and not arguments.resume:
         parse(arguments.program)
     chosen = settings(arguments)
     load_backend(chosen.backend)
@@ -190,7 +199,6 @@ def train(arguments: argparse.Namespace) -> int:
             f"backend: {chosen.backend}: 'train' runs a program here, 'elasticflow submit' elsewhere."
         )
     chosen = msgspec.structs.replace(chosen, backend="local")
-    parse(chosen.program)
     folder = _make_folder(chosen, arguments.resume)
     run = folder.run
     try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import PAGE_BYTES, Bytes, File, map_files, matching_files
+from elasticflow.data.files import PAGE_BYTES, Bytes, File, identities, map_files, matching_files
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
 
@@ -54,6 +54,7 @@ class CSV(BlockSource):
         **columns: str | Sequence[str],
     ) -> None:
         files = matching_files("CSV", pattern)
+        self.files = identities(files)
         what = f"CSV {os.fspath(pattern)}"
         self._delimiter = delimiter
         self._header = _common_header(files, delimiter)

@@ -10,6 +10,7 @@ import io
 import os
 import posixpath
 import re
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
+from elasticflow.file_ids import STAY, FileId, changed, of_local, sampled
 from elasticflow.storage.urls import SCHEMES
 
 if TYPE_CHECKING:
@@ -71,6 +73,10 @@ class File(ABC):
     def pieces(self, start: int, size: int) -> Iterator[Bytes]:
         """All bytes from ``start`` on, ``size`` at a time; the last piece is shorter, perhaps empty."""
 
+    @abstractmethod
+    def identity(self, num_files: int) -> FileId:
+        """What it was when it was found; num_files: that the source has. Raises UnreadableError."""
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Within it, a DataError becomes an UnreadableError if the file is not what it was when found."""
@@ -79,6 +85,38 @@ class File(ABC):
 
 class LocalFile(File):
     """A file of this machine's, or of a file system that is mounted here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._found = of_local(name, socket.gethostname())
+
+    def identity(self, num_files: int) -> FileId:
+        try:
+            return sampled(self._found, num_files)
+        except OSError as error:
+            raise UnreadableError(f"{self}: cannot be read: {error.strerror}") from error
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Nor is it left in peace if it is another by then."""
+        try:
+            yield
+        except UnreadableError:
+            raise
+        except DataError as error:
+            if change := self._change():
+                raise UnreadableError(f"{change}. {STAY}") from error
+            raise
+        if change := self._change():
+            raise UnreadableError(f"{change}. {STAY}")
+
+    def _change(self) -> str:
+        """What is different from when the file was found; "" if nothing is."""
+        try:
+            now = of_local(self.name, self._found.host)
+        except OSError:
+            return f"{self} is no longer there"
+        return changed(self._found, now)
 
     def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
         return open(self.name, "rb")
@@ -113,6 +151,10 @@ class RemoteFile(File):
         self._found = status
         self._was_read = False
         self._pages: dict[int, Bytes] = {}
+
+    def identity(self, num_files: int) -> FileId:
+        found = self._found
+        return FileId(self.name, found.length, f"{found.modified_at:.3f}", str(found.id))
 
     @property
     def length(self) -> int:
@@ -291,6 +333,11 @@ def matching_files(kind: str, pattern: str | os.PathLike[str]) -> list[File]:
     if not found:
         raise DataError(f"{kind}: no file matches {pattern} (looked from {os.getcwd()}).")
     return [LocalFile(path) for path in found]
+
+
+def identities(files: Sequence[File]) -> tuple[FileId, ...]:
+    """Of all files of a source."""
+    return tuple(file.identity(len(files)) for file in files)
 
 
 def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[Result]:

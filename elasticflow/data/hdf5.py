@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import File, Range, existing_file
+from elasticflow.data.files import File, Range, existing_file, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, common_length, make_column, native
 from elasticflow.errors import DataError
@@ -35,6 +35,7 @@ class HDF5(BlockSource):
         **names: str,
     ) -> None:
         self._file = existing_file("HDF5", path)
+        self.files = identities([self._file])
         what = f"HDF5 file {self._file}"
         self._chunks: dict[str, _Chunks] = {}
         with _opened(self._file) as file:

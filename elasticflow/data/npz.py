@@ -13,7 +13,7 @@ import numpy as np
 
 from elasticflow.data.arrays import ArrayLike, ArraySource
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import PAGE_BYTES, File, existing_file
+from elasticflow.data.files import PAGE_BYTES, File, existing_file, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, make_column
 from elasticflow.errors import DataError
@@ -36,6 +36,7 @@ class NPZ(ArraySource):
 
     def __init__(self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, **names: str) -> None:
         file = existing_file("NPZ", path)
+        self.files = identities([file])
         what = f"NPZ file {file}"
         with file.unchanged():
             try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from elasticflow.data.blocks import CACHE_BYTES, Block, BlockSource
-from elasticflow.data.files import File, Range, map_files, matching_files
+from elasticflow.data.files import File, Range, identities, map_files, matching_files
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
 
@@ -49,6 +49,7 @@ class Parquet(BlockSource):
         **columns: str | Sequence[str],
     ) -> None:
         files = matching_files("Parquet", pattern)
+        self.files = identities(files)
         what = f"Parquet {os.fspath(pattern)}"
         metadata = list(map_files(_metadata, files))
         schemas = [_schema(file, found) for file, found in zip(files, metadata, strict=True)]

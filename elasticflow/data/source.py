@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from elasticflow.data.permutation import WINDOW_BLOCKS, Rows, Shuffle
 from elasticflow.errors import DataError
+from elasticflow.file_ids import FileId
 
 Array = npt.NDArray[np.generic]
 
@@ -40,6 +41,8 @@ class Source(ABC):
 
     columns: tuple[Column, ...]
     num_rows: int
+    files: tuple[FileId, ...] = ()
+    """Those that the records come from, as they were found."""
     positional: bool = False
     """True: columns are bound to the arguments of ``forward`` by position, not by name."""
     block_starts: Rows | None = None

@@ -25,7 +25,8 @@ from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
 from elasticflow.member import EXIT_ABANDONED
 from elasticflow.program import foreign_imports
-from elasticflow.run_dir import last_line
+from elasticflow.program_copy import fetch
+from elasticflow.run_dir import RunDir, last_line
 from elasticflow.settings import MemberSettings
 
 SOCKET = "nursery.sock"
@@ -143,7 +144,9 @@ class LocalBackend(Backend):
         """Starts a nursery. It may take seconds to import; what it is told until then waits for it."""
         modules: list[str] = []
         with contextlib.suppress(ElasticFlowError):  # the worker says it better
-            modules = foreign_imports(self._config.program)
+            sha256 = self._config.program_sha256
+            copy = fetch(RunDir(self._run_dir), sha256) if sha256 else None
+            modules = foreign_imports(self._config.program, copy)
         place = self._place
         with place.listen() as listener, (self._logs / "nursery.log").open("ab") as log:
             arguments = (listener.fileno(), place.members, self._config.lost_s, *modules)

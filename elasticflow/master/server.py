@@ -14,6 +14,7 @@ import zmq
 from elasticflow.backend import MASTER, How, load_backend
 from elasticflow.checkpoint import (
     Manifest,
+    ProgramUse,
     check_model,
     commit,
     commits,
@@ -62,11 +63,12 @@ from elasticflow.messages import (
     Written,
 )  # fmt: skip
 from elasticflow.run_dir import Address, RunDir, publish
+from elasticflow.schedule import SLICING
 from elasticflow.settings import MemberSettings
 from elasticflow.storage.background import Background
 from elasticflow.strategies import load_strategy
 from elasticflow.transport import Context, ControlListener, admit_only_members, poll_ms
-from elasticflow.work import check_same_work, work_of
+from elasticflow.work import check_same_files, check_same_work, files_told, work_of
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""
@@ -110,6 +112,7 @@ class Master:
         self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
         start_step = self._manifest.step if self._manifest else 0
         self._story = Story(config, str(run.path), start_step, before.story if before else None)
+        self._story.goes_by(self._programs())
         self._state = MasterState(
             config,
             restored=restored,
@@ -175,13 +178,30 @@ class Master:
         for damage in self._damages:
             self._note("warning", f"a checkpoint is damaged: {damage}")
         if self._manifest:
-            self._note("info", f"going on from step {self._manifest.step}")
+            self._note("info", f"going on from step {self._manifest.step}{self._by_which_program()}")
         try:
             self._journal.write_now(self._remembered())
         except OSError as error:
             raise RunError(f"{self._run.path}: cannot be written: {error.strerror}.") from error
         self._story.resized(0, self._state.target, self._state.reason)
         self._do(self._state.start(time.monotonic()))
+
+    def _programs(self) -> tuple[ProgramUse, ...]:
+        """Those that this run went by so far, as of its newest checkpoint, and the present one."""
+        before = self._manifest.programs if self._manifest else ()
+        sha256 = self._config.program_sha256
+        if before and before[-1].sha256 == sha256 or not sha256:
+            return before
+        step = self._manifest.step if self._manifest else 0
+        return (*before, ProgramUse(step, os.path.basename(self._config.program), sha256))
+
+    def _by_which_program(self) -> str:
+        """For people, of a run that goes on."""
+        before, name = self._manifest.programs if self._manifest else (), self._config.program
+        if before and self._programs() != before:
+            old, new = before[-1].sha256[:16], self._config.program_sha256[:16]
+            return f", and from here on with another program, {name} ({new}, until now {old})"
+        return f", with the run's copy of {name}" if before else ""
 
     def _adopt(self) -> None:
         """Goes on where the master before this one died, with those of its members that live."""
@@ -404,6 +424,7 @@ class Master:
             try:
                 check_model(self._manifest, Layout(join.spec.entries), join.spec.tables)
                 _check_same_data(self._manifest, join.spec)
+                check_same_files(self._manifest, join.spec)
                 self._remove_damaged(self._manifest)
             except ElasticFlowError as error:
                 self._give_up(str(error))
@@ -572,13 +593,15 @@ class Master:
             step=step,
             epoch=step // schedule.steps_per_epoch,
             optimizer=spec.optimizer.settings(),
-            work={**work_of(self._config), **data},
+            work={**work_of(self._config), "slicing": SLICING, **data},
             fingerprint=dict(self._state.fingerprint),
             quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
             signature=Layout(spec.entries).signature,
             entries=spec.entries,
             tables=spec.tables,
             parts=action.parts,
+            programs=self._programs(),
+            sources=files_told(spec.files),
         )
 
     def _settle(self, action: ac.SettledAction) -> None:

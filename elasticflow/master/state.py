@@ -14,6 +14,7 @@ import msgspec
 
 from elasticflow.config import Config
 from elasticflow.errors import BrokenError
+from elasticflow.file_ids import STAY, first_change
 from elasticflow.fingerprint import differences
 from elasticflow.layout import Layout, spread
 from elasticflow.master.actions import (
@@ -403,6 +404,9 @@ class MasterState:
             return [QuitAction(member.name, "said nothing of the program")]
         if self.spec is None:
             return self._meet_program(event, now_s)
+        if change := first_change(self.spec.files, event.spec.files):
+            text = f"{member.name} finds other data than the run began with: {change}"
+            return self._end(RunState.FAILED, f"{text}. {STAY}")
         if differs := _spec_difference(self.spec, event.spec):
             text = f"{member.name} finds another program than the first worker: {differs}"
             return self._end(RunState.FAILED, text + ". Is model() or data() random beyond the seed?")
@@ -442,6 +446,7 @@ class MasterState:
             batch_size=self.config.step_records,
             num_slices=self.config.num_slices,
             asynchronous=self.config.asynchronous,
+            drop_last=self.config.drop_last,
             epochs=self.config.epochs,
         )
         layout = Layout(spec.entries)
@@ -1162,7 +1167,7 @@ def _use(member: Member) -> tuple[int, float]:
 def _spec_difference(first: Spec, other: Spec) -> str:
     """What two workers learnt differently, in words; empty if nothing."""
     for name in first.__struct_fields__:
-        if name != "warnings" and getattr(first, name) != getattr(other, name):
+        if name not in ("warnings", "files") and getattr(first, name) != getattr(other, name):
             return f"{name} is {_short(getattr(other, name))}, not {_short(getattr(first, name))}"
     return ""
 

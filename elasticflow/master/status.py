@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from elasticflow import dates
+from elasticflow.checkpoint import ProgramUse
 from elasticflow.config import Config
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.costs import KEPT, Fault, Faults
@@ -100,6 +101,8 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     """Seconds of workers for which checkpoints kept them."""
     outlook: Outlook = Outlook()
     """Whether the deadline will be kept."""
+    programs: tuple[ProgramUse, ...] = ()
+    """Those that the run went by so far, the present one last."""
 
 
 def _sum(usages: list[Usage]) -> Usage:
@@ -159,6 +162,10 @@ class Story:
         self._memory.num_events += 1
         self._memory.events.append(Event(self._time_s(), note.kind, note.text))
         del self._memory.events[:-KEPT]
+
+    def goes_by(self, programs: tuple[ProgramUse, ...]) -> None:
+        """The programs that the run went by so far, the present one last."""
+        self._memory.programs = programs
 
     def fault(self, member: str, role: str, text: str, now_s: float) -> None:
         """A worker, server or master is lost. That it is over is found out, or told by ``regrouped``.
@@ -303,6 +310,8 @@ class Story:
         return {
             "run": self._run_dir,
             "program": self._config.program,
+            "program_sha256": self._config.program_sha256,
+            "programs": msgspec.to_builtins(memory.programs),
             "backend": self._config.backend,
             "mode": self._config.mode,
             "staleness": self._config.staleness,
@@ -322,7 +331,8 @@ class Story:
             "step": step,
             "steps_total": schedule.total_steps if schedule else None,
             "records_covered": _covered(schedule, step) if schedule else 0,
-            "records_total": schedule.num_records * schedule.epochs if schedule else None,
+            "records_total": schedule.records_per_epoch * schedule.epochs if schedule else None,
+            "records_left_out": schedule.records_left_out if schedule else None,
             "quarantined": list(memory.quarantined),
             "loss": memory.loss,
             "evaluation": evaluations[-1] if evaluations else None,
@@ -384,14 +394,14 @@ class Story:
             return None
         seconds = last_s - first_s
         still_s = max(0.0, self._clock() - last_s - max(RATE_WINDOW_S, seconds))
-        return (last - first) * schedule.num_records / schedule.steps_per_epoch / (seconds + still_s)
+        return (last - first) * schedule.records_per_epoch / schedule.steps_per_epoch / (seconds + still_s)
 
     def _eta_s(self) -> float | None:
         """Seconds until the end, at this speed; None as long as nobody can know."""
         schedule, rate = self._memory.schedule, self._records_per_s()
         if not rate or schedule is None:
             return None
-        return max(0, schedule.num_records * schedule.epochs - _covered(schedule, self._step)) / rate
+        return max(0, schedule.records_per_epoch * schedule.epochs - _covered(schedule, self._step)) / rate
 
     def status(
         self,
@@ -477,7 +487,7 @@ def _met(due_s: float | None, now_s: float, *, finished: bool) -> bool | None:
 def _covered(schedule: Schedule, step: int) -> int:
     """Records of all epochs that are in the first ``step`` steps."""
     epochs, steps = divmod(step, schedule.steps_per_epoch)
-    return epochs * schedule.num_records + min(steps * schedule.batch_size, schedule.num_records)
+    return epochs * schedule.records_per_epoch + min(steps * schedule.batch_size, schedule.records_per_epoch)
 
 
 def _tick_of(schedule: Schedule, step: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,6 @@ class Batches:
         self._replica = replica
         self._excluded: dict[int, int] = {}
         self._ahead: dict[tuple[int, int], Slice] = {}
-        self._part = max(1, schedule.batch_size // schedule.num_slices)
 
     def exclude(self, excluded: Iterable[Excluded]) -> None:
         """Leaves these records out from now on."""
@@ -140,10 +140,10 @@ class Batches:
         return (self.of_rows(Kind.TRAIN, rows) if len(rows) else None), len(rows)
 
     def test(self, work: Work, number: int) -> Iterator[tuple[Batch, int]]:
-        """A slice of the test source, in batches of the size that slices of training have."""
+        """A slice of the test source, in batches of about the size that slices of training have."""
         assert self._test is not None
         rows = self.rows(work, number)
-        for start in range(0, len(rows), self._part):
-            part = rows[start : start + self._part]
-            self._test.prefetch(rows[start + self._part :: self._part])
-            yield self.of_rows(Kind.EVALUATE, part), len(part)
+        places = self._schedule.pieces_of(len(rows)) if len(rows) else [0]
+        for start, stop in pairwise(places):
+            self._test.prefetch(rows[stop :: self._schedule.full_slice])
+            yield self.of_rows(Kind.EVALUATE, rows[start:stop]), stop - start

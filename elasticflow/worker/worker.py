@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 
 from elasticflow.data import Sources, open_path, open_source
-from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
+from elasticflow.file_ids import FileId, folded
 from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
 from elasticflow.keys import MemberKeys
@@ -48,7 +49,8 @@ from elasticflow.messages import (
     Ready,
     Spec,
 )  # fmt: skip
-from elasticflow.program import Program, bind, blaming, load, naming
+from elasticflow.program import Program, bind, blaming, describe, load, naming
+from elasticflow.program_copy import copy_of
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
@@ -56,6 +58,7 @@ from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, 
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
+from elasticflow.worker.shapes import Shape, short_tail
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice
@@ -73,7 +76,7 @@ class Loaded:
 
     def __init__(self, settings: MemberSettings) -> None:
         set_up(settings.seed, settings.threads)
-        self.program: Program = load(settings.program)
+        self.program: Program = load(settings.program, copy_of(settings))
         self.sources = _open_sources(self.program, settings.data)
         train, test = self.sources.train, self.sources.test
         names = [column.name for column in train.columns]
@@ -99,8 +102,15 @@ class Loaded:
             batch_size=settings.batch_size,
             num_slices=settings.num_slices,
             asynchronous=settings.asynchronous,
+            drop_last=settings.drop_last,
             epochs=1,
         )
+        if not self.schedule.records_per_epoch:
+            raise DataError(
+                f"{settings.program}: the data has {train.num_rows} records, fewer than a batch, and "
+                "drop_last leaves them out: nothing is left to train on. Give more data, or a smaller "
+                "batch_size."
+            )
         self.settings = settings
 
     def make_first_values(self) -> None:
@@ -144,6 +154,29 @@ class Loaded:
             self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
         return float(out.groups[-1][0])
 
+    def try_out(self, shape: Shape) -> float:
+        """The cost of so many records at once. Raises ProgramError if the program raises on them."""
+        batches, work = self.batches(self.schedule), self.schedule.at(0)
+        try:
+            if shape.kind is Kind.EVALUATE:
+                rows = np.arange(shape.num_records)
+                return self.replica.evaluate(batches.of_rows(shape.kind, rows), 0)[0]
+            parts = [batches.rows(work, number) for number in range(self.schedule.num_slices)]
+            rows, out = np.concatenate(parts)[: shape.num_records], Vector(self.replica.layout)
+            self.replica.compute(batches.of_rows(shape.kind, rows), 0, 1.0, out)
+            return float(out.groups[-1][0])
+        except UnreadableError:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+            path, count = self.program.path, shape.num_records
+            advice = "Choose another batch_size or number of slices"
+            if shape.kind is Kind.TRAIN:
+                advice += "; or leave out what fills no batch: drop_last: true"
+            raise ProgramError(
+                f"{path}: on {count} record{'s' * (count != 1)} at once, as {shape.where} has them, the "
+                f"program raised {describe(error, path)}. {advice}."
+            ) from error
+
     def rehearse(self) -> Spec:
         """Computes one slice, and tells what there is to know of the program.
 
@@ -166,6 +199,9 @@ class Loaded:
             if len(found.rows) == len(rows):
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
                 raise ProgramError(f"{self.program.path}: {text}") from error
+        else:
+            if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
+                self.try_out(tail)
         unused = ", ".join(self.replica.unused)
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
@@ -180,7 +216,12 @@ class Loaded:
             data_signature=self.sources.train.signature,
             warnings=tuple(warnings),
             tables=self.replica.tables,
+            files=_files_of(self.sources),
         )
+
+
+def _files_of(sources: Sources) -> tuple[FileId, ...]:
+    return folded([*sources.train.files, *(sources.test.files if sources.test else ())])
 
 
 def _sums(vector: Vector) -> list[int]:

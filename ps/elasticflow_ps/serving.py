@@ -354,7 +354,7 @@ class Serving:
             self._store.carry(action.tick, parcel)
         else:
             lr = self._lr_of(parcel) if action.lr is None else action.lr
-            alone = Alone(work.step, action.before, 1 / self._schedule.num_slices)
+            alone = Alone(work.step, action.before, 1 / self._schedule.used_slices(work.num_records))
             self._store.apply(
                 action.tick,
                 parcel,

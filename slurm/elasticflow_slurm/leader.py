@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import config
-from elasticflow.cli.train import OPTIONS
+from elasticflow.cli.resuming import new_program
+from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
@@ -82,13 +83,16 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
         raise RunError(
             f"{run.folder}: holds a run already; go on with it by --resume, or choose another --run-dir."
         )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     options.update(run_dir=None, backend="slurm")  # the folder is known
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
+    if anew := new_program(arguments):
+        options.update(program=anew, program_sha256="")
     chosen = config.make(arguments.config, options, before)
-    parse(chosen.program)
+    if not chosen.program_sha256:
+        parse(chosen.program)
     if arguments.resume:
         check_resume(run, chosen)
     begin(run, chosen, UNKNOWN)

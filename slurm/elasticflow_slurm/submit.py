@@ -51,7 +51,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     before = run.host()
     try:
         _check_workers(client, chosen, slurm, str(run.folder))
-        chosen = _ship(run, chosen) if slurm.ship and not resume else chosen
+        chosen = _ship(run, chosen) if slurm.ship and not (resume and _has(run, chosen)) else chosen
         begin(run, chosen, UNKNOWN)
         host = run.host()
         assert host is not None
@@ -120,6 +120,11 @@ def _ship(run: RunDir, chosen: Config) -> Config:
     shipped = run.folder / "shipped"
     shutil.copytree(folder, shipped, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
     return msgspec.structs.replace(chosen, program=str(shipped / Path(chosen.program).name))
+
+
+def _has(run: RunDir, chosen: Config) -> bool:
+    """Whether a run that goes on has its program with it; another may have been named."""
+    return bool(chosen.program_sha256) or Path(chosen.program).parent == run.folder / "shipped"
 
 
 class _Folder:

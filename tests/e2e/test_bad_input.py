@@ -266,7 +266,7 @@ def test_resume_with_another_model_or_data(again: Path) -> None:
     program = again / "good.py"
     whole = program.read_text()
     program.write_text(whole.replace("zeros(2)", "zeros(2).double()"))
-    resume = ("train", "good.py", "--resume", "--run-dir", "run", "--epochs", 3)
+    resume = ("train", "--program", "good.py", "--resume", "--run-dir", "run", "--epochs", 3)
     Outcome(again, *resume).refused("another model", "'w' is a float32", "float64", "in the model")
     program.write_text(whole.replace("(512, 2)", "(300, 2)"))
     Outcome(again, *resume).refused(
@@ -297,10 +297,8 @@ def test_folder_in_use_by_a_live_run(start: Callable[..., Run], tmp_path: Path) 
     run.wait_for_step(1)
     before = {path: path.read_bytes() for path in (run.dir.settings, run.dir.member_keys)}
     (tmp_path / "good.py").write_text(GOOD)
-    for option in ("--timeline", "--resume"):
-        Outcome(tmp_path, "train", "good.py", "--run-dir", "run", option).refused(
-            "another run is using", "stop run"
-        )
+    for arguments in (["good.py"], ["--resume"], ["--resume", "--program", "good.py"]):
+        Outcome(tmp_path, "train", "--run-dir", "run", *arguments).refused("another run is using", "stop run")
     assert {path: path.read_bytes() for path in before} == before
     stopped = run.stop(held_at="step 100")
     assert stopped.returncode == 0 and "stopped: stopped by 'elasticflow stop'" in stopped.stdout

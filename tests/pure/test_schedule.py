@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,8 +40,55 @@ def test_slices_partition_a_tick(schedule: Schedule) -> None:
     for work in ticks(schedule):
         parts = [schedule.slice_of(work, number) for number in range(schedule.num_slices)]
         assert [n for first, last in parts for n in range(first, last)] == list(range(work.first, work.last))
-        sizes = [last - first for first, last in parts]
+        sizes = [size for first, last in parts if (size := last - first)]
         assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) >= min(work.num_records, schedule.least_slice)
+        assert len(sizes) == schedule.used_slices(work.num_records)
+
+
+@given(SCHEDULES)
+def test_a_full_batch_uses_all_slices(schedule: Schedule) -> None:
+    if schedule.batch_size >= schedule.num_slices:
+        assert schedule.used_slices(schedule.batch_size) == schedule.num_slices
+        assert 2 * schedule.least_slice >= schedule.full_slice >= schedule.least_slice
+
+
+@pytest.mark.parametrize(
+    ("tail", "used"),
+    [(5, {0: 5}), (1, {0: 1}), (8, {0: 4, 4: 4}), (15, {0: 7, 4: 8}), (16, {0: 4, 2: 4, 4: 4, 6: 4}),
+     (33, {0: 4, 1: 4, 2: 4, 3: 4, 4: 4, 5: 4, 6: 4, 7: 5})],
+)  # fmt: skip
+def test_small_batches_have_few_slices_which_are_spread(tail: int, used: dict[int, int]) -> None:
+    """1,797 records in batches of 64 leave 5, which 8 slices would share as one each, or none."""
+    schedule = Schedule(num_records=28 * 64 + tail, num_test=0, batch_size=64, num_slices=8, epochs=1)
+    work = schedule.at(28)
+    parts = {number: schedule.slice_of(work, number) for number in range(8)}
+    assert {number: last - first for number, (first, last) in parts.items() if last > first} == used
+
+
+@pytest.mark.parametrize(("full", "least"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (8, 4)])
+def test_no_slice_of_one_record_where_others_have_more(full: int, least: int) -> None:
+    schedule = Schedule(num_records=100, num_test=0, batch_size=8 * full, num_slices=8, epochs=1)
+    assert (schedule.full_slice, schedule.least_slice) == (full, least)
+
+
+@given(SCHEDULES, st.integers(1, 60))
+def test_pieces_of_an_evaluation(schedule: Schedule, num_records: int) -> None:
+    places = schedule.pieces_of(num_records)
+    sizes = [stop - start for start, stop in pairwise(places)]
+    assert (places[0], places[-1]) == (0, num_records)
+    assert min(sizes) >= min(num_records, schedule.least_slice)
+    assert max(sizes) < schedule.full_slice + schedule.least_slice
+
+
+@given(SCHEDULES, st.booleans())
+def test_the_tail_is_left_out(schedule: Schedule, asynchronous: bool) -> None:
+    schedule = msgspec.structs.replace(schedule, drop_last=True, asynchronous=asynchronous)
+    batch = schedule.full_slice if asynchronous else schedule.batch_size
+    covered = sum(work.num_records for work in ticks(schedule) if work.kind is Kind.TRAIN)
+    assert covered == schedule.records_per_epoch * schedule.epochs
+    assert schedule.records_per_epoch + schedule.records_left_out == schedule.num_records
+    assert schedule.records_per_epoch % batch == 0 and schedule.records_left_out < batch
 
 
 @given(SCHEDULES)

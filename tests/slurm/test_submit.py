@@ -64,7 +64,7 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     if there:
         run.path.mkdir(parents=True)
     folder = _Folder(run)
-    begin(run, Config(program="p.py"), UNKNOWN)
+    begin(run, Config(program=__file__), UNKNOWN)
     folder.put_back()
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (
         [Path("runs"), Path("runs/one")] if there else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elasticflow.cli.train import OPTIONS
+from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
@@ -86,7 +86,7 @@ def masters(monkeypatch: pytest.MonkeyPatch) -> Ends:
 
 
 def arguments(**given: Any) -> argparse.Namespace:
-    names = ("program", "config", "force_quarantine", "timeline", *OPTIONS)
+    names = ("program", "config", *SWITCHES, *OPTIONS)
     return argparse.Namespace(**{**dict.fromkeys(names), "resume": False, **given})
 
 

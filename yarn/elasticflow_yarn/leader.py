@@ -20,7 +20,8 @@ import msgspec
 
 from elasticflow import config
 from elasticflow.backend import MASTER
-from elasticflow.cli.train import OPTIONS
+from elasticflow.cli.resuming import new_program
+from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
@@ -123,11 +124,13 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
         raise RunError(
             f"{run.path}: holds a run already; go on with it by --resume, or choose another --run-dir."
         )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, "force_quarantine", "timeline")}
+    options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     options.update(run_dir=str(run.path), backend="yarn")
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     if arguments.program:
         options["program"] = arguments.program  # in each container's own folder
+    if new_program(arguments):
+        options.update(program=arguments.new_program, program_sha256="")
     chosen = config.make(arguments.config, options, before)
     read(chosen.yarn)
     if arguments.resume:

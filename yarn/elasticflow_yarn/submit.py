@@ -85,17 +85,23 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
             preflight.check_imports(program)
         archive = pack_program(program) if program else b""
         folder = _made(folder, chosen)
-        return _begin(folder, _inside(chosen), archive, resume, first, driver), folder.path
+        return _begin(folder, _inside(chosen), program, archive, resume, first, driver), folder.path
 
 
 def _begin(
-    folder: _Folder, chosen: Config, archive: bytes, resume: bool, first: bool, driver: Future[Any]
+    folder: _Folder,
+    chosen: Config,
+    program: str,
+    archive: bytes,
+    resume: bool,
+    first: bool,
+    driver: Future[Any],
 ) -> str:
-    """From here on there is something to take back."""
+    """From here on there is something to take back. program: the file here, if it is sent."""
     run, application = folder.run, ""
     try:
         spec = _specification(chosen, read(chosen.yarn), str(run.path), resume, first)
-        begin(run, chosen, UNKNOWN)
+        begin(run, chosen, UNKNOWN, program)
         if archive:
             replace(run.path / ARCHIVE, archive)
         job = run.host()

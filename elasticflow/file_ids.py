@@ -1,0 +1,115 @@
+"""Which files the records come from, so that nobody reads others than the run began with.
+
+A worker that opens a file tells its size, its time of change, its inode, and a hash of samples of its bytes.
+Size and samples must be those that the first worker found; and the time, on one machine, or where the inode
+is the same, as in a folder that machines share. A file that was copied to each machine has another time.
+So it may have when a run is resumed, since to touch a file, or to move it, changes no record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import msgspec
+
+SAMPLE_BYTES = 1 << 20
+"""Of all files of a source, so many bytes are hashed."""
+PIECES, PIECE_BYTES = 16, 4 << 10
+"""Of a file that is larger than its share of these, so many pieces, its end among them: there formats keep
+their indexes."""
+MOST_TOLD = 256
+"""More files than this are told in groups."""
+STAY = "A run's data must stay as it is; write new data under a new name, and start again."
+
+
+class FileId(msgspec.Struct, frozen=True):
+    """A file as it was found, or several that follow one another.
+
+    host: whose clock ``modified`` is by; "": everybody's, as on HDFS. inode: its number in its file system.
+    modified: when, as the file system has it; a text, as messages hold no numbers so large.
+    sample: hash of some of its bytes; "": none was taken.
+    """
+
+    name: str
+    num_bytes: int
+    modified: str
+    inode: str = ""
+    host: str = ""
+    sample: str = ""
+
+
+def of_local(path: str, host: str) -> FileId:
+    """A local file as it is now, but for its bytes. Raises OSError."""
+    stat = os.stat(path)
+    return FileId(path, stat.st_size, str(stat.st_mtime_ns), str(stat.st_ino), host)
+
+
+def sampled(found: FileId, num_files: int = 1) -> FileId:
+    """With the hash of some of its bytes, or of all. num_files: that the source has. Raises OSError."""
+    digest = hashlib.blake2b(digest_size=16)
+    share = SAMPLE_BYTES // num_files
+    with open(found.name, "rb", buffering=0) as file:
+        if found.num_bytes <= max(share, PIECE_BYTES):
+            digest.update(file.read())
+        else:
+            for part in _parts(min(PIECES, share // PIECE_BYTES)):
+                file.seek(int(part * (found.num_bytes - PIECE_BYTES)))
+                digest.update(file.read(PIECE_BYTES))
+    return msgspec.structs.replace(found, sample=digest.hexdigest())
+
+
+def _parts(count: int) -> list[Fraction]:
+    """From 0 to 1, or 1 alone."""
+    return [Fraction(number, count - 1) for number in range(count)] if count > 1 else [Fraction(1)]
+
+
+def folded(files: Sequence[FileId]) -> tuple[FileId, ...]:
+    """The same, but neighbours as one where there are very many: what is told of a run stays small.
+
+    Each of them still counts.
+    """
+    size = -(-len(files) // MOST_TOLD) or 1
+    groups = [files[start : start + size] for start in range(0, len(files), size)]
+    return tuple(group[0] if len(group) == 1 else _group(group) for group in groups)
+
+
+def _group(files: Sequence[FileId]) -> FileId:
+    return FileId(
+        f"{files[0].name} .. {files[-1].name} ({len(files)} files)",
+        sum(file.num_bytes for file in files),
+        _hash(file.modified for file in files),
+        _hash(file.inode for file in files),
+        files[0].host,
+        _hash(file.sample for file in files) if files[0].sample else "",
+    )
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+
+
+def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
+    """What was found differently later, for people; empty if nothing."""
+    for old, new in zip(first, other, strict=False):
+        if change := changed(old, new):
+            return change
+    if len(first) != len(other):
+        return f"there are {len(other)} files, and were {len(first)}"
+    return ""
+
+
+def changed(old: FileId, new: FileId) -> str:
+    """How a file is not what it was, for people; empty if it is, as far as this tells."""
+    if os.path.basename(old.name) != os.path.basename(new.name):
+        return f"{new.name} where {old.name} was"
+    if old.num_bytes != new.num_bytes:
+        return f"{new.name} has changed: {new.num_bytes:,} bytes, and it had {old.num_bytes:,}"
+    if old.sample and new.sample and old.sample != new.sample:
+        return f"{new.name} has changed: it has as many bytes as before, but others"
+    same_place = old.host == new.host or old.inode == new.inode
+    if same_place and old.modified != new.modified:
+        return f"{new.name} has changed: it was written to, touched or replaced since"
+    return ""
