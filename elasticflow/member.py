@@ -19,10 +19,11 @@ import zmq
 from elasticflow.backend import load_backend
 from elasticflow.errors import ProtocolError
 from elasticflow.finder import Finder, Orphaned
+from elasticflow.guard import guarded_thread
 from elasticflow.keys import MemberKeys
-from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master, encode
+from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master
 from elasticflow.settings import MemberSettings
-from elasticflow.transport import Context, Socket, control_link, poll_ms
+from elasticflow.transport import Context, Socket, control_frame, control_link, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""
@@ -89,7 +90,7 @@ class MasterLink:
         self._keys, self._endpoint = keys, endpoint
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
         self._finder, self._abandoned = finder, abandoned
-        self._outbox: deque[ToMaster] = deque()
+        self._outbox: deque[bytes] = deque()
         self._unheard: list[bytes] = []
         """What was said since the last word from the master."""
         self._said = False
@@ -100,7 +101,7 @@ class MasterLink:
         self._incarnation: int | None = None
         self._closing = False
         self._beating = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="master-link")
+        self._thread = guarded_thread(self._run, "master-link")
         self._thread.start()
 
     @classmethod
@@ -115,8 +116,8 @@ class MasterLink:
         )
 
     def send(self, message: ToMaster) -> None:
-        """Sends soon; never waits."""
-        self._outbox.append(message)
+        """Sends soon; never waits. Raises ProtocolError for what cannot be sent."""
+        self._outbox.append(control_frame(message))
         os.eventfd_write(self._send_fd, 1)
 
     def start_heartbeats(self) -> None:
@@ -185,8 +186,8 @@ class MasterLink:
             closing = self._closing
             if self._beating.is_set() and now_s >= beat_s:
                 beat_s = now_s + self._heartbeat_s
-                _offer(socket, encode(self._heartbeat()))
-            while self._outbox and _offer(socket, message := encode(self._outbox[0])):
+                _offer(socket, control_frame(self._heartbeat()))
+            while self._outbox and _offer(socket, message := self._outbox[0]):
                 self._unheard.append(message)
                 self._said = True
                 self._outbox.popleft()

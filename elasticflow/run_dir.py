@@ -32,6 +32,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.keys import make_keys, write_secret
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
+from elasticflow.texts import as_json
 
 T = TypeVar("T")
 RunPath = Path | HdfsPath
@@ -65,7 +66,7 @@ class Address(msgspec.Struct, frozen=True):
 
 def publish(path: RunPath, value: Any) -> None:
     """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part."""
-    replace(path, msgspec.json.format(msgspec.json.encode(value)))
+    replace(path, msgspec.json.format(as_json(value)))
 
 
 def replace(path: RunPath, data: bytes) -> None:

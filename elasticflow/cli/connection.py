@@ -11,10 +11,10 @@ import zmq
 
 from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
+from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master
 from elasticflow.presence import find_address, presence_of
 from elasticflow.run_dir import EXIT_CODES, RunDir
-from elasticflow.transport import Socket, control_link
+from elasticflow.transport import Socket, control_frame, control_link
 
 LOOK_S = 1.0
 """How often somebody who waits for an answer looks whether there still is a master, and where."""
@@ -53,7 +53,7 @@ class Connection:
 
     def send(self, message: ToMaster) -> None:
         """Sends once."""
-        self.socket.send(encode(message))
+        self.socket.send(control_frame(message))
 
     def receive(self, timeout_s: float) -> Answer | None:
         """The next answer; None if none comes in time."""

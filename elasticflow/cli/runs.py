@@ -30,6 +30,7 @@ from elasticflow.presence import (
     wait_until_over,
 )
 from elasticflow.run_dir import FAILURES, RunDir
+from elasticflow.texts import as_json
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -96,7 +97,7 @@ def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any] | N
 
 
 def _as_json(value: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+    return msgspec.json.format(as_json(value)).decode()
 
 
 def as_text(status: Mapping[str, Any]) -> str:

@@ -53,12 +53,15 @@ from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
 from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
+from elasticflow.texts import sendable
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 
+NAME_CHARS = 1000
+"""The longest name of a parameter."""
 RECENT = 9
 """So many measurements say how fast a worker is."""
 
@@ -160,6 +163,7 @@ class Loaded:
             if len(found.rows) == len(rows):
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
                 raise ProgramError(f"{self.program.path}: {text}") from error
+        _check_names(self.replica, self.program.path)
         unused = ", ".join(self.replica.unused)
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
@@ -175,6 +179,16 @@ class Loaded:
             warnings=tuple(warnings),
             tables=self.replica.tables,
         )
+
+
+def _check_names(replica: Replica, path: str) -> None:
+    """Names of parameters are keys of checkpoints and of messages. Raises ProgramError for one that cannot be."""
+    for entry in replica.layout.entries:
+        if sendable(entry.name, NAME_CHARS) != entry.name:
+            raise ProgramError(
+                f"{path}: a parameter is named {sendable(ascii(entry.name), NAME_CHARS)}; its name must be text "
+                f"that can be encoded, of at most {NAME_CHARS:,} characters."
+            )
 
 
 def _sums(vector: Vector) -> list[int]:
