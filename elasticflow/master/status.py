@@ -457,7 +457,7 @@ class Story:
         return {
             **status,
             "state": end.state.value,
-            "text": sendable(end.text),
+            "text": sendable(end.text, EVENT_CHARS),
             "traceback": sendable(end.detail),
             "eta_s": None,
             "eta_at": None,

@@ -41,7 +41,7 @@ def learning_rate(step, epoch):
 
 
 def forward(row, x, params):
-    if WHERE == "forward" and begun["step"] >= 7 and 57 in row.tolist():
+    if WHERE == "forward" and torch.is_grad_enabled() and begun["step"] >= 7 and 57 in row.tolist():
         fail()
     return (x @ params["w"]).square().mean()
 
