@@ -52,6 +52,7 @@ from elasticflow.program import Program, bind, blaming, load, naming
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
+from elasticflow.stacks import Activity
 from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.texts import sendable
 from elasticflow.worker.batches import Batches, slice_seed
@@ -182,12 +183,12 @@ class Loaded:
 
 
 def _check_names(replica: Replica, path: str) -> None:
-    """Names of parameters are keys of checkpoints and of messages. Raises ProgramError for one that cannot be."""
+    """Raises ProgramError for a name of a parameter that cannot be a key of checkpoints and messages."""
     for entry in replica.layout.entries:
         if sendable(entry.name, NAME_CHARS) != entry.name:
             raise ProgramError(
-                f"{path}: a parameter is named {sendable(ascii(entry.name), NAME_CHARS)}; its name must be text "
-                f"that can be encoded, of at most {NAME_CHARS:,} characters."
+                f"{path}: a parameter is named {sendable(ascii(entry.name), NAME_CHARS)}; its name must be "
+                f"text that can be encoded, of at most {NAME_CHARS:,} characters."
             )
 
 
@@ -261,6 +262,8 @@ class Worker:
         self._draining = self._leaving = self._ended = False
         self.generation = 0
         self.tick = -1
+        self._computes: tuple[int, float] | None = None
+        """The slice in work, and since when; None: it waits for others."""
         self._take_up(assignment)
 
     def run(self) -> None:
@@ -537,6 +540,15 @@ class Worker:
         None if the program raises on it, twice, which the master is told. Raises ProgramError if it does so
         when part of the slice may have been sent: it can no more be left out.
         """
+        self._computes = number, time.monotonic()
+        try:
+            return self._try_slice(work, number, out, onto, outgoing)
+        finally:
+            self._computes = None
+
+    def _try_slice(
+        self, work: Work, number: int, out: Vector, onto: bool, outgoing: Outgoing | None
+    ) -> bool | None:
         for attempt in (1, 2):
             try:
                 if work.kind is Kind.EVALUATE:
@@ -605,6 +617,18 @@ class Worker:
                 if batch is not None and not self._schedule.applies_slices(work.tick):
                     self._replica.ask_early(batch)
 
+    @property
+    def doing(self) -> str:
+        """What it does or waits for, in words that follow its name. For any thread."""
+        computes, position = self._computes, self._position
+        if computes:
+            number, since_s = computes
+            what = "evaluates" if self._schedule.evaluates(self.tick) else "computes"
+            return f"{what} slice {number} of tick {self.tick}, for {time.monotonic() - since_s:.0f} s"
+        if position:
+            return f"waits for version {position.version + 1}"
+        return "waits for other servers" if self._severed else "waits for a version to begin with"
+
     def heartbeat(self) -> Heartbeat:
         """Called by the master link's thread."""
         return Heartbeat(
@@ -632,10 +656,16 @@ def _slices_of(position: Position, name: str) -> range:
 def main(settings: MemberSettings, keys: MemberKeys) -> int:
     """A worker's whole life; returns its exit code."""
     running: list[Worker] = []
+    activity = Activity()
+
+    def loading() -> Heartbeat:
+        return Heartbeat(name=settings.name, tick=-1, activity=activity.look())
+
     link = MasterLink.of(
         settings,
         keys,
-        lambda: running[0].heartbeat() if running else Heartbeat(name=settings.name, tick=-1),
+        lambda: running[0].heartbeat() if running else loading(),
+        lambda: running[0].doing if running else "loads the program and its data",
     )
     on_notice(lambda reason: link.send(Departing(name=settings.name, reason=reason)))
     try:
@@ -661,13 +691,16 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
 def _join_of(loaded: Loaded) -> Join:
     """Who this is."""
     settings = loaded.settings
+    since_s = time.monotonic()
+    spec = loaded.rehearse()
     return Join(
         name=settings.name,
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
         fingerprint=fingerprint(settings.threads),
-        spec=loaded.rehearse(),
+        spec=spec,
+        rehearsed_s=time.monotonic() - since_s,
     )
 
 

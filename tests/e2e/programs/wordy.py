@@ -1,4 +1,4 @@
-"""Raises with a text made by WORDS ("torn", "huge", "unspeakable"), at the place WHERE, or names a metric so."""
+"""Raises with a text made by WORDS ("torn", "huge", "unspeakable") at WHERE, or names a metric so."""
 
 import os
 

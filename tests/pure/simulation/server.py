@@ -633,7 +633,7 @@ class SimServer(Member):
         self._tell_ready()
         if now.start is not None:
             self.keeping.made(now.start)
-            if self._serving.finished:
+            if self._serving.finished or now.assignment.ends:
                 self.made(st.VersionAction(now.start, cut=True, snapshot=False, last=True))
 
     def _tell_ready(self) -> None:
