@@ -32,9 +32,11 @@ MOST_TOLD = 8
 
 
 class Verdict(NamedTuple):
-    """hung: who has not answered. text: who waits for whom. stack: of one that hangs, for people."""
+    """hung: those whose main threads have not answered. silent: of whom nothing has come; a question may get
+    lost. text: who waits for whom. stack: of one that hangs, for people."""
 
     hung: tuple[str, ...]
+    silent: tuple[str, ...]
     text: str
     stack: str
 
@@ -153,10 +155,12 @@ class Stall:
             return None
         told = [self._told(name) for name in sorted(self._asked, key=lambda name: name not in left)]
         more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-        stack = next((s.stack for name in left if (s := self._stacks.get(name)) and s.stack), "")
+        hung = tuple(name for name in left if name in self._stacks)
+        silent = tuple(name for name in left if name not in self._stacks)
+        stack = next((self._stacks[name].stack for name in hung if self._stacks[name].stack), "")
         self.forget()
         self._still_s = 0.0
-        return Verdict(tuple(left), "; ".join(told[:MOST_TOLD]) + more, stack)
+        return Verdict(hung, silent, "; ".join(told[:MOST_TOLD]) + more, stack)
 
     def _told(self, name: str) -> str:
         stacks = self._stacks.get(name)

@@ -1186,6 +1186,8 @@ class MasterState:
         actions: list[Action] = [NoteAction("fault", text)]
         if not hung and (self._closing or self._last_made or self.row.phase is Phase.RESTORING):
             return actions  # they read or write: the storage has a patience of its own
+        if not hung and verdict.silent:
+            return actions  # the question, or its answer, was lost: it is asked again
         self.stall.rounds += 1
         if self.stall.rounds > MOST_ROUNDS and not self._closing:
             return actions + self._close(RunState.STALLED, text, now_s, verdict.stack, hung)

@@ -139,12 +139,12 @@ class Member(Process):
 
     def hang(self, seconds: float) -> None:
         """Its main thread does nothing any more, for good if ``seconds`` are infinite; its heart beats."""
-        if self.alive and not self.hangs:
+        if self.alive and self.has_spoken and not self.hangs:
             self.hangs = True
             if math.isfinite(seconds):
-                self.later(seconds, self._go_on)
+                self.later(seconds, self._recover)
 
-    def _go_on(self) -> None:
+    def _recover(self) -> None:
         self.hangs = False
         while self._undone and not self.hangs and self.alive:
             self._undone.popleft()()
