@@ -21,6 +21,10 @@ SHOWN = 30
 """So many frames of the main thread are told, the innermost."""
 
 
+_of_alarms: set[str] = set()
+"""Threads that the present alarm has begun: each time it is put off, another one."""
+
+
 def write_all(why: str) -> None:
     """Writes the stacks of all threads into this process's log."""
     with suppress(OSError, ValueError):  # a full disk
@@ -55,7 +59,10 @@ class Alarm:
         """To be called often."""
         if self._silent_s and now_s >= self._armed_s + self._silent_s / 4:
             self._armed_s = now_s
+            before = _threads()
             faulthandler.dump_traceback_later(self._silent_s, file=LOG)
+            _of_alarms.clear()
+            _of_alarms.update(set(_threads()) - set(before))
 
     def end(self) -> None:
         if self._silent_s:
@@ -66,7 +73,7 @@ class Activity:
     """Whether a process does anything: a number that grows as long as any of its threads runs at all.
 
     A thread that waits, for a lock or for a word that never comes, does not run in the meantime. The thread
-    that asks is left out, and so are those of ZeroMQ, which run because it sends.
+    that asks is left out, and so are those of ZeroMQ, which run because it sends, and those of ``Alarm``.
     """
 
     def __init__(self) -> None:
@@ -85,7 +92,7 @@ class Activity:
 def _threads() -> list[str]:
     own = str(threading.get_native_id())
     with suppress(OSError):
-        return [tid for tid in os.listdir("/proc/self/task") if tid != own]
+        return [tid for tid in os.listdir("/proc/self/task") if tid != own and tid not in _of_alarms]
     return []
 
 

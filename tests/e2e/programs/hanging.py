@@ -1,4 +1,4 @@
-"""Hangs, from the step that a test says on, at WHERE, by HOW: in a lock (Python), in C, or with Python's lock held.
+"""Hangs at WHERE, by HOW: in a lock (Python), in C, or in C with Python's lock held.
 
 HANG is a file: while it is there, whoever comes to the place hangs; with ONCE, one process alone does.
 """
