@@ -232,10 +232,8 @@ class RunDir:
             os.close(descriptor)
         return False
 
-    def wait_until_free(self) -> None:
-        """Waits until no master runs here."""
-        if not self.is_locked():
-            return
-        descriptor = os.open(self.lock, os.O_RDWR)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        os.close(descriptor)
+    def wait_until_free(self, timeout_s: float) -> None:
+        """Waits until no master runs here, for so long at most; the kernel's own wait has no limit."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_locked() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)

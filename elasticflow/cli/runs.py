@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.watching import faults_line, read_report
@@ -181,6 +181,17 @@ def scale(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _wait_for_end(connection: Connection) -> None:
+    """Until the run says that it ends. Raises Unanswered if it says nothing at all."""
+    try:
+        while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
+            pass
+    except Unanswered:
+        raise
+    except RunError:
+        pass  # it is over
+
+
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
     run = find_run(arguments.run)
@@ -188,10 +199,9 @@ def stop(arguments: argparse.Namespace) -> int:
         print(f"{run.path}: {told}")
         return 0
     wait_for_master(run, lambda text: print(f"{run.path}: {text}", file=sys.stderr))
-    with Connection(run) as connection, contextlib.suppress(RunError):  # it is over
+    with Connection(run) as connection:
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
-        while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
-            pass
+        _wait_for_end(connection)
     wait_until_over(run)
     report = read_report(run)
     if not report or report["state"] in FAILURES:
