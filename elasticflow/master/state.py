@@ -343,7 +343,7 @@ class MasterState:
         for name in [name for name in self.row.names if name not in self.members]:
             actions += self._replace(name, now_s)
         for member in self.members.values():
-            member.heard_s = member.since_s = now_s
+            member.heard_s = member.since_s = member.moved_s = now_s
             # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
             member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
             member.doubted_by.clear()
@@ -484,7 +484,7 @@ class MasterState:
         member.heard_s = now_s
         if member.state is not MemberState.LOADING:
             return []
-        member.state, member.since_s = MemberState.READY, now_s
+        member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
         self._early_deaths = 0
         if member.role == "server":
             member.was_ready = True
@@ -539,6 +539,8 @@ class MasterState:
         member = self.members.get(event.name)
         if member is None:
             return [QuitAction(event.name, "not a member of this run (any more)")]
+        if event.tick != member.tick:
+            member.moved_s, member.asked_s = now_s, None
         member.heard_s, member.tick = now_s, event.tick
         member.dropped, member.refused = event.dropped, event.refused
         member.memory_bytes, member.activity = event.memory_bytes, event.activity
@@ -998,7 +1000,7 @@ class MasterState:
         if self.ended:
             return actions
         actions += self._check_expiries(now_s)
-        actions += self._check_stall(now_s)
+        actions += [*self._check_stall(now_s), *self._check_strays(now_s)]
         if self.ended:
             return actions
         if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
@@ -1038,6 +1040,7 @@ class MasterState:
         times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
         times += [] if self._move_by_s is None else [self._move_by_s]
         times += [self._limit_s(), self._stall_due_s()]
+        times += [self._stray_due_s(member) for member in self.of("worker", MemberState.READY)]
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
 
     def _limit_s(self) -> float:
@@ -1098,6 +1101,7 @@ class MasterState:
             self._close_by_s += event.seconds
         for member in self.members.values():
             member.heard_s += event.seconds
+            member.moved_s += event.seconds
             if member.doubted_s is not None:
                 member.doubted_s += event.seconds
             if member.placed_s is not None:
@@ -1167,6 +1171,27 @@ class MasterState:
             return self._close(RunState.STOPPED, self.stop_reason, now_s)
         names = tuple(m.name for m in self.members.values() if _is_there(m) and m.state in _ASKED)
         return [LookAction(names, self.stall.ask(names, self.version, now_s))]
+
+    def _stray_due_s(self, member: Member) -> float:
+        """When a worker that stays where it is, while the others go on, is to be asked, or replaced."""
+        if not self._steps or member.tick + 1 >= self.version:
+            return float("inf")
+        if member.asked_s is not None:
+            return member.asked_s + self.stall.answer_s
+        return member.moved_s + self._stall_limit_s()
+
+    def _check_strays(self, now_s: float) -> list[Action]:
+        """Nobody waits for these: the others do their slices. But they keep places that others could use."""
+        actions: list[Action] = []
+        for member in [] if self.ended else self.of("worker", MemberState.READY):
+            if now_s < self._stray_due_s(member):
+                continue
+            if member.asked_s is None:  # so that its log says where it hangs
+                member.asked_s = now_s
+                actions.append(LookAction((member.name,), 0))
+            else:
+                actions += self._replace_hung(member, now_s)
+        return actions
 
     def _on_stacks(self, event: Stacks, now_s: float) -> list[Action]:
         self.stall.stacks(event)

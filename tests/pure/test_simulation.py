@@ -297,6 +297,14 @@ def test_a_slice_that_hangs_for_everybody_ends_the_run_with_all_that_was_done() 
         assert resumed.run().state is RunState.FINISHED
 
 
+def test_a_worker_that_hangs_alone_is_replaced() -> None:
+    """Nobody waits for it, and no step is late; but it has a place that another could use."""
+    schedule = Schedule(num_records=29, num_test=9, batch_size=8, num_slices=8, epochs=80)
+    world = World(shape(schedule=schedule, stall_s=2.0), [Fault(300, "hang worker", 1, FOR_GOOD)])
+    assert world.run().state is RunState.FINISHED
+    assert any(name == "worker-4" for name in world.members), world.master.notes
+
+
 def test_a_stop_ends_though_no_step_does() -> None:
     for after in (100, 150, 200):
         faults = [Fault(after, "hang workers", 0, FOR_GOOD), Fault(after + 1, "stop")]
