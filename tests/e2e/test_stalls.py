@@ -182,6 +182,43 @@ def test_a_server_hangs_whose_heart_beats(
     assert "SIGUSR2" not in logs_of(run)
 
 
+def test_a_thread_of_a_member_that_dies(
+    start: Callable[..., Run],
+    settings: Path,
+    undisturbed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Its process ends, and is replaced: nobody lives on without a line to the master."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(BROKEN_LINK)
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setenv("HANG", str(tmp_path / "hang"))
+    run = start("hanging.py", *OPTIONS, "--config", settings, "--servers", 2, shut=["step 8"])
+    run.wait_for_step(7)
+    for name in ("worker-1", "server-1"):
+        run.signal(name, signal.SIGUSR2)
+    run.wait_for_output("server-1 ended with exit code 70")
+    run.wait_for_output("worker-1 ended with exit code 70")
+    run.open("step 8")
+    assert run.digest() == undisturbed
+    assert "RuntimeError: a defect" in run.output(), run.output()
+    assert "the thread 'master-link' of process" in (run.path / "logs" / "worker-1.log").read_text()
+
+
+BROKEN_LINK = """
+import signal
+
+def fail(*arguments):
+    raise RuntimeError("a defect")
+
+def spoil(*_):
+    import elasticflow.member
+    elasticflow.member.MasterLink._receive = fail
+
+signal.signal(signal.SIGUSR2, spoil)
+"""
 HANGING_SERVER = """
 import signal, threading
 signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())
