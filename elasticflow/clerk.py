@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from elasticflow.guard import guarded_thread
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -27,7 +28,7 @@ class Clerk(Generic[E]):
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: deque[Callable[[], None]] = deque()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, daemon=True, name="clerk")
+        self._thread = guarded_thread(self._run, "clerk")
         self._thread.start()
 
     def order(self, act: Callable[[], T], answer: Callable[[T | E], None]) -> None:

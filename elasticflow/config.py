@@ -79,6 +79,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     suspect_s: PositiveSeconds = 2.0
     lost_s: PositiveSeconds = 60.0
     start_s: PositiveSeconds = 900.0
+    stall_s: PositiveSeconds = 600.0
     timeline: bool = False
 
     slurm: dict[str, Any] = {}

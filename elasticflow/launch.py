@@ -16,11 +16,13 @@ import msgspec
 from elasticflow.keys import MemberKeys, read_keys
 from elasticflow.run_dir import RunDir
 from elasticflow.settings import MemberSettings
+from elasticflow.texts import bear_any_text
 
 
 def run(settings: MemberSettings) -> int:
     """A member's whole life; returns its exit code."""
     faulthandler.enable()
+    bear_any_text()
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     run_dir = RunDir(settings.run_dir)

@@ -7,6 +7,7 @@ Beat among what was received.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -19,10 +20,21 @@ import zmq
 from elasticflow.backend import load_backend
 from elasticflow.errors import ProtocolError
 from elasticflow.finder import Finder, Orphaned
+from elasticflow.guard import guarded_thread
 from elasticflow.keys import MemberKeys
-from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master, encode
+from elasticflow.messages import (
+    Beat,
+    FromMaster,
+    Heartbeat,
+    Here,
+    Look,
+    Stacks,
+    ToMaster,
+    decode_from_master,
+)
 from elasticflow.settings import MemberSettings
-from elasticflow.transport import Context, Socket, control_link, poll_ms
+from elasticflow.stacks import Alarm, main_stack, write_all
+from elasticflow.transport import Context, Socket, control_frame, control_link, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""
@@ -74,6 +86,9 @@ class MasterLink:
     Beats are left out of what is received, but for the first of each incarnation of the master, unless
     there is nothing yet that an earlier one could have been told: the owner then repeats what still
     stands, since nobody knows what the master before had read.
+
+    name, program: of the member, and of what it runs. doing: what it does or waits for, in words, called in
+    the link's thread when the master asks for that. alarm: told that this thread runs.
     """
 
     def __init__(
@@ -85,11 +100,17 @@ class MasterLink:
         heartbeat_s: float,
         finder: Finder,
         abandoned: Callable[[], None] = lambda: os._exit(EXIT_ABANDONED),
+        name: str = "",
+        program: str = "",
+        doing: Callable[[], str] = lambda: "",
+        alarm: Alarm | None = None,
     ) -> None:
         self._keys, self._endpoint = keys, endpoint
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
         self._finder, self._abandoned = finder, abandoned
-        self._outbox: deque[ToMaster] = deque()
+        self._name, self._program, self._doing = name, program, doing
+        self._alarm = alarm or Alarm(0.0)
+        self._outbox: deque[bytes] = deque()
         self._unheard: list[bytes] = []
         """What was said since the last word from the master."""
         self._said = False
@@ -100,11 +121,17 @@ class MasterLink:
         self._incarnation: int | None = None
         self._closing = False
         self._beating = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="master-link")
+        self._thread = guarded_thread(self._run, "master-link")
         self._thread.start()
 
     @classmethod
-    def of(cls, settings: MemberSettings, keys: MemberKeys, heartbeat: Callable[[], Heartbeat]) -> MasterLink:
+    def of(
+        cls,
+        settings: MemberSettings,
+        keys: MemberKeys,
+        heartbeat: Callable[[], Heartbeat],
+        doing: Callable[[], str] = lambda: "",
+    ) -> MasterLink:
         """The line of a member with these settings."""
         return cls(
             keys,
@@ -112,11 +139,15 @@ class MasterLink:
             heartbeat=heartbeat,
             heartbeat_s=settings.heartbeat_s,
             finder=load_backend(settings.backend).finder(settings),
+            name=settings.name,
+            program=settings.program,
+            doing=doing,
+            alarm=Alarm(settings.lost_s / 2),
         )
 
     def send(self, message: ToMaster) -> None:
-        """Sends soon; never waits."""
-        self._outbox.append(message)
+        """Sends soon; never waits. Raises ProtocolError for what cannot be sent."""
+        self._outbox.append(control_frame(message))
         os.eventfd_write(self._send_fd, 1)
 
     def start_heartbeats(self) -> None:
@@ -127,10 +158,18 @@ class MasterLink:
     def received(self) -> list[FromMaster]:
         """What has come from the master since the last call."""
         _clear(self.wake_fd)
-        messages = []
+        messages: list[FromMaster] = []
         while self._inbox:
-            messages.append(self._inbox.popleft())
+            message = self._inbox.popleft()
+            if isinstance(message, Look):
+                self._be_here(message)
+            else:
+                messages.append(message)
         return messages
+
+    def _be_here(self, look: Look) -> None:
+        """The main thread, or whichever reads what comes from the master, has come to this question."""
+        self.send(Here(name=self._name, number=look.number))
 
     def wait_for(self, kinds: tuple[type, ...]) -> FromMaster:
         """The next message of one of these kinds. Others stay for ``received``, in their order.
@@ -142,7 +181,12 @@ class MasterLink:
         while True:
             _clear(self.wake_fd)
             for place in range(len(self._inbox)):
-                if isinstance(message := self._inbox[place], kinds):
+                if isinstance(message := self._inbox[place], Look):
+                    del self._inbox[place]
+                    self._be_here(message)
+                    os.eventfd_write(self.wake_fd, 1)
+                    break
+                if isinstance(message, kinds):
                     del self._inbox[place]
                     if self._inbox:
                         os.eventfd_write(self.wake_fd, 1)
@@ -166,6 +210,7 @@ class MasterLink:
         while True:
             now_s = time.monotonic()
             silence.wake(now_s)
+            self._alarm.put_off(now_s)
             if self._receive(socket):
                 silence.end()
                 search_s = SEARCH_BEATS * self._heartbeat_s
@@ -185,8 +230,8 @@ class MasterLink:
             closing = self._closing
             if self._beating.is_set() and now_s >= beat_s:
                 beat_s = now_s + self._heartbeat_s
-                _offer(socket, encode(self._heartbeat()))
-            while self._outbox and _offer(socket, message := encode(self._outbox[0])):
+                _offer(socket, control_frame(self._heartbeat()))
+            while self._outbox and _offer(socket, message := self._outbox[0]):
                 self._unheard.append(message)
                 self._said = True
                 self._outbox.popleft()
@@ -196,8 +241,18 @@ class MasterLink:
             silence.sleep(wait_s)
             if poller.poll(poll_ms(wait_s)):
                 _clear(self._send_fd)
+        self._alarm.end()
         socket.close(linger=int(linger_s * 1000))
         context.term()
+
+    def _show(self, look: Look) -> None:
+        """What this process does, whether or not its main thread ever comes to say so."""
+        write_all("nothing moves, and the master asks why")
+        doing = ""
+        with contextlib.suppress(Exception):  # it looks at what another thread is changing
+            doing = self._doing()
+        where, stack = main_stack(self._program)
+        self.send(Stacks(name=self._name, number=look.number, doing=doing, where=where, stack=stack))
 
     def _find(self, silence: Silence) -> str | None:
         """Where the master may be. Raises Orphaned if it is time to give up."""
@@ -226,6 +281,8 @@ class MasterLink:
             except ProtocolError:
                 continue
             heard = True
+            if isinstance(message, Look):
+                self._show(message)
             if not isinstance(message, Beat) or self._is_new(message):
                 self._inbox.append(message)
                 os.eventfd_write(self.wake_fd, 1)

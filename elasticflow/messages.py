@@ -2,12 +2,12 @@
 
 Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
 
-    worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost
+    worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost, Stacks, Here
     worker -> master           Faulty
     server -> master           Progress, Written, Troubled, Offer
     master -> server           Assignment, Halt, Plan, Cut, Finish, Settled, Quit
     master -> worker           Assignment, Drain, Quarantine, Attempt, Quit
-    master -> both             Beat, the answer to each Heartbeat
+    master -> both             Beat, the answer to each Heartbeat; Look
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
 
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
@@ -123,6 +123,8 @@ class Join(_Message, frozen=True):
     spec: Spec | None = None
     excluded: tuple[Excluded, ...] = ()
     available_bytes: dict[str, int] = {}
+    rehearsed_s: float = 0.0
+    """Seconds for which a worker has computed its first slice, and all that comes with that."""
 
 
 class Ready(_Message, frozen=True):
@@ -168,6 +170,8 @@ class Heartbeat(_Message, frozen=True):
     """Connections that ended before they had proved that they belong here, so far."""
     memory_bytes: int = 0
     """Of a server's arrays: its store, and the copies that it keeps for another."""
+    activity: int = 0
+    """Of a worker that loads: another number than before if it has done anything since."""
 
 
 class Leaving(_Message, frozen=True):
@@ -277,6 +281,27 @@ class Offer(_Message, frozen=True):
     held: tuple[tuple[int, int], ...]
 
 
+class Stacks(_Message, frozen=True):
+    """The first answer to Look, of a thread that runs whatever the main thread does.
+
+    doing: what the member does, or waits for, in words that follow its name. where: the innermost line of the
+    main thread, in the user's program if it is there; stack: all of it.
+    """
+
+    name: str
+    number: int
+    doing: str = ""
+    where: str = ""
+    stack: str = ""
+
+
+class Here(_Message, frozen=True):
+    """The second answer to Look, of the main thread, as soon as it comes to it."""
+
+    name: str
+    number: int
+
+
 # --- client -> master ----------------------------------------------------------------------------
 
 
@@ -331,6 +356,8 @@ class Assignment(_Message, frozen=True):
     """Seconds between two snapshots in other servers' memory; 0: none."""
     staleness_rule: str = "none"
     """What becomes of an asynchronous update that is late: see ``elasticflow_ps.serving.slowed``."""
+    ends: bool = False
+    """The run ends with the version to go on from: to be written, and nothing else."""
 
 
 class Halt(_Message, frozen=True):
@@ -388,6 +415,12 @@ class Beat(_Message, frozen=True):
     incarnation: int
 
 
+class Look(_Message, frozen=True):
+    """Nothing moves: what do you do, and what do you wait for? All stacks go to the log. Loss: no answer."""
+
+    number: int
+
+
 class Quit(_Message, frozen=True):
     """Leave now. ``reason`` is for the log."""
 
@@ -396,10 +429,11 @@ class Quit(_Message, frozen=True):
 
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
-    | Troubled | Offer | StatusRequest | ScaleRequest | StopRequest
+    | Troubled | Offer | StatusRequest | ScaleRequest | StopRequest | Stacks | Here
 )  # fmt: skip
 FromMaster: TypeAlias = (
     Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Beat | Quit | Answer
+    | Look
 )  # fmt: skip
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.run_dir import Address, RunDir
 
 AGAIN_S, MASTER_S = 0.02, 0.1
+END_S = 60.0
+"""So long beyond the patience of its storage a run may take to end."""
 
 
 class NoMaster(RunError):
@@ -19,7 +22,12 @@ class NoMaster(RunError):
 
 
 class Presence:
-    """Of a run whose processes are on this machine: its master holds a lock."""
+    """Of a run whose processes are on this machine: its master holds a lock.
+
+    master_s: how long there may be no master, as one is just starting.
+    """
+
+    master_s = 120.0
 
     def __init__(self, run_dir: str) -> None:
         self._run = RunDir(run_dir)
@@ -28,9 +36,9 @@ class Presence:
         """Whether the run has a master, or will have one again without anybody's doing."""
         return self._run.is_locked()
 
-    def wait_until_over(self) -> None:
-        """Waits until that is not so any more."""
-        self._run.wait_until_free()
+    def wait_until_over(self, timeout_s: float) -> None:
+        """Waits until that is not so any more, but for so long at most."""
+        self._run.wait_until_free(timeout_s)
 
     def has_master(self) -> bool:
         """Whether one listens, as far as is known; to be asked after ``is_alive``."""
@@ -64,9 +72,28 @@ def is_alive(run: RunDir) -> bool:
     return presence_of(run).is_alive()
 
 
-def wait_until_over(run: RunDir) -> None:
-    """See Presence."""
-    presence_of(run).wait_until_over()
+def wait_until_over(run: RunDir, presence: Presence | None = None) -> None:
+    """Waits for the end of a run that has said that it ends: it only writes its report, and lets go.
+
+    Raises RunError if it does not end for longer than its storage may take: then its master hangs.
+    """
+    presence = presence or presence_of(run)
+    patience_s = END_S + (run.config() if run.settings.exists() else Config()).storage_patience_s
+    presence.wait_until_over(patience_s)
+    if presence.is_alive():
+        late = f"should have ended, and has not within {patience_s:g} s"
+        raise RunError(f"{run.path}: {late}; {how_to_kill(run)}")
+
+
+def how_to_kill(run: RunDir) -> str:
+    """What to do about a master that hangs."""
+    if not run.address.exists():
+        return "its master cannot be found."
+    address = run.read_address()
+    return (
+        f"its master may hang: it is process {address.pid} on {address.host}. 'kill -9 {address.pid}' there "
+        "ends it, and another takes its place."
+    )
 
 
 def find_address(run: RunDir, presence: Presence, timeout_s: float) -> Address:
@@ -106,7 +133,13 @@ def how_it_ended(run: RunDir, presence: Presence) -> str:
 def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:
     """Waits until there is a master, or the run is over. tell: is told for what, when that changes."""
     presence, told = presence_of(run), ""
+    deadline = time.monotonic() + presence.master_s
     while presence.is_alive() and not presence.has_master():
+        if time.monotonic() >= deadline:
+            raise RunError(
+                f"{run.path}: has had no master for {presence.master_s:g} s, though a process holds its lock "
+                f"({run.path / 'lock'}): it may hang. End it, then go on: {run.resume_command}"
+            )
         if (text := presence.waits_for()) != told:
             tell(text)
             told = text

@@ -33,6 +33,7 @@ from elasticflow.errors import ConfigError, RunError
 from elasticflow.keys import make_keys, write_secret
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
+from elasticflow.texts import as_json
 
 T = TypeVar("T")
 RunPath = Path | HdfsPath
@@ -66,7 +67,7 @@ class Address(msgspec.Struct, frozen=True):
 
 def publish(path: RunPath, value: Any) -> None:
     """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part."""
-    replace(path, msgspec.json.format(msgspec.json.encode(value)))
+    replace(path, msgspec.json.format(as_json(value)))
 
 
 def replace(path: RunPath, data: bytes) -> None:
@@ -236,10 +237,8 @@ class RunDir:
             os.close(descriptor)
         return False
 
-    def wait_until_free(self) -> None:
-        """Waits until no master runs here."""
-        if not self.is_locked():
-            return
-        descriptor = os.open(self.lock, os.O_RDWR)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        os.close(descriptor)
+    def wait_until_free(self, timeout_s: float) -> None:
+        """Waits until no master runs here, for so long at most; the kernel's own wait has no limit."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_locked() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)

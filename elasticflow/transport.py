@@ -31,7 +31,6 @@ import os
 import secrets
 import socket as sockets
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,6 +40,7 @@ import zmq
 from zmq.utils import z85
 
 from elasticflow.errors import ProtocolError
+from elasticflow.guard import guarded_thread
 from elasticflow.keys import MasterKeys, MemberKeys, data_password
 from elasticflow.layout import CHUNK_BYTES, Array
 from elasticflow.messages import (
@@ -56,6 +56,7 @@ from elasticflow.messages import (
     decode_to_master,
     encode,
 )
+from elasticflow.texts import MOST_CHARS, all_sendable
 
 # pyzmq's classes are generic over what recv returns; ours return bytes or frames, as asked.
 Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -106,7 +107,7 @@ class Gate:
         self._socket: Socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(ZAP)
-        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
+        self._thread = guarded_thread(self._run, "gate")
         self._thread.start()
 
     def _run(self) -> None:
@@ -373,10 +374,30 @@ class ControlListener:
 
     def send(self, route: bytes, message: FromMaster) -> None:
         """Sends to a member or client; to one that has gone, nothing."""
-        self._router.send(route, [encode(message)])
+        self._router.send(route, [control_frame(message)])
 
     def close(self, linger_ms: int = 1000) -> None:
         self._router.close(linger_ms)
+
+
+def control_frame(message: ToMaster | FromMaster) -> bytes:
+    """A message as it goes over the control plane; its texts are made fit for that: ``elasticflow.texts``.
+
+    Raises ProtocolError if it is too large all the same: who got such a frame would close the connection, and
+    get it again over the next one.
+    """
+    try:
+        frame = encode(message)
+    except UnicodeEncodeError:
+        frame = b""
+    if not 0 < len(frame) <= MOST_CHARS:
+        frame = encode(all_sendable(message))
+    if len(frame) > CONTROL_BYTES:
+        raise ProtocolError(
+            f"a message of {len(frame):,} bytes ({type(message).__name__}) cannot be sent; at most "
+            f"{CONTROL_BYTES:,} are allowed. Has the model millions of parameters with names of their own?"
+        )
+    return frame
 
 
 def control_link(context: Context, keys: MemberKeys, endpoint: str) -> Socket:

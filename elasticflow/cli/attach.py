@@ -11,7 +11,7 @@ from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import read_report, show_end, watch
 from elasticflow.errors import RunError
-from elasticflow.presence import NoMaster, how_it_ended, presence_of, wait_for_master
+from elasticflow.presence import NoMaster, how_it_ended, presence_of, wait_for_master, wait_until_over
 from elasticflow.run_dir import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -38,7 +38,7 @@ def attach_to(run: RunDir) -> int:
                     wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
                     with contextlib.suppress(NoMaster):
                         watch(run, display, _look_away)
-                        presence.wait_until_over()
+                        wait_until_over(run, presence)
                 report = read_report(run)
                 if report:
                     display.show(report)  # what happened after the last status that came

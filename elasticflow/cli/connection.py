@@ -11,17 +11,25 @@ import zmq
 
 from elasticflow.errors import RunError
 from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master, encode
-from elasticflow.presence import find_address, presence_of
+from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master
+from elasticflow.presence import find_address, how_to_kill, presence_of
 from elasticflow.run_dir import EXIT_CODES, RunDir
-from elasticflow.transport import Socket, control_link
+from elasticflow.transport import Socket, control_frame, control_link
 
 LOOK_S = 1.0
 """How often somebody who waits for an answer looks whether there still is a master, and where."""
 START_S = 3.0
 """How long a run that has just begun may take to say where its master listens."""
+PROBE_S = 10.0
+"""A master that has had no news for so long is asked whether it is still there."""
+SILENT_S = 120.0
+"""One that says nothing for so long hangs; time in which this process was stopped does not count."""
 ENDED = tuple(EXIT_CODES)
 """States of a run that is over."""
+
+
+class Unanswered(RunError):
+    """A run goes on, as far as one can see, but its master says nothing."""
 
 
 class Connection:
@@ -41,6 +49,7 @@ class Connection:
         self._standing: list[ToMaster] = []
         self._news = -1
         self._waits_for_news = False
+        self._silent_s = self._probed_s = 0.0
 
     def __enter__(self) -> Connection:
         return self
@@ -53,7 +62,7 @@ class Connection:
 
     def send(self, message: ToMaster) -> None:
         """Sends once."""
-        self.socket.send(encode(message))
+        self.socket.send(control_frame(message))
 
     def receive(self, timeout_s: float) -> Answer | None:
         """The next answer; None if none comes in time."""
@@ -76,7 +85,8 @@ class Connection:
                 raise RunError(answer.error)
             else:
                 return answer
-        raise RunError(f"{self._run.path}: its master ({self.address.endpoint}) does not answer.")
+        where = f"its master ({self.address.endpoint}) does not answer"
+        raise Unanswered(f"{self._run.path}: {where}; {how_to_kill(self._run)}")
 
     def insist(self, message: ToMaster) -> None:
         """Sends now, and to every master to come; does not wait for the answer."""
@@ -84,12 +94,16 @@ class Connection:
         self.send(message)
 
     def next_status(self, timeout_s: float = LOOK_S) -> dict[str, Any] | None:
-        """The next status that is news; None if there is none in time. Raises RunError if the run is over."""
+        """The next status that is news; None if there is none in time. Raises RunError if the run is over.
+
+        Raises Unanswered if nothing has come for too long.
+        """
         if not self._waits_for_news:
             self._waits_for_news = True
             self.send(StatusRequest(newer_than=self._news))
         answer = self.receive(timeout_s)
         status = answer.status if answer else None
+        self._listen(timeout_s, answer)
         if status:
             self._news, self._waits_for_news = status["news"], False
         if (status is None or status["master"]["pid"] != self.address.pid) and self._has_moved():
@@ -98,13 +112,26 @@ class Connection:
                 self.send(message)
         return status
 
+    def _listen(self, waited_s: float, answer: Answer | None) -> None:
+        """Tells a master that has nothing to say from one that cannot say anything."""
+        if answer:
+            self._silent_s = self._probed_s = 0.0
+            return
+        self._silent_s += waited_s
+        if self._silent_s >= SILENT_S:
+            nothing = f"its master has said nothing for {self._silent_s:.0f} s"
+            raise Unanswered(f"{self._run.path}: {nothing}; {how_to_kill(self._run)}")
+        if self._silent_s >= self._probed_s + PROBE_S:
+            self._probed_s = self._silent_s
+            self.send(StatusRequest())
+
     def _has_moved(self) -> bool:
         """Whether there is another master, connected to now. Raises RunError if the run is over."""
         address = find_address(self._run, self._presence, START_S)
         if address == self.address:
             return False
         self.socket.close(linger=0)
-        self.address = address
+        self.address, self._silent_s, self._probed_s = address, 0.0, 0.0
         self.socket = control_link(self._context, self._keys, address.endpoint)
         return True
 

@@ -8,6 +8,7 @@ import sys
 
 from elasticflow import __version__
 from elasticflow.errors import ElasticFlowError
+from elasticflow.texts import bear_any_text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,6 +156,7 @@ def main(argv: list[str] | None = None) -> int:
 
     0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
     """
+    bear_any_text()
     arguments = _parser().parse_args(argv)
     try:
         return _run(arguments)

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.watching import faults_line, read_report
@@ -30,6 +30,7 @@ from elasticflow.presence import (
     wait_until_over,
 )
 from elasticflow.run_dir import FAILURES, RunDir
+from elasticflow.texts import as_json
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -96,7 +97,7 @@ def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any] | N
 
 
 def _as_json(value: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+    return msgspec.json.format(as_json(value)).decode()
 
 
 def as_text(status: Mapping[str, Any]) -> str:
@@ -180,6 +181,17 @@ def scale(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _wait_for_end(connection: Connection) -> None:
+    """Until the run says that it ends. Raises Unanswered if it says nothing at all."""
+    try:
+        while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
+            pass
+    except Unanswered:
+        raise
+    except RunError:
+        pass  # it is over
+
+
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
     run = find_run(arguments.run)
@@ -187,10 +199,9 @@ def stop(arguments: argparse.Namespace) -> int:
         print(f"{run.path}: {told}")
         return 0
     wait_for_master(run, lambda text: print(f"{run.path}: {text}", file=sys.stderr))
-    with Connection(run) as connection, contextlib.suppress(RunError):  # it is over
+    with Connection(run) as connection:
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
-        while (shown := connection.next_status()) is None or shown["state"] not in ENDED:
-            pass
+        _wait_for_end(connection)
     wait_until_over(run)
     report = read_report(run)
     if not report or report["state"] in FAILURES:

@@ -19,6 +19,7 @@ from elasticflow.fingerprint import one_thread
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.run_dir import EXIT_CODES, RunDir
+from elasticflow.texts import bear_any_text, sendable
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ready-fd", type=int, default=1)
     parser.add_argument("--client-fd", type=int)
     arguments = parser.parse_args(argv)
+    bear_any_text()
     for descriptor in (arguments.ready_fd, arguments.client_fd):
         if descriptor is not None and descriptor > 2:
             os.set_inheritable(descriptor, False)
@@ -73,7 +75,7 @@ class _Ready:
     def __call__(self, error: str) -> None:
         if self._descriptor is not None:
             with contextlib.suppress(BrokenPipeError):  # a master before this one has told it
-                os.write(self._descriptor, error.replace("\n", " ").encode() + b"\n")
+                os.write(self._descriptor, sendable(error.replace("\n", " ")).encode() + b"\n")
             self._descriptor = None
 
     def failed(self, error: ElasticFlowError) -> int:

@@ -111,6 +111,14 @@ class AttemptAction:
 
 
 @dataclass(frozen=True)
+class LookAction:
+    """Ask members what they do and what they wait for."""
+
+    names: tuple[str, ...]
+    number: int
+
+
+@dataclass(frozen=True)
 class QuitAction:
     """Tell a member to leave now."""
 
@@ -173,5 +181,5 @@ class EndAction:
 Action: TypeAlias = (
     StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
     | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | QuitAction
-    | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
+    | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction | LookAction
 )  # fmt: skip

@@ -10,12 +10,14 @@ from elasticflow.messages import (
     Failed,
     Faulty,
     Heartbeat,
+    Here,
     Join,
     Leaving,
     Lost,
     Offer,
     Progress,
     Ready,
+    Stacks,
     Troubled,
     Written,
 )
@@ -106,7 +108,7 @@ class TimeEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer
+    | Offer | Stacks | Here
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
     | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | TimeEvent
 )  # fmt: skip

@@ -12,6 +12,7 @@ import os
 import threading
 
 from elasticflow.errors import RunError
+from elasticflow.guard import guarded_thread
 from elasticflow.storage import Storage
 
 FOLDER = "terms"
@@ -57,7 +58,7 @@ class Fence:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         # Two threads: looking may hang with the storage, and the lease must end all the same.
         for run in (self._look, self._watch):
-            threading.Thread(target=run, daemon=True, name="fence").start()
+            guarded_thread(run, "fence").start()
 
     def check(self) -> None:
         """Looks now, unless that is known. Raises Superseded if the run is another's, OSError."""

@@ -12,6 +12,7 @@ from elasticflow.master.state import Memory
 from elasticflow.master.status import StoryMemory
 from elasticflow.run_dir import RunPath, replace
 from elasticflow.storage.background import Background
+from elasticflow.texts import as_json
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ class JournalWriter:
 
     def _numbered(self, journal: Journal) -> tuple[int, bytes]:
         self._asked += 1
-        return self._asked, msgspec.json.encode(journal)
+        return self._asked, as_json(journal)
 
     def _replace(self, number: int, data: bytes) -> None:
         """Never puts an older journal in the place of a newer one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
+from elasticflow.texts import sendable
+
 
 def say(text: str) -> None:
     """A line. A disk that takes no more of them is no reason to end a run."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        print(sendable(text), flush=True)

@@ -51,6 +51,7 @@ from elasticflow.messages import (
     Heartbeat,
     Join,
     Leaving,
+    Look,
     Plan,
     Progress,
     Quarantine,
@@ -631,6 +632,10 @@ class Master:
         for name in action.names:
             self._tell(name, Attempt(tick=action.tick, slice=action.slice, careful=action.careful))
 
+    def _look(self, action: ac.LookAction) -> None:
+        for name in action.names:
+            self._tell(name, Look(number=action.number))
+
     def _hand_over(self, action: ac.HandOverAction) -> None:
         with contextlib.suppress(OSError):
             self._journal.write_now(self._remembered())
@@ -666,6 +671,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.RegroupedAction: Master._tell_regrouped,
     ac.ResizedAction: Master._tell_resized,
     ac.HandOverAction: Master._hand_over,
+    ac.LookAction: Master._look,
     ac.EndAction: Master._finish,
 }
 

@@ -29,6 +29,7 @@ from elasticflow.master.actions import (
     HaltAction,
     HandOverAction,
     KillAction,
+    LookAction,
     NoteAction,
     PlanAction,
     PruneAction,
@@ -59,6 +60,7 @@ from elasticflow.master.members import ENDS, Member, MemberState, RunState, numb
 from elasticflow.master.plan import Speed, make_plan, unevenness
 from elasticflow.master.quarantine import Quarantine, limit_of
 from elasticflow.master.row import Phase, Row, Start
+from elasticflow.master.stall import Stall, Verdict
 from elasticflow.messages import (
     Assignment,
     Departing,
@@ -66,6 +68,7 @@ from elasticflow.messages import (
     Failed,
     Faulty,
     Heartbeat,
+    Here,
     Join,
     Leaving,
     Lost,
@@ -75,6 +78,7 @@ from elasticflow.messages import (
     ServerInfo,
     Share,
     Spec,
+    Stacks,
     Troubled,
     Written,
 )
@@ -93,6 +97,8 @@ died of a slice it is tried apart: so what ends them is something else, or does 
 _ALONE = {False: "on none of its records alone", True: "from each of its records alone"}
 _HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """States of a worker that is meant to stay."""
+_ASKED = (*_HERE, MemberState.HALTED, MemberState.DRAINING)
+"""States of a member that can be asked what it does."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
 COMPARE_S = 0.5
@@ -103,6 +109,10 @@ PROBE_S = 30.0
 """After so long a worker that is too slow for any slice tries one again."""
 DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
+MOST_ROUNDS = 1
+"""So often those who hang are replaced before a step is made; then the run ends."""
+CLOSE_S = 60.0
+"""The last version of a run that ends where it stands may take so long, beyond the storage's patience."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +135,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     early_deaths: int
     plan_number: int
+    closing: tuple[RunState, str] | None = None
 
 
 class MasterState:
@@ -161,7 +172,7 @@ class MasterState:
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
         self._assignment: Assignment | None = None
-        self._end_text = ""
+        self._end_text = self._end_detail = ""
         self._plan_number = 0
         self._planned_s: float | None = None
         """When the present plan had been told."""
@@ -185,6 +196,10 @@ class MasterState:
         self._moving_after: int | None = None
         """Once it is: a commit of a version beyond this one is enough."""
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
+        self.stall = Stall(config.stall_s)
+        self._closing: tuple[RunState, str] | None = None
+        """The run ends with the version that there is, so and for this reason; None: it goes on."""
+        self._close_by_s: float | None = None
         if memory:
             self._remember(memory)
         self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
@@ -200,6 +215,8 @@ class MasterState:
             Written: self._on_written,
             Troubled: self._on_troubled,
             Offer: self._on_offer,
+            Stacks: self._on_stacks,
+            Here: self._on_here,
             ExitedEvent: self._on_exited,
             DisconnectedEvent: self._on_disconnected,
             ReconnectedEvent: self._on_reconnected,
@@ -266,7 +283,9 @@ class MasterState:
                 self.commits.committed(event.tick)  # it was under way
                 return [PruneAction(event.tick)]
             return self._on_leaving(event, now_s) if isinstance(event, Leaving) else []
-        return self._handlers[type(event)](event, now_s)
+        actions = self._handlers[type(event)](event, now_s)
+        self.stall.see(*self._mark(), now_s)
+        return actions
 
     # --- from one master to the next -------------------------------------------------------------
 
@@ -290,6 +309,7 @@ class MasterState:
             failures=self._failures,
             early_deaths=self._early_deaths,
             plan_number=self._plan_number,
+            closing=self._closing,
         )
 
     def _remember(self, memory: Memory) -> None:
@@ -307,6 +327,7 @@ class MasterState:
         self.stop_reason, self._end_text = memory.stop_reason, memory.end_text
         self._next_worker, self._next_server = memory.next_worker, memory.next_server
         self._failures, self._early_deaths = memory.failures, memory.early_deaths
+        self._closing = memory.closing
         self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
@@ -321,6 +342,7 @@ class MasterState:
         if self.ended:
             return [EndAction(self.state, self._end_text)]
         self._inherited = frozenset(living)
+        self._close_by_s = now_s + self._close_s if self._closing else None
         if self.schedule and self.committed_tick == self.schedule.total_ticks:
             return self._committed(self.schedule.total_ticks)
         self._next_worker = max([self._next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
@@ -329,7 +351,7 @@ class MasterState:
         for name in [name for name in self.row.names if name not in self.members]:
             actions += self._replace(name, now_s)
         for member in self.members.values():
-            member.heard_s = member.since_s = now_s
+            member.heard_s = member.since_s = member.moved_s = now_s
             # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
             member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
             member.doubted_by.clear()
@@ -360,7 +382,7 @@ class MasterState:
 
     def _size(self, now_s: float) -> list[Action]:
         """Starts or drains workers until there are as many as the target says."""
-        if self._all_made and self.spec:
+        if self._all_made and self.spec or self._closing:
             return []
         actions: list[Action] = []
         going = (MemberState.DRAINING, MemberState.LOST)
@@ -391,6 +413,8 @@ class MasterState:
         member.host, member.pid, member.endpoint = event.host, event.pid, event.endpoint
         member.available_bytes = event.available_bytes
         member.heard_s = now_s
+        if 0 <= event.rehearsed_s < float("inf"):
+            self.stall.guess(event.rehearsed_s * self.config.num_slices)
         self.quarantine.learn(event.excluded)
         if member.state is MemberState.STARTING:
             member.state = MemberState.LOADING
@@ -472,7 +496,7 @@ class MasterState:
         member.heard_s = now_s
         if member.state is not MemberState.LOADING:
             return []
-        member.state, member.since_s = MemberState.READY, now_s
+        member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
         self._early_deaths = 0
         if member.role == "server":
             member.was_ready = True
@@ -527,9 +551,11 @@ class MasterState:
         member = self.members.get(event.name)
         if member is None:
             return [QuitAction(event.name, "not a member of this run (any more)")]
+        if event.tick != member.tick:
+            member.moved_s, member.asked_s = now_s, None
         member.heard_s, member.tick = now_s, event.tick
         member.dropped, member.refused = event.dropped, event.refused
-        member.memory_bytes = event.memory_bytes
+        member.memory_bytes, member.activity = event.memory_bytes, event.activity
         member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
         member.usage = event.usage or member.usage
         actions = self._settle_doubts(member, now_s)
@@ -564,6 +590,8 @@ class MasterState:
         if found and found.certain:
             return self._end(RunState.FAILED, found.text)
         start = self.row.start = self.row.begin(self.committed_tick)
+        if self._closing and not self._is_worth_writing(start):
+            return self._end_closed()
         actions = self._go_back_to(start, now_s) if self.row.generation else []
         self.row.generation += 1
         self.row.phase = Phase.RESTORING
@@ -600,6 +628,7 @@ class MasterState:
             cut_every_steps=every_steps or 0,
             snapshot_s=self._snapshot_s,
             staleness_rule=self.config.staleness_rule,
+            ends=self._closing is not None,
         )
 
     @property
@@ -625,6 +654,8 @@ class MasterState:
         if self.row.phase is not Phase.RESTORING or any(s.state is not MemberState.READY for s in servers):
             return []
         self.row.phase = Phase.SERVING
+        if self._closing:
+            return []  # the servers write what they have, and nobody else is needed
         actions = self._lead_on()
         for worker in self.of("worker"):
             actions += self._assign_worker(worker)
@@ -637,7 +668,7 @@ class MasterState:
 
     def _assign_worker(self, worker: Member) -> list[Action]:
         """Tells a worker of the servers, once for each generation."""
-        here = worker.state not in (MemberState.STARTING, MemberState.LOST)
+        here = worker.state not in (MemberState.STARTING, MemberState.LOST) and not self._closing
         if not here or self.row.phase is not Phase.SERVING or worker.generation == self.row.generation:
             return []
         assert self._assignment
@@ -938,6 +969,7 @@ class MasterState:
         if event.version > self.version:
             self.version = event.version
             self._num_gone = self._wordless = 0
+        self.stall.made(self.version, now_s)
         self.quarantine.forget(self.version)
         if event.last:
             self.state, self._last_made = RunState.FINISHING, True
@@ -972,6 +1004,8 @@ class MasterState:
         news, last = self.commits.give_up(tick, last)
         if not news:
             return []
+        if last and self._closing:
+            return self._end_closed(f"no checkpoint could be made of it: {text}")
         if last:
             return self._end(RunState.FAILED, f"the final checkpoint is missing: {text}")
         return [NoteAction("fault", f"a checkpoint failed: {text}"), *self._settled(tick)]
@@ -992,6 +1026,8 @@ class MasterState:
         total, done = self.schedule.total_steps, self.schedule.steps_before(self.committed_tick or tick)
         if tick == self.total_ticks:
             return self._end(RunState.FINISHED, f"all {total} steps are done")
+        if last and self._closing:
+            return self._end_closed()
         if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
             return self._end(RunState.STOPPED, text)
@@ -1012,6 +1048,9 @@ class MasterState:
         if self.ended:
             return actions
         actions += self._check_expiries(now_s)
+        actions += [*self._check_stall(now_s), *self._check_strays(now_s)]
+        if self.ended:
+            return actions
         if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
             self._moving_after = self.version if self._moving_cut else self._moving_after
             self._cut_s, self._moving_cut = now_s, False
@@ -1048,7 +1087,8 @@ class MasterState:
             times.append(self._cut_due_s())
         times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
         times += [] if self._move_by_s is None else [self._move_by_s]
-        times.append(self._limit_s())
+        times += [self._limit_s(), self._stall_due_s()]
+        times += [self._stray_due_s(member) for member in self.of("worker", MemberState.READY)]
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
 
     def _limit_s(self) -> float:
@@ -1106,8 +1146,12 @@ class MasterState:
         return [end, *self._remove(member, text, now_s)]
 
     def _on_overslept(self, event: OversleptEvent, now_s: float) -> list[Action]:
+        self.stall.excuse(event.seconds)
+        if self._close_by_s is not None:
+            self._close_by_s += event.seconds
         for member in self.members.values():
             member.heard_s += event.seconds
+            member.moved_s += event.seconds
             if member.doubted_s is not None:
                 member.doubted_s += event.seconds
             if member.placed_s is not None:
@@ -1115,6 +1159,168 @@ class MasterState:
             if member.state in (MemberState.LOST, MemberState.STARTING):
                 member.since_s += event.seconds
         return []
+
+    # --- when nothing moves ------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> bool:
+        """Whether steps should be made now: all servers serve, somebody can compute, there are some left."""
+        return self._wants_workers and bool(self.of("worker", MemberState.READY))
+
+    @property
+    def _wants_workers(self) -> bool:
+        """Whether it is not the servers alone who are waited for."""
+        return self.row.phase is Phase.SERVING and not self._last_made and not self._closing
+
+    def _mark(self) -> tuple[tuple[object, ...], bool]:
+        """What changes when something moves, and whether anything should: see ``Stall.see``.
+
+        Where steps cannot be made yet, servers are waited for, or workers that load. Who still has no place,
+        or does anything at all while it loads, has its time.
+        """
+        if self.ended:
+            return ("ended",), False
+        if self._steps:
+            return ("steps", self.row.generation, self.version), True
+        if self.spec and not self._wants_workers:
+            awaited = [self.members[name] for name in self.row.names if name in self.members]
+        else:
+            loading = self.of("worker", MemberState.STARTING, MemberState.LOADING)
+            awaited = [member for member in loading if _is_there(member)]
+        states = tuple((member.name, member.state, member.activity) for member in awaited)
+        runs = bool(awaited) and all(_is_there(member) for member in awaited)
+        return ("waits", self.row.generation, self.row.phase, self.version, states), runs
+
+    def _stall_limit_s(self) -> float:
+        """How long nothing may move."""
+        if not self._steps:
+            return self.stall.limit_s()
+        assert self.schedule
+        evaluates = self.version < self.schedule.total_ticks and self.schedule.evaluates(self.version)
+        size = self.schedule.num_test / self.schedule.batch_size if evaluates else 1.0
+        return self.stall.limit_s(size, stopping=self.state is RunState.FINISHING)
+
+    def _stall_due_s(self) -> float:
+        """When to look again whether anything moves."""
+        due_s = self.stall.due_s(self._stall_limit_s())
+        return due_s if self._close_by_s is None else min(due_s, self._close_by_s)
+
+    @property
+    def _close_s(self) -> float:
+        return self.config.storage_patience_s + CLOSE_S
+
+    def _check_stall(self, now_s: float) -> list[Action]:
+        """Asks who waits for whom once nothing has moved for too long, and acts on the answers."""
+        if self._close_by_s is not None and now_s >= self._close_by_s:
+            return self._end_closed(f"no checkpoint of it was made within {self._close_s:g} s")
+        if now_s < self.stall.due_s(self._stall_limit_s()):
+            return []
+        if verdict := self.stall.verdict(now_s):
+            return self._act_on(verdict, now_s)
+        if self._steps and self.state is RunState.FINISHING:
+            return self._close(RunState.STOPPED, self.stop_reason, now_s)
+        names = tuple(m.name for m in self.members.values() if _is_there(m) and m.state in _ASKED)
+        return [LookAction(names, self.stall.ask(names, self.version, now_s))]
+
+    def _stray_due_s(self, member: Member) -> float:
+        """When a worker that stays where it is, while the others go on, is to be asked, or replaced."""
+        if not self._steps or member.tick + 1 >= self.version:
+            return float("inf")
+        if member.asked_s is not None:
+            return member.asked_s + self.stall.answer_s
+        return member.moved_s + self._stall_limit_s()
+
+    def _check_strays(self, now_s: float) -> list[Action]:
+        """Nobody waits for these: the others do their slices. But they keep places that others could use."""
+        actions: list[Action] = []
+        for member in [] if self.ended else self.of("worker", MemberState.READY):
+            if now_s < self._stray_due_s(member):
+                continue
+            if member.asked_s is None:  # so that its log says where it hangs
+                member.asked_s = now_s
+                actions.append(LookAction((member.name,), 0))
+            else:
+                actions += self._replace_hung(member, now_s)
+        return actions
+
+    def _on_stacks(self, event: Stacks, now_s: float) -> list[Action]:
+        self.stall.stacks(event)
+        return []
+
+    def _on_here(self, event: Here, now_s: float) -> list[Action]:
+        self.stall.here(event.name, event.number)
+        verdict = self.stall.verdict(now_s)
+        return self._act_on(verdict, now_s) if verdict else []
+
+    def _act_on(self, verdict: Verdict, now_s: float) -> list[Action]:
+        """Replaces those who hang; where nobody does, all connect anew. If that was done, ends the run."""
+        steps, limit_s = self._steps, self._stall_limit_s()
+        what = "no step was made" if steps else "nothing has moved"
+        text = f"{what} for {limit_s:.0f} s: {verdict.text}"
+        hung = [self.members[name] for name in verdict.hung if name in self.members]
+        actions: list[Action] = [NoteAction("fault", text)]
+        if not hung and (self._closing or self._last_made or self.row.phase is Phase.RESTORING):
+            return actions  # they read or write: the storage has a patience of its own
+        if not hung and verdict.silent:
+            return actions  # the question, or its answer, was lost: it is asked again
+        self.stall.rounds += 1
+        if self.stall.rounds > MOST_ROUNDS and not self._closing:
+            return actions + self._close(RunState.STALLED, text, now_s, verdict.stack, hung)
+        for member in hung:
+            actions += self._replace_hung(member, now_s) if not self.ended else []
+        if not hung:
+            actions += [NoteAction("info", "all connect anew"), *self._halt_all(now_s)]
+        return actions
+
+    def _replace_hung(self, member: Member, now_s: float) -> list[Action]:
+        """That counts as no failure: what it was killed for may be another's fault."""
+        text = "hangs, and is replaced; what its threads did is in its log"
+        if member.name not in self.members:
+            return []
+        if member.role == "server":
+            return self._lose_server(member, text, now_s, taken=True)
+        return [KillAction(member.name), *self._remove(member, text, now_s)]
+
+    # --- the end where the run stands --------------------------------------------------------------
+
+    def _close(
+        self,
+        state: RunState,
+        text: str,
+        now_s: float,
+        detail: str = "",
+        hung: Sequence[Member] = (),
+    ) -> list[Action]:
+        """Ends the run with the version that there is, without the step that is not made."""
+        self._closing, self._close_by_s = (state, text), now_s + self._close_s
+        self._end_detail = detail
+        if self.state is RunState.STARTING or self.spec is None:
+            return self._end_closed()
+        self.state, self.stop_reason = RunState.FINISHING, self.stop_reason or text
+        actions: list[Action] = [KillAction(member.name) for member in hung if member.role == "worker"]
+        for member in hung:
+            if member.role == "server" and member.name in self.members:
+                actions += self._lose_server(member, "hangs", now_s, taken=True)
+        halted = self.ended or any(isinstance(action, HaltAction) for action in actions)
+        return actions if halted else actions + self._halt_all(now_s)
+
+    def _is_worth_writing(self, start: Start) -> bool:
+        """Whether a run that ends at this point has to commit it: else that is done, or cannot be.
+
+        There is one checkpoint a step, which is that after an evaluation.
+        """
+        assert self.schedule
+        new = start.source == "memory" and start.tick > (self.committed_tick or 0)
+        return new and not self.schedule.evaluates(start.tick)
+
+    def _end_closed(self, but: str = "") -> list[Action]:
+        assert self._closing
+        state, text = self._closing
+        if self.schedule:
+            total, done = self.schedule.total_steps, self.schedule.steps_before(self.committed_tick or 0)
+            text += f"{f'; {but}' if but else ''}: {total - done} of {total} steps are missing"
+            text += ", go on with --resume"
+        return self._end(state, text, self._end_detail)
 
     # --- requests ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from elasticflow.master.outlook import Outlook, look
 from elasticflow.master.state import MasterState
 from elasticflow.messages import Progress, Usage, Written
 from elasticflow.schedule import Schedule
+from elasticflow.texts import EVENT_CHARS, sendable
 
 RATE_WINDOW_S = 5.0
 LOOK_S = 1.0
@@ -160,7 +161,8 @@ class Story:
     def note(self, note: NoteAction) -> None:
         """An event for people to read."""
         self._memory.num_events += 1
-        self._memory.events.append(Event(self._time_s(), note.kind, note.text))
+        text = sendable(note.text, EVENT_CHARS)
+        self._memory.events.append(Event(self._time_s(), note.kind, text))
         del self._memory.events[:-KEPT]
 
     def goes_by(self, programs: tuple[ProgramUse, ...]) -> None:
@@ -172,7 +174,7 @@ class Story:
 
         More of the same member while it lasts only adds to it: it was silent, and then is given up.
         """
-        self._memory.faults.add(member, role, text, self._time_s(now_s))
+        self._memory.faults.add(member, role, sendable(text, EVENT_CHARS), self._time_s(now_s))
 
     def regrouped(self, lost_version: int, start_version: int, source: str, now_s: float) -> None:
         """The servers go on from another version than they had; source: memory, storage or beginning."""
@@ -277,7 +279,7 @@ class Story:
         known = {fault.member: fault for fault in faults.open("storage")}
         for name in known.keys() - state.troubles.keys():
             faults.over(name, "storage", "it was tried again until it was over", time_s)
-        for name, text in state.troubles.items():
+        for name, text in ((name, sendable(text, EVENT_CHARS)) for name, text in state.troubles.items()):
             if name not in known or known[name].text != text:
                 faults.add(name, "storage", text, time_s)
         if state.committed_tick is not None and state.schedule is not None:
@@ -465,8 +467,8 @@ class Story:
         return {
             **status,
             "state": end.state.value,
-            "text": end.text,
-            "traceback": end.detail,
+            "text": sendable(end.text, EVENT_CHARS),
+            "traceback": sendable(end.detail),
             "eta_s": None,
             "eta_at": None,
             "finished_at": now_s if finished else None,

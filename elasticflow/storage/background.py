@@ -13,7 +13,9 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from elasticflow.errors import ElasticFlowError
+from elasticflow.guard import guarded_thread
 from elasticflow.retry import Backoff, is_curable
+from elasticflow.texts import sendable
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Background:
         self.busy += 1
         self._jobs.put(_Job(job, done, trouble))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="storage", daemon=True)
+            self._thread = guarded_thread(self._work, "storage")
             self._thread.start()
 
     def turn(self) -> None:
@@ -98,9 +100,8 @@ class Background:
             try:
                 result = job.run()
             except Exception as error:
-                text = (
-                    str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
-                )
+                known = isinstance(error, ElasticFlowError)
+                text = sendable(str(error) if known else f"{type(error).__name__}: {error}")
                 failures, first_s = failures + 1, first_s or time.monotonic()
                 delay_s = self._backoff.delay_s(time.monotonic() - first_s, failures)
                 if delay_s is None or not is_curable(error):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
+
+from elasticflow.guard import guarded_thread
 
 SIGNALS = {
     signal.SIGTERM: "it was told to end (SIGTERM): preempted, or cancelled",
@@ -30,7 +31,7 @@ def on_notice(tell: Callable[[str], None]) -> None:
             if text := SIGNALS.get(signal.Signals(data[0])):
                 tell(text)
 
-    threading.Thread(target=read, daemon=True, name="notice").start()
+    guarded_thread(read, "notice").start()
     os.register_at_fork(after_in_child=_forget)
 
 

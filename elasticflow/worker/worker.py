@@ -54,7 +54,9 @@ from elasticflow.program_copy import copy_of
 from elasticflow.schedule import Kind, Schedule, Work
 from elasticflow.settings import MemberSettings
 from elasticflow.slices import Node, nodes_of
+from elasticflow.stacks import Activity
 from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
+from elasticflow.texts import sendable
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.notice import on_notice
@@ -64,6 +66,8 @@ from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice
 from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, OutsideError, spare_records
 
+NAME_CHARS = 1000
+"""The longest name of a parameter."""
 RECENT = 9
 """So many measurements say how fast a worker is."""
 
@@ -202,6 +206,7 @@ class Loaded:
         else:
             if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
                 self.try_out(tail)
+        _check_names(self.replica, self.program.path)
         unused = ", ".join(self.replica.unused)
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
@@ -222,6 +227,16 @@ class Loaded:
 
 def _files_of(sources: Sources) -> tuple[FileId, ...]:
     return folded([*sources.train.files, *(sources.test.files if sources.test else ())])
+
+
+def _check_names(replica: Replica, path: str) -> None:
+    """Raises ProgramError for a name of a parameter that cannot be a key of checkpoints and messages."""
+    for entry in replica.layout.entries:
+        if sendable(entry.name, NAME_CHARS) != entry.name:
+            raise ProgramError(
+                f"{path}: a parameter is named {sendable(ascii(entry.name), NAME_CHARS)}; its name must be "
+                f"text that can be encoded, of at most {NAME_CHARS:,} characters."
+            )
 
 
 def _sums(vector: Vector) -> list[int]:
@@ -296,6 +311,8 @@ class Worker:
         self._draining = self._leaving = self._ended = False
         self.generation = 0
         self.tick = -1
+        self._computes: tuple[int, float] | None = None
+        """The slice in work, and since when; None: it waits for others."""
         self._take_up(assignment)
 
     def run(self) -> None:
@@ -616,6 +633,15 @@ class Worker:
         None if the program raises on it, twice, which the master is told. Raises ProgramError if it does so
         when part of the slice may have been sent: it can no more be left out.
         """
+        self._computes = number, time.monotonic()
+        try:
+            return self._try_slice(work, number, out, onto, outgoing)
+        finally:
+            self._computes = None
+
+    def _try_slice(
+        self, work: Work, number: int, out: Vector, onto: bool, outgoing: Outgoing | None
+    ) -> bool | None:
         for attempt in (1, 2):
             try:
                 if work.kind is Kind.EVALUATE:
@@ -685,6 +711,18 @@ class Worker:
                 if batch is not None and not self._schedule.applies_slices(work.tick):
                     self._replica.ask_early(batch)
 
+    @property
+    def doing(self) -> str:
+        """What it does or waits for, in words that follow its name. For any thread."""
+        computes, position = self._computes, self._position
+        if computes:
+            number, since_s = computes
+            what = "evaluates" if self._schedule.evaluates(self.tick) else "computes"
+            return f"{what} slice {number} of tick {self.tick}, for {time.monotonic() - since_s:.0f} s"
+        if position:
+            return f"waits for version {position.version + 1}"
+        return "waits for other servers" if self._severed else "waits for a version to begin with"
+
     def heartbeat(self) -> Heartbeat:
         """Called by the master link's thread."""
         return Heartbeat(
@@ -712,10 +750,16 @@ def _slices_of(position: Position, name: str) -> range:
 def main(settings: MemberSettings, keys: MemberKeys) -> int:
     """A worker's whole life; returns its exit code."""
     running: list[Worker] = []
+    activity = Activity()
+
+    def loading() -> Heartbeat:
+        return Heartbeat(name=settings.name, tick=-1, activity=activity.look())
+
     link = MasterLink.of(
         settings,
         keys,
-        lambda: running[0].heartbeat() if running else Heartbeat(name=settings.name, tick=-1),
+        lambda: running[0].heartbeat() if running else loading(),
+        lambda: running[0].doing if running else "loads the program and its data",
     )
     on_notice(lambda reason: link.send(Departing(name=settings.name, reason=reason)))
     try:
@@ -743,13 +787,16 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
 def _join_of(loaded: Loaded) -> Join:
     """Who this is."""
     settings = loaded.settings
+    since_s = time.monotonic()
+    spec = loaded.rehearse()
     return Join(
         name=settings.name,
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
         fingerprint=fingerprint(settings.threads),
-        spec=loaded.rehearse(),
+        spec=spec,
+        rehearsed_s=time.monotonic() - since_s,
     )
 
 

@@ -202,6 +202,15 @@ class ParameterServer:
             memory_bytes=self._memory_bytes(),
         )
 
+    @property
+    def doing(self) -> str:
+        """What it does or waits for, in words that follow its name. For any thread."""
+        if self._halted:
+            return f"has halted, and waits for generation {self._halted}"
+        if self._loading or self._fetching:
+            return "gets its chunks"
+        return self._serving.doing if self._serving else "stands by"
+
     def _memory_bytes(self) -> int:
         """Of the store, and of the copies that are kept for another server. For any thread."""
         now, store = self._now, self._store
@@ -429,7 +438,7 @@ class ParameterServer:
         self._tell_ready()
         if now.start is not None:
             self._keeping.made(now.start)
-            if self._serving.finished:  # its parts are those of a generation that is over
+            if self._serving.finished or now.assignment.ends:  # its parts are those of one that is over
                 self._made(st.VersionAction(now.start, cut=True, snapshot=False, last=True))
 
     def _tell_ready(self) -> None:
@@ -518,7 +527,7 @@ def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     gate = admit_only_members(context, keys)
     settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))
     listener = DataListener(context, keys, settings.host, 0, settings.encrypt_data)
-    link = MasterLink.of(settings, keys, lambda: server.heartbeat())
+    link = MasterLink.of(settings, keys, lambda: server.heartbeat(), lambda: server.doing)
     server = ParameterServer(settings, keys, storage, context, listener, link)
     try:
         server.run()

@@ -256,6 +256,13 @@ class Serving:
             due_s = min(float("inf") if due_s is None else due_s, self._told_s + PROGRESS_S)
         return due_s
 
+    @property
+    def doing(self) -> str:
+        """What is missing of the tick in work, and who waits for it. For any thread."""
+        missing, waiting = self._state.standing()
+        slices = ", ".join(map(str, sorted(missing))) or "nothing"
+        return f"lacks {slices} of tick {self.version}, for which {', '.join(waiting) or 'nobody'} waits"
+
     def repeat(self) -> None:
         """Tells a new master what the one before knew."""
         if self._row.leads:

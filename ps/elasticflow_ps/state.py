@@ -349,6 +349,11 @@ class ServerState:
         due = min((self._due_s(number) for number in missing), default=float("inf"))
         return None if due == float("inf") else due
 
+    def standing(self) -> tuple[set[int], list[str]]:
+        """What is waited for: the slices that are missing of the tick in work, and by which workers."""
+        waiting = [worker for worker, wait in self._waits.items() if wait.version > self.version]
+        return self._missing(), sorted(waiting)
+
     # --- gathering -------------------------------------------------------------------------------
 
     def _new_tick(self, now_s: float) -> _Tick:

@@ -129,7 +129,9 @@ def _lacks_components(client: SlurmClient, leader: Job) -> bool:
 
 
 class SlurmPresence(Presence):
-    """Of a run whose master is in a job."""
+    """Of a run whose master is in a job, which may wait for long."""
+
+    master_s = float("inf")
 
     def __init__(self, run_dir: str, client: SlurmClient | None = None) -> None:
         super().__init__(run_dir)
@@ -175,6 +177,7 @@ class SlurmPresence(Presence):
         self._client.cancel([self._job.id])
         return f"job {self._job.id} is cancelled; it had not begun"
 
-    def wait_until_over(self) -> None:
-        while self.is_alive():
+    def wait_until_over(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive() and time.monotonic() < deadline:
             time.sleep(KEEP_S / 4)  # SLURM tells nobody of a job's end

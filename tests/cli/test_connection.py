@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow.cli import main
+from elasticflow import presence
+from elasticflow.cli import connection, main
 from elasticflow.cli.connection import Connection
 from elasticflow.errors import RunError
 from elasticflow.master.actions import EndAction, NoteAction
@@ -257,3 +258,72 @@ def test_report_of_a_run_that_is_over_and_of_one_that_was_killed(
     assert "journal.json: cannot be read" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nowhere")]) == 1
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+# --- a master that hangs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["stop", "attach", "status", "scale"])
+def test_nobody_waits_for_a_mute_master_for_ever(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command ends with an error that says which process it is, and what to do."""
+    monkeypatch.setattr(connection, "SILENT_S", 2.0)
+    monkeypatch.setattr(connection, "PROBE_S", 1.0)
+    monkeypatch.setattr(Connection.ask, "__defaults__", (1.0,))
+    run = new_run(tmp_path / "run")
+    lock, master = run.hold(), FakeMaster(run, mute=True)
+    try:
+        arguments = ["2"] if verb == "scale" else []
+        assert main([verb, str(run.path), *arguments]) == 1
+    finally:
+        master.die()
+        os.close(lock)
+    said = capsys.readouterr().err
+    assert "it is process 1 on here" in said and "kill -9 1" in said, said
+
+
+def test_a_master_without_news_is_asked_whether_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not taken for one that hangs."""
+    monkeypatch.setattr(connection, "SILENT_S", 1.0)
+    monkeypatch.setattr(connection, "PROBE_S", 0.3)
+    run = new_run(tmp_path / "run")
+    lock, master = run.hold(), FakeMaster(run)
+    try:
+        with Connection(run) as line:
+            assert line.next_status() is not None
+            seen = [line.next_status(0.1) for _ in range(40)]
+    finally:
+        master.die()
+        os.close(lock)
+    assert any(seen) and not all(seen)
+
+
+def test_a_run_that_says_that_it_ends_and_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(presence, "END_S", 0.1)
+    run = new_run(tmp_path / "run", storage_patience_s=0.1)
+    lock, master = run.hold(), FakeMaster(run)
+    try:
+        master.change(lambda told: setattr(told.state, "state", RunState.STOPPED))
+        assert main(["stop", str(run.path)]) == 1
+    finally:
+        master.die()
+        os.close(lock)
+    assert "should have ended, and has not within 0.2 s" in capsys.readouterr().err
+
+
+def test_a_run_whose_supervisor_hangs_before_there_is_a_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(presence.Presence, "master_s", 0.2)
+    run = new_run(tmp_path / "run")
+    lock = run.hold()
+    try:
+        assert main(["stop", str(run.path)]) == 1
+    finally:
+        os.close(lock)
+    assert "has had no master for 0.2 s" in capsys.readouterr().err

@@ -44,7 +44,7 @@ class Elsewhere(Presence):
     def is_alive(self) -> bool:
         return self.alive
 
-    def wait_until_over(self) -> None:
+    def wait_until_over(self, timeout_s: float) -> None:
         while self.alive:
             time.sleep(0.005)
 

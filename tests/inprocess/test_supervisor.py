@@ -286,4 +286,4 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with os.fdopen(ready) as line:
         assert "another run is using this folder" in line.readline()
     assert done.returncode == 1 and b"another run is using this folder" in done.stdout
-    assert run.wait_until_free() is None
+    assert run.wait_until_free(20.0) is None

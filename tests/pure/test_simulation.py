@@ -296,3 +296,54 @@ def test_stopped_by_its_time_limit(seed: int, limit_s: float) -> None:
 def test_gone_on_from_any_commit(tick: int) -> None:
     schedule = shape().schedule
     finish(Fault(90, "kill worker"), Fault(120, "kill server"), start=(schedule.steps_before(tick), tick))
+
+
+# --- main threads that hang while their hearts beat -----------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["hang worker", "hang workers", "hang server", "hang leader"])
+def test_whoever_hangs_is_replaced(kind: str) -> None:
+    """At any time; nobody else is to blame, and no record either."""
+    for after in range(20, 500, 23):
+        world = World(shape(), [Fault(after, kind, after, FOR_GOOD)], after)
+        end = world.run()
+        assert end.state is RunState.FINISHED, end
+        assert world.master.state.memory().failures == 0
+
+
+def test_a_slice_that_hangs_for_everybody_ends_the_run_with_all_that_was_done() -> None:
+    """Workers hang again and again at one slice: those who come anew are given it, too."""
+    for tick in (0, 1, 5, 8):
+        world = World(shape(hangs_at=tick))
+        end = world.run()
+        assert end.state is RunState.STALLED, end
+        newest = world.storage.newest
+        schedule = world.shape.schedule
+        expected = None if tick == 0 else tick
+        assert (newest[1].tick if newest else None) == expected, (tick, end)
+        assert f"{schedule.total_steps - schedule.steps_before(tick)} of" in end.text
+        resumed = World(shape(start=(schedule.steps_before(tick), tick) if tick else None))
+        assert resumed.run().state is RunState.FINISHED
+
+
+def test_a_worker_that_hangs_alone_is_replaced() -> None:
+    """Nobody waits for it, and no step is late; but it has a place that another could use."""
+    schedule = Schedule(num_records=29, num_test=9, batch_size=8, num_slices=8, epochs=80)
+    world = World(shape(schedule=schedule, stall_s=2.0), [Fault(300, "hang worker", 1, FOR_GOOD)])
+    assert world.run().state is RunState.FINISHED
+    assert any(name == "worker-4" for name in world.members), world.master.notes
+
+
+def test_a_stop_ends_though_no_step_does() -> None:
+    for after in (100, 150, 200):
+        faults = [Fault(after, "hang workers", 0, FOR_GOOD), Fault(after + 1, "stop")]
+        world = World(shape(stall_s=100.0), faults)
+        assert world.run().state is RunState.STOPPED
+        assert world.clock.now_s < 100.0, "who waits for the end of a run is not kept for its whole patience"
+
+
+def test_a_worker_that_is_only_slow_is_waited_for() -> None:
+    """Twenty times the usual step, whatever the setting says."""
+    world = World(shape(stall_s=0.2), [Fault(300, "slow worker", pick, 0.5) for pick in range(3)])
+    assert world.run().state is RunState.FINISHED
+    assert not [note for note in world.master.notes if "hangs" in note]

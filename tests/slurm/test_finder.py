@@ -336,5 +336,5 @@ def test_waiting_for_the_end(run: RunDir, clock: Clock) -> None:
         client.known = [leader("RUNNING" if clock.now_s < end_s else "COMPLETED")]
 
     finder.time.sleep = until  # type: ignore[assignment]
-    one.wait_until_over()
+    one.wait_until_over(60.0)
     assert end_s <= clock.now_s <= end_s + 2 * KEEP_S

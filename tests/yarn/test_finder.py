@@ -270,5 +270,5 @@ def test_to_wait_until_it_is_over(run: RunDir, clock: Clock) -> None:
         manager.found = app("FINISHED") if clock.now_s > 1010.0 else manager.found
 
     finder.time.sleep = sleep  # type: ignore[attr-defined]
-    presence.wait_until_over()
+    presence.wait_until_over(60.0)
     assert 1010.0 < clock.now_s < 1010.0 + 2 * KEEP_S

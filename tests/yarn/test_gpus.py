@@ -256,3 +256,27 @@ def test_where_the_cluster_isolates_nothing_is_leased(
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("nvidia1"))
     (tmp_path / "nvidia1").touch()
     assert found(one, folder) == {}, "a cgroup denies one of them"
+
+
+def test_a_folder_that_somebody_has_locked_alone_is_not_waited_for_without_end(folder: str) -> None:
+    """Whoever hangs there is named, with what is known of it."""
+    gpus.lease(1, ["0"], folder=folder).release()
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(root, fcntl.LOCK_EX)
+        with pytest.raises(gpus.NoGpu) as refused:
+            gpus.lease(1, ["0"], patience_s=0.5, folder=folder)
+    finally:
+        os.close(root)
+    assert f"the folder {folder} by process {os.getpid()} (" in str(refused.value)
+    assert "since 20" in str(refused.value)
+    gpus.lease(1, ["0"], folder=folder).release()
+
+
+def test_a_holder_that_hangs_is_named(start: Callable[..., subprocess.Popen[str]], folder: str) -> None:
+    holder = start(HOLDER, 1, "0")
+    assert holder.stdout is not None and holder.stdout.readline() == "0\n"
+    holder.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+    with pytest.raises(gpus.NoGpu, match=rf"GPU 0 by process {holder.pid} \(.*, stopped, since 20"):
+        gpus.lease(1, ["0"], patience_s=0.5, folder=folder)

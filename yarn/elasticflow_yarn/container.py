@@ -144,9 +144,9 @@ def explained(words: str) -> str:
 
 def _leave(member: str, code: int | None, words: str) -> int:
     """Leaves the last words of a member, in a bounded time; returns its exit code. None: it had no GPU."""
-    import threading
+    from elasticflow.guard import guarded_thread
 
-    writer = threading.Thread(target=_write, args=(member, code, words), daemon=True)
+    writer = guarded_thread(_write, "last words", member, code, words)
     writer.start()
     writer.join(WRITE_S)
     if writer.is_alive():

@@ -86,7 +86,9 @@ class YarnFinder(Finder):
 
 
 class YarnPresence(Presence):
-    """Of a run whose master is in an application."""
+    """Of a run whose master is in an application, which may wait for long."""
+
+    master_s = float("inf")
 
     def __init__(self, run_dir: str, cluster: ResourceManager | None = None) -> None:
         super().__init__(run_dir)
@@ -128,8 +130,9 @@ class YarnPresence(Presence):
         self._asked_s = float("-inf")
         return f"{self._app.id} is killed; it had not begun"
 
-    def wait_until_over(self) -> None:
-        while self.is_alive():
+    def wait_until_over(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive() and time.monotonic() < deadline:
             time.sleep(KEEP_S / 4)  # YARN tells nobody of an application's end
 
     def _look(self) -> bool:

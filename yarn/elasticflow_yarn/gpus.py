@@ -140,12 +140,16 @@ def _try(count: int, devices: Sequence[str], folder: str) -> Lease | None:
     root = _open_folder(folder)
     taken: dict[str, int] = {}
     try:
-        fcntl.flock(root, fcntl.LOCK_SH)  # systemd removes nothing old from a folder that somebody has locked
+        # systemd removes nothing old from a folder that somebody has locked, and locks it alone for a moment;
+        # who holds that lock for long hangs, and is waited for no longer than for a GPU.
+        fcntl.flock(root, fcntl.LOCK_SH | fcntl.LOCK_NB)
         for device in devices:
             if len(taken) < count and (descriptor := _locked(device, root)) is not None:
                 taken[device] = descriptor
         if len(taken) == count:
             return Lease(list(taken), [root, *taken.values()])
+    except BlockingIOError:
+        pass
     except BaseException:
         Lease([], [root, *taken.values()]).release()
         raise
@@ -205,9 +209,10 @@ def _open(name: str, root: int) -> int:
 
 
 def _holders(folder: str) -> str:
-    """Processes that hold GPUs of this host, for people; as far as the kernel tells."""
+    """Processes that hold GPUs of this host, and since when they run, as far as the kernel tells."""
     inodes = {}
     with contextlib.suppress(OSError):
+        inodes[os.stat(folder).st_ino] = ""
         for entry in os.scandir(folder):
             inodes[entry.inode()] = entry.name.removeprefix("gpu-")
     held = []
@@ -215,5 +220,26 @@ def _holders(folder: str) -> str:
         for line in locks:
             kind, pid, inode = (words := line.split())[1], words[4], words[5].rpartition(":")[2]
             if kind == "FLOCK" and int(inode) in inodes:
-                held.append(f"GPU {inodes[int(inode)]} by process {pid}")
+                gpu = inodes[int(inode)]
+                if gpu or words[3] == "WRITE":
+                    what = f"GPU {gpu}" if gpu else f"the folder {folder}"
+                    held.append(f"{what} by process {pid}{_about(int(pid))}")
     return ", ".join(sorted(held)) or "unknown processes"
+
+
+def _about(pid: int) -> str:
+    """What is known of a process: its name, its state, and for how long it has run."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            head, _, tail = file.read().rpartition(")")
+        fields = tail.split()
+        with open("/proc/uptime", encoding="ascii") as file:
+            ran_s = float(file.read().split()[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        name, state = head.partition("(")[2], _STATES.get(fields[0], "")
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - ran_s))
+        return f" ({name}, {state}since {since})"
+    return ""
+
+
+_STATES = {"T": "stopped, ", "D": "stuck in the kernel, ", "Z": "dead, "}
+"""Of processes that will let go of nothing soon."""

@@ -30,11 +30,12 @@ import msgspec
 import zmq
 
 from elasticflow.errors import RunError
+from elasticflow.guard import guarded_thread
 from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, StatusRequest, decode_from_master, encode
+from elasticflow.messages import Answer, StatusRequest, decode_from_master
 from elasticflow.network import LOOPBACK
 from elasticflow.run_dir import RunDir
-from elasticflow.transport import Context, Socket, control_link
+from elasticflow.transport import Context, Socket, control_frame, control_link
 from elasticflow_yarn.application import Application
 
 ROUTE, TITLE = "elasticflow", "ElasticFlow"
@@ -62,7 +63,7 @@ def start_page(run_dir: str, application: Application) -> None:
     except BaseException:
         server.server_close()
         raise
-    threading.Thread(target=server.serve_forever, daemon=True, name="page").start()
+    guarded_thread(server.serve_forever, "page").start()
 
 
 class _Source:
@@ -89,7 +90,7 @@ class _Source:
         if self._socket is None:
             self._connect()
         assert self._socket is not None
-        self._socket.send(encode(StatusRequest()))
+        self._socket.send(control_frame(StatusRequest()))
         if not self._socket.poll(int(1000 * ANSWER_S)):
             self._socket.close(linger=0)  # what comes later must not be taken for the answer to the next one
             self._socket = None

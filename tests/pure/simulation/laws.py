@@ -128,6 +128,8 @@ class Laws:
             key = self._world.life, assignment.generation, names
             assert self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}"
             self._latest = key
+            if assignment.ends:
+                self._cut.add(assignment.start_tick)
 
     def regrouped(self, state: MasterState, action: ac.RegroupedAction) -> None:
         """What all servers but one, at least, have in two memories is not lost."""
@@ -216,10 +218,14 @@ class Laws:
         if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY_DEATHS:
             return
         assert end.state is not RunState.FAILED, end.text
+        if end.state is RunState.STALLED:
+            assert world.num_hung > 1, f"nobody hung again: {end.text}"
+            return
         if end.state is RunState.FINISHED:
             assert newest and newest[1].tick == total, f"finished, with {newest} of {total}"
         else:
             limit_s = world.shape.limit_s
             in_time = limit_s is None or world.clock.now_s < limit_s
             assert self.stopped or not in_time, f"nobody asked for it: {end}"
-            assert "before the first step" in end.text or newest and newest[1].tick >= min(self._last)
+            enough = newest and newest[1].tick >= min(self._last, default=0)
+            assert "before the first step" in end.text or enough or not self._last

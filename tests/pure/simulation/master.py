@@ -25,6 +25,7 @@ from elasticflow.messages import (
     Halt,
     Heartbeat,
     Join,
+    Look,
     Plan,
     Progress,
     Quarantine,
@@ -348,4 +349,5 @@ _DO: dict[type, Any] = {
     ac.ResizedAction: lambda master, a: None,
     ac.HandOverAction: SimMaster._hand_over,
     ac.EndAction: SimMaster._finish,
+    ac.LookAction: lambda master, a: master._tell_each(a.names, Look(number=a.number)),
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elasticflow.member import SEARCH_BEATS
-from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster
+from elasticflow.messages import Beat, FromMaster, Heartbeat, Here, Look, Stacks, ToMaster
 
-from .network import CLOSED, Connection, Process
+from .network import CLOSED, Connection, Do, Process
 
 if TYPE_CHECKING:
     from .world import World
@@ -34,7 +36,8 @@ class Member(Process):
         self._unheard: list[ToMaster] = []
         self._incarnation: int | None = None
         self._heard_s = self.clock.now_s
-        self._beating = False
+        self._beating = self.hangs = False
+        self._undone: deque[Do] = deque()
         self.partitioned_s = 0.0
         self.has_spoken = self._has_told = False
         self._connect()
@@ -122,8 +125,36 @@ class Member(Process):
         self._heard_s = self.clock.now_s
         new = not isinstance(message, Beat) or self._is_new(message)
         self._unheard.clear()
-        if new:
-            self.obey(message)
+        if isinstance(message, Look):
+            self.send(Stacks(name=self.name, number=message.number, where="here"))
+            self.in_main(lambda: self.answer_look(message))
+        elif new:
+            self.in_main(lambda: self.obey(message))
+
+    def answer_look(self, look: Look) -> None:
+        """The main thread comes to it, at once or when it waits again."""
+        self.send(Here(name=self.name, number=look.number))
+
+    # --- a main thread that hangs, while its line lives ------------------------------------------
+
+    def hang(self, seconds: float) -> None:
+        """Its main thread does nothing any more, for good if ``seconds`` are infinite; its heart beats."""
+        if self.alive and self.has_spoken and not self.hangs:
+            self.hangs = True
+            if math.isfinite(seconds):
+                self.later(seconds, self._recover)
+
+    def _recover(self) -> None:
+        self.hangs = False
+        while self._undone and not self.hangs and self.alive:
+            self._undone.popleft()()
+
+    def in_main(self, do: Do) -> None:
+        """In the main thread, which may hang."""
+        if self.hangs:
+            self._undone.append(do)
+        else:
+            do()
 
     def _is_new(self, beat: Beat) -> bool:
         before, self._incarnation = self._incarnation, beat.incarnation

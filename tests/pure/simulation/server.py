@@ -451,7 +451,7 @@ class SimServer(Member):
         self._lost: set[str] = set()
         self._written: list[Written] = []
         self._writes_until_s = 0.0
-        self._timer = Timer(self, self._due)
+        self._timer = Timer(self, lambda: self.in_main(self._due))
         self._turning = False
         self.openings: Counter[str] = Counter()
         """How often each worker has connected."""
@@ -486,7 +486,7 @@ class SimServer(Member):
             self._timer.set(self._serving.due_s())
         if not self._halted and not self._turning and self.keeping.busy:
             self._turning = True
-            self.later(0.0, self._keep)
+            self.later(0.0, lambda: self.in_main(self._keep))
 
     def _keep(self) -> None:
         self._turning = False
@@ -623,7 +623,7 @@ class SimServer(Member):
                 self._turned()
 
         self._store, start, loads = None, now.assignment.start_tick, self._loads
-        self.later(self.clock.rng.uniform(0.0, 2 * self.world.shape.write_s), load)
+        self.later(self.clock.rng.uniform(0.0, 2 * self.world.shape.write_s), lambda: self.in_main(load))
 
     def _serve(self, now: Generation, store: Store, start: int | None) -> None:
         self._store = self.keeping.store = store
@@ -634,7 +634,7 @@ class SimServer(Member):
         self._tell_ready()
         if now.start is not None:
             self.keeping.made(now.start)
-            if self._serving.finished:
+            if self._serving.finished or now.assignment.ends:
                 self.made(st.VersionAction(now.start, cut=True, snapshot=False, last=True))
 
     def _tell_ready(self) -> None:
@@ -676,7 +676,7 @@ class SimServer(Member):
             self.send(written)
 
         self._writes_until_s = max(self._writes_until_s, clock.now_s) + clock.rng.uniform(0, shape.write_s)
-        self.later(self._writes_until_s - clock.now_s, done)
+        self.later(self._writes_until_s - clock.now_s, lambda: self.in_main(done))
 
     def _step(self, action: st.VersionAction) -> int:
         return self.world.shape.schedule.steps_before(action.version)
@@ -719,7 +719,10 @@ class SimServer(Member):
             connection.down.send((Welcome(nonce=b""), ()))
 
     def take(self, connection: Connection, message: Any) -> None:
-        """From somebody who has connected to this server."""
+        """From somebody who has connected to this server; the main thread reads it."""
+        self.in_main(partial(self._take, connection, message))
+
+    def _take(self, connection: Connection, message: Any) -> None:
         if message is CLOSED:
             self._early.pop(connection, None)
             name = self._known.pop(connection, "")
@@ -769,6 +772,9 @@ class SimServer(Member):
 
     def _hear_link(self, name: str, connection: Connection, message: Any) -> None:
         """From a server that this one has connected to."""
+        self.in_main(partial(self._take_link, name, connection, message))
+
+    def _take_link(self, name: str, connection: Connection, message: Any) -> None:
         if self.links.get(name) is not connection:
             return
         if message is CLOSED:

@@ -23,6 +23,7 @@ from elasticflow.messages import (
     Initial,
     Join,
     Leaving,
+    Look,
     Lost,
     Pull,
     Push,
@@ -221,6 +222,7 @@ class SimWorker(Member):
         self._done: set[int] = set()
         self._draining = self._leaving = self._ended = False
         self._body, self._waits = self._life(), False
+        self._looks: deque[Look] = deque()
         self.start_heartbeats()
         self._wake()
 
@@ -239,13 +241,19 @@ class SimWorker(Member):
             return self.leave()
         if pause_s is None:
             self._waits = True
+            while self._looks:
+                super().answer_look(self._looks.popleft())
         else:
-            self.later(pause_s, self._wake)
+            self.later(pause_s, lambda: self.in_main(self._wake))
 
     def notice(self) -> None:
         """Something has come."""
+        self.in_main(lambda: self._wake() if self._waits else None)
+
+    def answer_look(self, look: Look) -> None:
+        self._looks.append(look)
         if self._waits:
-            self._wake()
+            super().answer_look(self._looks.popleft())
 
     def obey(self, message: Any) -> None:
         self.orders.append(message)
@@ -293,7 +301,15 @@ class SimWorker(Member):
     def _say_who(self) -> None:
         excluded = tuple(self._excluded.values())
         self.send(
-            Join(name=self.name, role="worker", host="", pid=1, spec=self.world.spec, excluded=excluded)
+            Join(
+                name=self.name,
+                role="worker",
+                host="",
+                pid=1,
+                spec=self.world.spec,
+                excluded=excluded,
+                rehearsed_s=self.world.shape.slice_s,
+            )
         )
 
     def _take_up(self, assignment: Assignment) -> None:
@@ -419,6 +435,9 @@ class SimWorker(Member):
         asked = False
         for node in nodes:
             self.world.num_computed += node.stop - node.first
+            if work.tick == self.world.shape.hangs_at:
+                self.hang(float("inf"))
+                self.world.num_hung, self.world.laws.spares_workers = self.world.num_hung + 1, False
             yield self._slice_s * (node.stop - node.first)
             parts = self._parts(work, node) if self.world.shape.bad else [node]
             for number, part in enumerate(parts):

@@ -51,6 +51,7 @@ class Shape:
     its record is left out. start: (step, tick) of a checkpoint to go on from. write_s: how long writing,
     reading and committing take at most. kill_s: how long it takes at most to end a process. failing: how
     often a part or a commit that is not the last fails. limit_s: when the run's time limit is over.
+    hangs_at: a tick of which whoever computes anything hangs.
     """
 
     schedule: Schedule
@@ -72,6 +73,8 @@ class Shape:
     suspect_s: float = 0.3
     lost_s: float = 60.0
     limit_s: float | None = None
+    stall_s: float = 4.0
+    hangs_at: int | None = None
 
     @cached_property
     def config(self) -> Config:
@@ -92,6 +95,7 @@ class Shape:
             heartbeat_s=self.heartbeat_s,
             suspect_s=self.suspect_s,
             lost_s=self.lost_s,
+            stall_s=self.stall_s,
             time_limit="" if self.limit_s is None else f"{self.limit_s:.3f}s",
         )
 
@@ -131,7 +135,7 @@ class World:
         self.storage = Storage(self.truth)
         if shape.start:
             self.storage.begin_with(*shape.start)
-        self.num_events = self.num_computed = self.num_killed = 0
+        self.num_events = self.num_computed = self.num_killed = self.num_hung = 0
         self.life = self.place = 1
         self.dies_at_end = False
         self.journals = journals or any(fault.kind in MASTER_DIES for fault in self.all_faults)
@@ -327,8 +331,8 @@ class World:
         if whom in ("server", "worker"):
             living = self.living(whom)
             return [living[pick % len(living)]] if living else []
-        if whom == "servers":
-            return self.living("server")
+        if whom in ("servers", "workers"):
+            return self.living(whom.removesuffix("s"))
         if whom == "member":
             living = self.living("server") + self.living("worker")
             return [living[pick % len(living)]] if living else []
@@ -354,6 +358,9 @@ class World:
                 self._expire(victim, replace_s, min(fault.seconds, 3.0))
             elif verb == "freeze":
                 victim.freeze(fault.seconds)
+            elif verb == "hang":
+                self.num_hung += 1
+                victim.hang(fault.seconds)
             elif verb == "slow" and isinstance(victim, SimWorker):
                 victim.slowness = 1 + 2 * min(fault.seconds, 3.0)
             elif verb == "partition":
@@ -384,6 +391,7 @@ KINDS = (
     *("scale", "cut"),
     *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
     *("near limit", "lose leader"),
+    *("hang worker", "hang worker", "hang member", "hang workers"),
 )
 
 

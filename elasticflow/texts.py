@@ -1,0 +1,57 @@
+"""Texts that others have written, error messages above all, made fit to be sent, kept and shown.
+
+An exception's text may be anything: gigabytes, or bytes that are no UTF-8, which Python carries in strings
+as lone surrogates (``surrogateescape``) and refuses to encode.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import msgspec
+
+MOST_CHARS = 50_000
+"""The longest text in a message: a traceback of a thousand lines."""
+EVENT_CHARS = 1_000
+"""The longest text of an event: a master keeps a thousand of them, and writes all of them down again and
+again. What is left out is in the log of the process that told it."""
+
+
+def sendable(text: str, most: int = MOST_CHARS) -> str:
+    """The text with lone surrogates escaped (``\\udc80``), and what is too long cut out of its middle."""
+    if len(text) > most:
+        note = f" [... {len(text) - most:,} characters are left out here ...] "
+        kept = max(0, most - len(note))
+        text = text[: kept - kept // 2] + note + text[len(text) - kept // 2 :]
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def all_sendable(value: Any) -> Any:
+    """The same message, or part of one, with all texts in it ``sendable``."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **{name: all_sendable(each) for name, each in fields.items()})
+    if isinstance(value, (tuple, list)):
+        return type(value)(all_sendable(each) for each in value)
+    if isinstance(value, dict):
+        return {all_sendable(key): all_sendable(each) for key, each in value.items()}
+    return value
+
+
+def bear_any_text() -> None:
+    """Has this process's output take any text, also where the terminal or the locale knows only some."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def as_json(value: Any) -> bytes:
+    """JSON for files and scripts, whatever texts are in it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(all_sendable(value))
