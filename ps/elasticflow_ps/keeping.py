@@ -12,7 +12,7 @@ from elasticflow.messages import AllSafe, Fetch, Gone, Keep, Kept, Safe, State
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps.parcels import Span
 from elasticflow_ps.store import Snapshot, Store, Tracker, parse
-from elasticflow_ps.watch import WATCHED_COPY_BYTES, Watch, Watched, checks_of
+from elasticflow_ps.watch import Watched, checks_of
 from elasticflow_ps.ways import Ways
 
 Shape = tuple[Span, ...]
@@ -50,7 +50,6 @@ class Keeping:
         self._ways = ways
         self._row = sn.Row((), (), -1, 0)
         self._shapes: Sequence[Sequence[Shape]] = ()
-        self._watch = Watch(0, 0)
         self._copies: dict[sn.Copy, Snapshot | KeptCopy] = {}
         self._outgoing: deque[tuple[int, int]] = deque()
         """(version, parcel) of this place that are still to be sent to the keeper."""
@@ -60,9 +59,6 @@ class Keeping:
     ) -> None:
         """Another generation. shapes: of every place, of each of its parcels. Else as ``Snapshots.enter``."""
         self._row, self._shapes = row, shapes
-        mine = shapes[row.place]
-        num_bytes = sum(span.num_bytes for shape in mine for span in shape)
-        self._watch = Watch(len(mine), num_bytes, WATCHED_COPY_BYTES)
         self._outgoing.clear()
         self._do(self.snapshots.enter(row, start, snapshot_s, time.monotonic()))
 
@@ -87,7 +83,8 @@ class Keeping:
         shapes = self._shapes[message.place] if 0 <= message.place < len(self._shapes) else ()
         if not 0 <= message.parcel < len(shapes):
             raise ProtocolError(f"place {message.place} has no parcel {message.parcel}")
-        watched = Watched(message.checks, lambda: f"the copy of version {message.version} of {sender}")
+        version = message.version
+        watched = Watched(message.checks, version, lambda: f"the copy of version {version} of {sender}")
         watched.compare(frames, shapes[message.parcel], self._row.names[self._row.place])
         return parse(shapes[message.parcel], frames).arrays
 
@@ -99,7 +96,7 @@ class Keeping:
             raise ProtocolError(f"{sender} cannot have {fetch} from here")
         for parcel in range(self._row.parcels[fetch.place]):
             arrays = copy.arrays(parcel)
-            checks = checks_of(arrays)
+            checks = checks_of(arrays, fetch.version)
             state = State(place=fetch.place, version=fetch.version, parcel=parcel, checks=checks)
             copy.track(parcel, self._ways.answer(sender, state, arrays))
 
@@ -111,7 +108,7 @@ class Keeping:
             version, parcel = self._outgoing.popleft()
             copy = self._copies[self._row.place, version]
             arrays = copy.arrays(parcel)
-            checks = checks_of(arrays) if self._watch.watches(version, parcel) else ()
+            checks = checks_of(arrays, version)
             keep = Keep(place=self._row.place, version=version, parcel=parcel, checks=checks)
             link = self._ways.links[self._row.keeper(self._row.place)]
             copy.track(parcel, link.send_arrays(keep, arrays))

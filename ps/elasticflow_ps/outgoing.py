@@ -127,7 +127,7 @@ class Pushing(Outgoing):
             more=self._unsent[remote.name] > 1,
             base=remote.bases.get(route.parcel.number, 0),
             lent=self._block if lends else -1,
-            checks=checks_of(arrays) if remote.watch.watches(self._template.tick, parcel.number) else (),
+            checks=checks_of(arrays, self._template.tick),
         )
         self._asked.add(remote.name)
         self._unsent[remote.name] -= 1

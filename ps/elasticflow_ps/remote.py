@@ -16,7 +16,7 @@ from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME
 from elasticflow_ps.parcels import Parcel, parcels_of
-from elasticflow_ps.watch import Watched, watch_of
+from elasticflow_ps.watch import Watched
 
 
 class Arrived(NamedTuple):
@@ -31,7 +31,7 @@ class Remote:
 
     mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
     each table of which it has any. early: what came while the worker waited for something else. bases: by
-    parcel, see ``ClientState``. watch: tells which parcels are watched as they are pushed.
+    parcel, see ``ClientState``.
     """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout, compression: Compression) -> None:
@@ -39,7 +39,6 @@ class Remote:
         self.greeted = False
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
         self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
-        self.watch = watch_of(self.parcels)
         self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
@@ -60,7 +59,7 @@ class Remote:
     def arrived(self, message: FromServer, frames: Sequence[memoryview]) -> Arrived | None:
         """What came with a message; None if that is not what it needs."""
         if not isinstance(message, Version) or message.same:
-            return None if frames else Arrived([], Watched((), str))
+            return None if frames else Arrived([], Watched((), 0, str))
         if not 0 <= message.parcel < len(self.parcels):
             return None
         sizes, sent = self._sizes[message.parcel], iter(frames)
@@ -73,7 +72,8 @@ class Remote:
         except (KeyError, StopIteration, ValueError):
             return None
         whole = [array.nbytes for array in arrays] == sizes
-        watched = Watched(message.checks, lambda: f"version {message.version} of {self.name}")
+        version = message.version
+        watched = Watched(message.checks, version, lambda: f"version {version} of {self.name}")
         return Arrived(arrays, watched) if whole and next(sent, None) is None else None
 
     def _lent(self, block: int, start: int, num_bytes: int) -> Bytes:

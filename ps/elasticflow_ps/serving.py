@@ -44,7 +44,7 @@ from elasticflow_ps.snapshots import Row, Snapshots
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Alone, Store, Sum, parse, scale_for
 from elasticflow_ps.tables import parse_keys, parse_rows
-from elasticflow_ps.watch import Watched, watch_of
+from elasticflow_ps.watch import Watched
 from elasticflow_ps.ways import Ways
 
 PROGRESS_S = 0.1
@@ -94,7 +94,6 @@ class Serving:
         self._rule = assignment.staleness_rule
         self._row, self._store, self._ways, self._neighbours = row, store, ways, neighbours
         self._parcels = store.parcels
-        self._watch = watch_of(store.parcels)
         self._made, self._send = made, send
         self._norm_chunks = norm_chunks
         self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
@@ -212,7 +211,7 @@ class Serving:
         if not 0 <= push.tick < self._schedule.total_ticks:
             raise ProtocolError(f"there is no tick {push.tick}")
         kind = self._schedule.at(push.tick).kind
-        watched = Watched(push.checks, partial(self._words_of, worker, push))
+        watched = Watched(push.checks, push.tick, partial(self._words_of, worker, push))
         if push.lent < 0:
             watched.compare(frames, parcel.pushed(kind), self._name)
         if parcel.table is not None and kind is Kind.TRAIN and not push.empty:
@@ -325,8 +324,7 @@ class Serving:
         parcel, orders = self._parcels[action.parcel], action.orders or st.Orders()
         made = version + (action.updates > 0)  # what is made of it, whole or not
         arrays = [] if action.same else self._arrays(made, parcel)
-        watched = bool(arrays) and self._watch.watches(version, action.parcel)
-        checks = self._store.checks(made, parcel, arrays) if watched else ()
+        checks = self._store.checks(made, parcel, arrays, version) if arrays else ()
         lent = self._neighbours.lend(worker, self._store.places(made, parcel)) if arrays else ()
         if lent:
             arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]

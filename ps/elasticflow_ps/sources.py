@@ -38,7 +38,8 @@ class Fetching:
         if not wanted or message.parcel not in self._missing:
             raise ProtocolError(f"{self.holder} sends {message}")
         shape = self._shapes[message.parcel]
-        watched = Watched(message.checks, lambda: f"version {message.version} of {self.holder}")
+        version = message.version
+        watched = Watched(message.checks, version, lambda: f"version {version} of {self.holder}")
         watched.compare(frames, shape, "the server that takes its place")
         arrays = parse(shape, frames).arrays
         self.store.fill(self._version, self.store.parcels[message.parcel], arrays)

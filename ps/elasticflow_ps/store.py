@@ -76,7 +76,7 @@ class _Slab:
 
     live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
     once nothing sends or reads it any more. place: where it can be read by others, if they can.
-    packed: what of it travels, once it has. check: the checksum of what travels, once that is known.
+    packed: what of it travels, once it has. check: (turn, checksum) of what travels, once it has.
     """
 
     array: Array
@@ -85,17 +85,23 @@ class _Slab:
     live: bool = True
     holds: int = 0
     packed: Array | None = None
-    check: int | None = None
+    check: tuple[int, int] | None = None
 
     @property
     def sent(self) -> bool:
         return all(tracker.done for tracker in self.trackers)
 
+    def check_of(self, travels: Array, turn: int) -> int:
+        """The checksum of what travels of it; that of all who ask in the same turn is worked out once."""
+        if self.check is None or self.check[0] != turn:
+            self.check = turn, checksum(travels, turn)
+        return self.check[1]
+
     def look_back(self) -> None:
         """Raises BrokenError if what was lent was written meanwhile."""
         travelled = self.array if self.packed is None else self.packed
         before, self.check = self.check, None
-        if before is not None and checksum(travelled) != before:
+        if before is not None and checksum(travelled, before[0]) != before[1]:
             raise BrokenError(f"{travelled.nbytes} bytes of a version were written while they were lent")
 
     @property
@@ -290,12 +296,10 @@ class Store:
             arrays.append(slab.packed)
         return arrays
 
-    def checks(self, version: int, parcel: Parcel, travels: Sequence[Array]) -> Checks:
-        """Of what ``travels`` of a parcel of a version; worked out once."""
+    def checks(self, version: int, parcel: Parcel, travels: Sequence[Array], turn: int) -> Checks:
+        """``checks_of`` what ``travels`` of a parcel of a version; worked out once a turn."""
         slabs = [self._versions[version][span.number] for span in parcel.state]
-        for slab, array in zip(slabs, travels, strict=True):
-            slab.check = checksum(array) if slab.check is None else slab.check
-        return tuple(slab.check for slab in slabs if slab.check is not None)
+        return tuple(slab.check_of(array, turn) for slab, array in zip(slabs, travels, strict=True))
 
     def places(self, version: int, parcel: Parcel) -> list[Place | None]:
         """Where the arrays of a parcel of a version lie, of those that can be lent."""

@@ -30,7 +30,6 @@ from elasticflow_ps.packing import (
 )
 from elasticflow_ps.parcels import Parcel, parcels_of
 from elasticflow_ps.store import Store, Sum
-from elasticflow_ps.watch import watch_of
 
 LAYOUT = Layout(
     [
@@ -97,7 +96,6 @@ class Remote:
 
     def __init__(self, name: str, chunks: list[int], compression: Compression, num_slices: int) -> None:
         self.name, self.parcels = name, parcels_of(LAYOUT, chunks)
-        self.watch = watch_of(self.parcels)
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
         self.link = SimpleNamespace(send=self._send)

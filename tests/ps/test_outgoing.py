@@ -17,7 +17,6 @@ from elasticflow.messages import Push
 from elasticflow.schedule import Kind
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import parcels_of
-from elasticflow_ps.watch import watch_of
 
 TEMPLATE = Push(tick=3, parcel=0, level=1, index=0, slice_s=0.5)
 UNREADY = -7.0
@@ -28,7 +27,6 @@ class Remote:
 
     def __init__(self, name: str, layout: Layout, chunks: list[int]) -> None:
         self.name, self.parcels = name, parcels_of(layout, chunks)
-        self.watch = watch_of(self.parcels)
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
         self.link = SimpleNamespace(send=self._send)

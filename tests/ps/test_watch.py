@@ -16,7 +16,7 @@ from elasticflow_ps import store as stores
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum
-from elasticflow_ps.watch import MASK, Watch, Watched, checks_of, checksum
+from elasticflow_ps.watch import MASK, WINDOW_BYTES, WINDOWS, Watched, checks_of, checksum
 
 LAYOUT = Layout(
     [
@@ -36,18 +36,45 @@ def filled(value: float) -> Vector:
 
 
 def watched(vector: Vector) -> Watched:
-    return Watched(checks_of(PARCEL.views(vector, Kind.TRAIN)), lambda: "what worker-1 pushed")
+    return Watched(checks_of(PARCEL.views(vector, Kind.TRAIN), 5), 5, lambda: "what worker-1 pushed")
 
 
 def test_a_checksum_follows_from_the_bytes_alone() -> None:
     array = np.arange(1000, dtype=np.float32)
-    assert checksum(array) == checksum(array.copy()) == checksum(memoryview(array.tobytes()))
-    assert 0 <= checksum(array) <= MASK and checksum(np.empty(0, np.float32)) >= 0
+    whole = checksum(array, 0)
+    assert whole == checksum(array.copy(), 7) == checksum(memoryview(array.tobytes()), 3)
+    assert 0 <= whole <= MASK and checksum(np.empty(0, np.float32), 0) >= 0
     for place in (0, 500, 999):
         other = array.copy()
         other.view(np.uint32)[place] ^= 1
-        assert checksum(other) != checksum(array)
-    assert checksum(np.roll(array, 1)) != checksum(array)  # the same numbers elsewhere
+        assert checksum(other, 0) != whole
+    assert checksum(np.roll(array, 1), 0) != whole  # the same numbers elsewhere
+
+
+SIZES = [WINDOWS * WINDOW_BYTES + 64, 1 << 20, (4 << 20) - 64]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
+def test_what_is_overwritten_is_seen_at_once(monkeypatch: pytest.MonkeyPatch, size: int, part: float) -> None:
+    """A tenth of an array, wherever it lies, in any turn."""
+    monkeypatch.setattr(poison, "ON", False)
+    array = np.zeros(size, np.uint8)
+    torn = array.copy()
+    torn[int(part * size) :][: size // 10] = 1
+    assert all(checksum(torn, turn) != checksum(array, turn) for turn in range(300))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_bit_has_its_turn(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(poison, "ON", False)
+    array = np.zeros(size, np.uint8)
+    turns = range(-(-size // (WINDOWS * WINDOW_BYTES)))
+    whole = [checksum(array, turn) for turn in turns]
+    for place in np.linspace(0, size - 1, 50).astype(int):
+        array[place] = 1
+        assert [checksum(array, turn) for turn in turns] != whole
+        array[place] = 0
 
 
 @pytest.mark.parametrize("place", range(len(PARCEL.spans)))
@@ -66,7 +93,7 @@ def test_who_uses_other_bits_than_were_lent_says_which(place: int) -> None:
 
 def test_too_few_checksums_are_a_wrong_message() -> None:
     with pytest.raises(ProtocolError, match="1 checksums of 3 arrays"):
-        Watched((1,), str).compare(PARCEL.views(filled(1), Kind.TRAIN), PARCEL.spans, "server-0")
+        Watched((1,), 0, str).compare(PARCEL.views(filled(1), Kind.TRAIN), PARCEL.spans, "server-0")
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -91,38 +118,21 @@ def test_a_sum_is_compared_once_and_its_own_changes_are_none() -> None:
     assert (arrays[0] == 3).all()
 
 
-@pytest.mark.parametrize(("num_parcels", "num_bytes"), [(1, 10), (1, 4 << 20), (25, 100 << 20), (3, 9 << 20)])
-def test_every_parcel_has_its_turn_and_few_at_a_time(num_parcels: int, num_bytes: int) -> None:
-    watch = Watch(num_parcels, num_bytes, 512 << 10)
-    seen = dict.fromkeys(range(num_parcels), 0)
-    versions = 4000
-    for version in range(versions):
-        for parcel in range(num_parcels):
-            seen[parcel] += watch.watches(version, parcel)
-    assert min(seen.values()) > 0
-    assert max(seen.values()) - min(seen.values()) <= 1
-    assert sum(seen.values()) * (num_bytes / num_parcels) <= (versions + 1) * max(
-        512 << 10, num_bytes / num_parcels
-    )
-
-
-def test_a_version_is_checked_once_and_looked_back_at_when_it_is_let_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_is_looked_back_at_when_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "poison_is_on", True)
     monkeypatch.setattr(poison, "ON", True)
     store = Store([PARCEL], kernel_for(SGD(lr=0.5)))
     store.initialise(0, PARCEL, [np.ones(len(span), span.dtype) for span in PARCEL.state])
     old = store.arrays(0, PARCEL)
-    checks = store.checks(0, PARCEL, old)
-    assert checks == checks_of(old) == store.checks(0, PARCEL, old)
+    checks = store.checks(0, PARCEL, old, 0)
+    assert checks == checks_of(old, 0) == store.checks(0, PARCEL, old, 0)
     rules = [span.rule for span in PARCEL.spans]
     for version in (0, 1):
         root = Sum([np.full(len(span), 1, span.dtype) for span in PARCEL.spans], rules)
         store.apply(version, PARCEL, root, lr=0.5, update=version + 1, scale=1.0)
     store.retire(1)  # as it was lent: nobody minds
     fresh = store.arrays(1, PARCEL)
-    store.checks(1, PARCEL, fresh)
+    store.checks(1, PARCEL, fresh, 1)
     fresh[0][5] = 9
     with pytest.raises(BrokenError, match="written while they were lent"):
         store.retire(2)
