@@ -570,8 +570,9 @@ class ServerState:
 
     def _on_plan(self, event: PlanEvent, now_s: float) -> list[Action]:
         if event.number > self._plan.number:
-            old, self._plan = self._plan, event
-            self._give_up({share.worker for share in old.shares} - {share.worker for share in event.shares})
+            old = {share.worker for share in self._plan.shares}
+            self._give_up(old - {share.worker for share in event.shares})
+            self._plan = event
         return []
 
     def _give_up(self, workers: set[str]) -> None:

@@ -250,14 +250,15 @@ def test_a_record_on_which_the_program_raises(seed: int) -> None:
 @pytest.mark.parametrize("parcels", [(1,), (2, 1)])
 @pytest.mark.parametrize("asynchronously", [False, True])
 def test_a_record_on_which_workers_die(workers: int, parcels: tuple[int, ...], asynchronously: bool) -> None:
-    """Two do: from then on it is tried with care, and then left out. Only where there are several servers may
-    one of them have handed it to a third worker before it has seen that the second is gone."""
+    """Two do: from then on it is handed out to be tried with care, and then left out. Each server goes by
+    what it has seen itself, so with several it may be two for each; and whoever has the slice by the plan is
+    handed nothing, so it may be one more, if that one comes late to the step."""
     for seed in range(5):
         some = shape(workers=workers, parcels=parcels, deadly=((1, 3), (2, 0)))
         world = World(asynchronous(some) if asynchronously else some, (), seed)
         assert world.run().state is RunState.FINISHED
         assert len(world.master.state.excluded) == 2
-        assert max(world.laws.deaths.values()) <= 1 + len(parcels)
+        assert max(world.laws.deaths.values()) <= 2 * len(parcels) + (workers > 1)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -271,7 +272,7 @@ def test_a_record_on_which_workers_die_among_other_faults(seed: int) -> None:
 def test_workers_that_are_killed_at_a_slice_are_no_records_fault(seed: int) -> None:
     """However many: care is taken, and nothing is found."""
     faults = [Fault(60 + 15 * number, "kill worker", number) for number in range(8)]
-    world = finish(*faults, seed=seed, slice_s=1.0)
+    world = finish(*faults, seed=seed, slice_s=0.1)
     assert world.master.state.excluded == ()
 
 

@@ -115,9 +115,9 @@ class Laws:
         )
 
     def _most_deaths(self) -> int:
-        """Two, and those who were at it already; for each generation of servers anew."""
-        generations = 1 + len(self.regroupings)
-        return generations * (2 + self._world.shape.workers) + 2 * len(self._world.all_faults)
+        """Two for each server, and those who were at it already; for each generation of servers anew."""
+        generations, shape = 1 + len(self.regroupings), self._world.shape
+        return generations * (2 * len(shape.parcels) + shape.workers) + 2 * len(self._world.all_faults)
 
     # --- the master ------------------------------------------------------------------------------
 
