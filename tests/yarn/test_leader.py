@@ -13,6 +13,7 @@ from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
+from elasticflow.master.supervisor import SUPERSEDED
 from elasticflow.run_dir import UNKNOWN, RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import ending, leader
@@ -161,8 +162,8 @@ def test_another_application_that_resumes_it_begins_anew(
 
 def test_a_master_that_was_superseded_tells_nobody(told: Ends, masters: Ends) -> None:
     submitted()
-    masters.append((4, ""))
-    assert lead(arguments(run_dir=RUN)) == 4 and not told
+    masters.append((SUPERSEDED, ""))
+    assert lead(arguments(run_dir=RUN)) == SUPERSEDED and not told
 
 
 def test_the_run_finds_its_application_and_is_found(told: Ends, masters: Ends) -> None:
