@@ -184,12 +184,16 @@ def copy_of(settings: MemberSettings) -> Copy | None:
 def take(chosen: Config, program: str = "") -> tuple[Config, Copy | None]:
     """Settings that name the copy of their program, and the copy, to be kept; None: the run has it already.
 
-    program: where the file is, if the run itself has it elsewhere. Raises ProgramError, ConfigError.
+    program: where the file is, if the run itself has it elsewhere. Where a run's copy is gone, the same
+    program will do. Raises ProgramError, ConfigError, RunError.
     """
-    if chosen.program_sha256 and chosen.run_dir and _has(RunDir(chosen.run_dir), chosen.program_sha256):
+    run = RunDir(chosen.run_dir) if chosen.run_dir else None
+    if run and chosen.program_sha256 and _has(run, chosen.program_sha256):
         return chosen, None
     copy = gather(program or chosen.program)
     if chosen.program_sha256 not in ("", copy.sha256):
+        if run and run.settings.exists():
+            fetch(run, chosen.program_sha256)  # says that it is gone
         raise ConfigError(
             f"program_sha256: {chosen.program_sha256} is wanted, {program or chosen.program} has "
             f"{copy.sha256}; name the program that is meant, or leave the setting out."

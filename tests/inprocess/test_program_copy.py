@@ -221,7 +221,14 @@ def test_when_it_is_taken(tmp_path: Path) -> None:
     chosen, copy = take(Config(program=path, run_dir=str(run.path)))
     assert copy is not None and chosen.program_sha256 == copy.sha256
     keep(run, copy)
+    run.create(chosen)
     write(tmp_path, SPOILT)
     assert take(chosen) == (chosen, None), "a run has one already"
+    run.program_copy(copy.sha256[:16]).unlink()
+    with pytest.raises(RunError, match="the run's copy of its program is gone"):
+        take(chosen)
+    write(tmp_path, GOOD)
+    assert take(chosen) == (chosen, copy), "the file is what it was"
+    write(tmp_path, SPOILT)
     with pytest.raises(ConfigError, match=f"program_sha256: {copy.sha256} is wanted, {path} has"):
         take(Config(program=path, program_sha256=copy.sha256))

@@ -15,6 +15,7 @@ import yaml
 from elasticflow import leading
 from elasticflow.cli.main import main
 from elasticflow.errors import ConfigError
+from elasticflow.program_copy import fetch
 from elasticflow.run_dir import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
@@ -240,6 +241,32 @@ def test_a_run_goes_on_with_the_program_that_it_has(
     assert run.config().program == "program/digits.py" and run.config().yarn == {"queue": "train"}
     assert before and after and before.run != after.run
     assert " --resume;" in driver.submitted[1]["master"]["script"]
+
+
+def test_containers_run_what_was_submitted_until_another_is_named_on_purpose(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their source is the run's copy, whatever the archive that is sent to them holds."""
+
+    def source() -> tuple[str, bytes]:
+        copy = fetch(run, run.config().program_sha256)
+        return copy.files[copy.program].decode(), (run.path / "program.tar.gz").read_bytes()
+
+    Path("digits.py").write_text(PROGRAM)
+    main(["submit", "yarn.yaml", "digits.py"])
+    run = RunDir(f"hdfs:///{RUNS}/digits-1")
+    first, archive = source()
+    assert first == PROGRAM
+    monkeypatch.setattr(leading, "is_alive", lambda run: False)
+    Path("digits.py").write_text(f"SCALE = 2\n{PROGRAM}")
+    capsys.readouterr()
+    assert main(["submit", "--resume", "--run-dir", str(run.path), "digits.py"]) == 0
+    assert "digits.py has changed since this run began (digits.py)" in capsys.readouterr().err
+    assert source() == (first, archive) and run.config().program == "program/digits.py"
+    assert main(["submit", "--resume", "--run-dir", str(run.path), "--program", "digits.py"]) == 0
+    second, sent = source()
+    assert second == f"SCALE = 2\n{PROGRAM}" and sent != archive
+    assert run.config().program == "program/digits.py"
 
 
 def test_a_run_that_goes_on_is_as_it_was_when_that_fails(
