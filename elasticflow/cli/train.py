@@ -33,6 +33,8 @@ from elasticflow.program_copy import Copy, keep, take
 from elasticflow.run_dir import EXIT_CODES, FAILURES, RunDir, last_line, replace
 from elasticflow.storage.urls import is_url
 
+AT_ONCE_S = 20.0
+"""So long a master may take to end at once; then it is killed."""
 OPTIONS = {
     "workers": "how many workers, N or MIN..MAX",
     "servers": "how many parameter servers",
@@ -218,8 +220,8 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
             if sys.stdout.isatty():
                 display.line(f"{run.path}: {_how_to_leave(run)}")
             watch(run, display, lambda connection: stopping.interrupted(connection, display))
+            wait_until_over(run)  # first, for that has an end: both master and supervisor hold the lock
             code = master.wait()
-            wait_until_over(run)  # a master whose supervisor was killed goes on by itself
             report = read_report(run)
             if report:
                 display.show(report)  # what happened after the last status that came
@@ -302,7 +304,16 @@ def end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
     """The master ends its members, and itself. Ctrl-C does not interrupt this."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     master.terminate()
-    master.wait()
+    try:
+        master.wait(AT_ONCE_S)
+    except subprocess.TimeoutExpired:  # the master hangs; its supervisor then tidies up
+        with contextlib.suppress(RunError, ProcessLookupError):
+            os.kill(read_address(run).pid, signal.SIGKILL)
+        try:
+            master.wait(AT_ONCE_S)
+        except subprocess.TimeoutExpired:
+            master.kill()
+            master.wait()
     with contextlib.suppress(RunError, ProcessLookupError):  # where its supervisor was killed before
         os.kill(read_address(run).pid, signal.SIGTERM)
     wait_until_over(run)

@@ -1258,9 +1258,9 @@ class MasterState:
         what = "no step was made" if steps else "nothing has moved"
         text = f"{what} for {limit_s:.0f} s: {verdict.text}"
         hung = [self.members[name] for name in verdict.hung if name in self.members]
-        actions: list[Action] = [NoteAction("fault", text)]
         if not hung and (self._closing or self._last_made or self.row.phase is Phase.RESTORING):
-            return actions  # they read or write: the storage has a patience of its own
+            return [NoteAction("info", text)]  # they read or write: the storage has a patience of its own
+        actions: list[Action] = [NoteAction("fault", text)]
         if not hung and verdict.silent:
             return actions  # the question, or its answer, was lost: it is asked again
         self.stall.rounds += 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import PROGRAMS, Run, cli, digest_in
+from .processes import wait_until_gone
 
 OPTIONS = ("--epochs", 3, "--batch-size", 32, "--checkpoint-every", "1h")
 SOURCE = (PROGRAMS / "hanging.py").read_text().splitlines()
@@ -223,3 +224,15 @@ HANGING_SERVER = """
 import signal, threading
 signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())
 """
+
+
+def test_ctrl_c_twice_ends_a_run_whose_master_hangs(start: Callable[..., Run], hang: Path) -> None:
+    run = start("hanging.py", *OPTIONS, "--workers", 1, shut=["step 5"])
+    run.wait_for_step(4)
+    run.signal("master", signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    run.wait_for_output("Ctrl-C: this step")
+    run.process.send_signal(signal.SIGINT)
+    code, output = run.wait()
+    assert code == 1 and "ended at once" in output, output
+    assert not wait_until_gone(run.environment)
