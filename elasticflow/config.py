@@ -53,6 +53,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint_every: str = "60s"
     keep_checkpoints: Positive = 3
     max_quarantined: Annotated[int, Meta(ge=0)] = 0
+    on_nan: str = "stop"
+    max_skipped_steps: Annotated[int, Meta(ge=0)] = 100
     max_failures: Annotated[int, Meta(ge=0)] = 3
     fingerprint: str = "strict"
     snapshot_s: Annotated[float, Meta(ge=0)] = 1.0
@@ -108,6 +110,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.fingerprint not in ("strict", "warn"):
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
+        if self.on_nan not in ("stop", "skip"):
+            raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
         if self.compression not in COMPRESSIONS:

@@ -20,6 +20,7 @@ def work_of(config: Config) -> dict[str, Any]:
         "slices": config.num_slices,
         "threads": config.threads,
         "compression": config.compression,
+        "on_nan": config.on_nan,
         **({"top_k": config.top_k} if config.compression == "top-k" else {}),
     }
 
@@ -27,7 +28,7 @@ def work_of(config: Config) -> dict[str, Any]:
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = {"mode": "sync", "compression": "none", **manifest.work}.get(name)
+        before = {"mode": "sync", "compression": "none", "on_nan": "stop", **manifest.work}.get(name)
         if before != value:
             option = f"--{name.replace('_', '-')} {before}"
             raise CheckpointError(

@@ -31,7 +31,7 @@ CONSTANTS = (int, float, str, bool, bytes, type(None))
 
 
 class CostError(ProgramError):
-    """``forward`` returned something that is no cost: not a scalar, or not finite."""
+    """``forward`` returned something that is no cost, such as none that is a scalar."""
 
 
 class Interrupted(BaseException):
@@ -93,6 +93,7 @@ class Replica(ABC):
         onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
         ready: called with a parameter's number, in the layout's order, once its gradient in ``out`` is final;
         not for each, and last layers first where the framework tells. It may run in another thread.
+        A cost, or a gradient, that is not finite is handed on as it is: what becomes of it others decide.
         Raises CostError, and whatever ``forward`` and ``read_rows`` raise; ``state`` is as before either way,
         and after an error so is ``out``, but for what was ``ready``.
         """

@@ -21,7 +21,6 @@ from elasticflow.frameworks.base import (
     CostError,
     Replica,
     add_table,
-    check_cost,
     layout_of,
     metric_names,
     metric_values,
@@ -324,7 +323,7 @@ class TorchReplica(Replica):
             )  # there may be more while the backward pass computes again
             if not cost.requires_grad:
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
-            value = check_cost(cost.item())
+            value = cost.item()
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
             if ready and self._tells:
                 self._tell = self._teller(gradients, onto, taken, ready)
@@ -408,7 +407,7 @@ class TorchReplica(Replica):
         _seed(seed)
         self._set_training(False)
         with self._restored(batch, training=False), torch.no_grad():
-            cost = check_cost(self._cost(batch).item())
+            cost = self._cost(batch).item()
             return [cost, *self._measure(batch)]
 
     def _measure(self, batch: Batch) -> list[float]:

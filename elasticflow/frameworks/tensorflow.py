@@ -35,7 +35,6 @@ from elasticflow.frameworks.base import (
     CostError,
     Replica,
     add_table,
-    check_cost,
     layout_of,
     metric_names,
     metric_values,
@@ -454,7 +453,7 @@ class TensorFlowReplica(Replica):
     ) -> None:
         views = self._views(out)
         cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
-        value = check_cost(float(cost))
+        value = float(cost)
         of_tables = [(int(n), _array(keys), _array(g)) for n, keys, g in of_rows if g is not None]
         used = {number for number, _, _ in of_tables}
         self.unused = (
@@ -476,7 +475,7 @@ class TensorFlowReplica(Replica):
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         cost, values = self._guarded(self._test, batch, seed, 1.0)
-        value = check_cost(float(cost))
+        value = float(cost)
         return [value, *metric_values(values, self.metrics)] if self.metrics else [value]
 
     def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:

@@ -110,6 +110,15 @@ class AttemptAction:
 
 
 @dataclass(frozen=True)
+class InspectAction:
+    """Ask a worker in which of these slices a tick that diverged began."""
+
+    name: str
+    tick: int
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class QuitAction:
     """Tell a member to leave now."""
 
@@ -171,6 +180,6 @@ class EndAction:
 
 Action: TypeAlias = (
     StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
-    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | QuitAction
-    | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
+    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | InspectAction
+    | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
 )  # fmt: skip

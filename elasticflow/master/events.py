@@ -7,15 +7,18 @@ from typing import TypeAlias
 
 from elasticflow.messages import (
     Departing,
+    Diverged,
     Failed,
     Faulty,
     Heartbeat,
+    Inspected,
     Join,
     Leaving,
     Lost,
     Offer,
     Progress,
     Ready,
+    Skipped,
     Troubled,
     Written,
 )
@@ -106,7 +109,7 @@ class TimeEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer
+    | Offer | Diverged | Skipped | Inspected
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
     | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | TimeEvent
 )  # fmt: skip

@@ -27,6 +27,7 @@ from elasticflow.master.actions import (
     FaultAction,
     HaltAction,
     HandOverAction,
+    InspectAction,
     KillAction,
     NoteAction,
     PlanAction,
@@ -39,6 +40,7 @@ from elasticflow.master.actions import (
     StartAction,
 )
 from elasticflow.master.commits import Commits
+from elasticflow.master.divergence import Divergence, step_of
 from elasticflow.master.events import (
     CommittedEvent,
     DisconnectedEvent,
@@ -61,10 +63,12 @@ from elasticflow.master.row import Phase, Row, Start
 from elasticflow.messages import (
     Assignment,
     Departing,
+    Diverged,
     Excluded,
     Failed,
     Faulty,
     Heartbeat,
+    Inspected,
     Join,
     Leaving,
     Lost,
@@ -73,6 +77,7 @@ from elasticflow.messages import (
     Ready,
     ServerInfo,
     Share,
+    Skipped,
     Spec,
     Troubled,
     Written,
@@ -120,6 +125,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     early_deaths: int
     plan_number: int
+    skipped: tuple[tuple[int, int], ...] = ()
+    diverging: bool = False
 
 
 class MasterState:
@@ -152,6 +159,9 @@ class MasterState:
         self.plan: tuple[Share, ...] = ()
         self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
+        self.divergence = Divergence()
+        self._diverging = False
+        """Whether the run is being stopped because too many steps were left out."""
         self.fingerprint: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
@@ -192,6 +202,9 @@ class MasterState:
             Written: self._on_written,
             Troubled: self._on_troubled,
             Offer: self._on_offer,
+            Diverged: self._on_diverged,
+            Inspected: self._on_inspected,
+            Skipped: self._on_skipped,
             ExitedEvent: self._on_exited,
             DisconnectedEvent: self._on_disconnected,
             ReconnectedEvent: self._on_reconnected,
@@ -282,6 +295,8 @@ class MasterState:
             failures=self._failures,
             early_deaths=self._early_deaths,
             plan_number=self._plan_number,
+            skipped=tuple(sorted(self.divergence.skipped)),
+            diverging=self._diverging,
         )
 
     def _remember(self, memory: Memory) -> None:
@@ -299,6 +314,7 @@ class MasterState:
         self.stop_reason, self._end_text = memory.stop_reason, memory.end_text
         self._next_worker, self._next_server = memory.next_worker, memory.next_server
         self._failures, self._early_deaths = memory.failures, memory.early_deaths
+        self.divergence, self._diverging = Divergence(memory.skipped), memory.diverging
         self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
@@ -588,6 +604,7 @@ class MasterState:
             cut_every_steps=every_steps or 0,
             snapshot_s=self._snapshot_s,
             staleness_rule=self.config.staleness_rule,
+            on_nan=self.config.on_nan,
         )
 
     @property
@@ -603,6 +620,7 @@ class MasterState:
         if self.state is RunState.FINISHING and not self.stop_reason:
             self.state = RunState.RUNNING
         self.commits.forget()
+        self.divergence.go_back_to(start.tick)
         self.quarantine.clear()
         self.troubles.clear()
         return [RegroupedAction(reached, start.tick, start.source), *self._size(now_s)]
@@ -876,6 +894,46 @@ class MasterState:
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]
         return [*notes, QuarantineAction(names, self.excluded)]
 
+    # --- numbers that are none ---------------------------------------------------------------------
+
+    def _on_diverged(self, event: Diverged, now_s: float) -> list[Action]:
+        if event.generation != self.row.generation or event.name not in self.row.holders or not self.schedule:
+            return []
+        here = {member.name for member in self.of("worker", MemberState.READY)}
+        shares = [share for share in self.plan if share.worker in here]
+        asked = self.divergence.told(event, shares, now_s)
+        asks = [InspectAction(name, event.tick, tuple(slices)) for name, slices in asked.items()]
+        return [*asks, *self._diverge(now_s)]
+
+    def _on_inspected(self, event: Inspected, now_s: float) -> list[Action]:
+        self.divergence.answered(event)
+        return self._diverge(now_s)
+
+    def _diverge(self, now_s: float) -> list[Action]:
+        """Ends the run, once there is no more to be found out."""
+        if self.schedule is None or now_s < self._divergence_ends_s():
+            return []
+        return self._end(RunState.DIVERGED, self.divergence.text(self.schedule, self.committed_tick))
+
+    def _divergence_ends_s(self) -> float:
+        return self.divergence.ends_s(member.name for member in self.of("worker", MemberState.READY))
+
+    def _on_skipped(self, event: Skipped, now_s: float) -> list[Action]:
+        known = event.generation == self.row.generation and event.name in self.members
+        if not known or not self.schedule or event.tick >= self.schedule.total_ticks:
+            return []
+        if not self.divergence.skip(event):
+            return []
+        what = step_of(self.schedule, event.tick)
+        what = f"slice {event.slice} of {what}" if event.slice >= 0 else what
+        note = NoteAction("fault", f"{what} is left out: there are NaNs or infinite numbers in its gradient")
+        most = self.config.max_skipped_steps
+        if len(self.divergence.skipped) <= most or self.stop_reason or self.state is not RunState.RUNNING:
+            return [note]
+        self._diverging = True
+        many = f"more than {most} steps had to be left out (max_skipped_steps), the last was {what}"
+        return [note, *self._on_stop(StopEvent(many), now_s)]
+
     # --- progress and checkpoints ------------------------------------------------------------------
 
     def accepts(self, event: Progress | Written) -> bool:
@@ -942,11 +1000,13 @@ class MasterState:
         last = self.commits.committed(tick)
         assert self.schedule is not None
         total, done = self.schedule.total_steps, self.schedule.steps_before(self.committed_tick or tick)
+        if tick == self.total_ticks and self._diverging:
+            return self._end(RunState.DIVERGED, self.stop_reason)
         if tick == self.total_ticks:
             return self._end(RunState.FINISHED, f"all {total} steps are done")
         if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
-            return self._end(RunState.STOPPED, text)
+            return self._end(RunState.DIVERGED if self._diverging else RunState.STOPPED, text)
         actions = self._settled(tick)
         if self.state is RunState.RUNNING and self._moving_after is not None and tick > self._moving_after:
             actions += self._hand_over("all that was done is committed")
@@ -961,6 +1021,7 @@ class MasterState:
                 actions += self._check_alive(member, now_s)
         if now_s >= self._limit_s() and not self.ended:
             actions += self._on_stop(StopEvent(f"its time limit of {self.config.time_limit} is over"), now_s)
+        actions += [] if self.ended else self._diverge(now_s)
         if self.ended:
             return actions
         actions += self._check_expiries(now_s)
@@ -1000,7 +1061,7 @@ class MasterState:
             times.append(self._cut_due_s())
         times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
         times += [] if self._move_by_s is None else [self._move_by_s]
-        times.append(self._limit_s())
+        times += [self._limit_s(), self._divergence_ends_s()]
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
 
     def _limit_s(self) -> float:

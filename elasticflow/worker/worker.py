@@ -26,7 +26,7 @@ import numpy as np
 from elasticflow.data import Sources, open_path, open_source
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
 from elasticflow.fingerprint import fingerprint
-from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
+from elasticflow.frameworks import CostError, Interrupted, Replica, check_cost, open_replica, set_up
 from elasticflow.keys import MemberKeys
 from elasticflow.layout import Vector
 from elasticflow.member import MasterLink
@@ -40,12 +40,15 @@ from elasticflow.messages import (
     Faulty,
     FromMaster,
     Heartbeat,
+    Inspect,
+    Inspected,
     Join,
     Leaving,
     Lost,
     Quarantine,
     Quit,
     Ready,
+    Skipped,
     Spec,
 )  # fmt: skip
 from elasticflow.program import Program, bind, blaming, load, naming
@@ -55,6 +58,7 @@ from elasticflow.slices import Node, nodes_of
 from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
+from elasticflow.worker.inspection import odd_gradient
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
@@ -136,7 +140,7 @@ class Loaded:
         batches, work = self.batches(self.schedule), self.schedule.at(0)
         out = Vector(self.replica.layout)
         self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
-        return float(out.groups[-1][0])
+        return check_cost(float(out.groups[-1][0]))
 
     def rehearse(self) -> Spec:
         """Computes one slice, and tells what there is to know of the program.
@@ -161,9 +165,11 @@ class Loaded:
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
                 raise ProgramError(f"{self.program.path}: {text}") from error
         unused = ", ".join(self.replica.unused)
+        odd = self._note_cost(float(out.groups[-1][0]))
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')
+        warnings += [odd] if odd else []
         return Spec(
             framework=self.replica.framework,
             entries=self.replica.layout.entries,
@@ -175,6 +181,19 @@ class Loaded:
             warnings=tuple(warnings),
             tables=self.replica.tables,
         )
+
+    def _note_cost(self, cost: float) -> str:
+        """A warning, if the first cost of all is not finite, and such steps are left out; "" if it is.
+
+        Raises ProgramError where they are not.
+        """
+        try:
+            check_cost(cost)
+        except CostError as error:
+            if self.settings.on_nan != "skip":
+                raise ProgramError(f"{self.program.path}: {error} It was that of the first slice.") from error
+            return f"in the first slice, {error}"
+        return ""
 
 
 def _sums(vector: Vector) -> list[int]:
@@ -245,6 +264,10 @@ class Worker:
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
         self._draining = self._leaving = self._ended = False
+        self._skips = assignment.on_nan == "skip" and self._schedule.asynchronous
+        """Whether this worker leaves out slices of its own, with numbers that are none."""
+        self._inspects: tuple[int, ...] = ()
+        """Slices to look at once the version of the present tick is here again."""
         self.generation = 0
         self.tick = -1
         self._take_up(assignment)
@@ -271,6 +294,7 @@ class Worker:
     def _part(self) -> None:
         """The present tick is not to be gone on with."""
         self._position = None
+        self._inspects = ()
         self._replica.lookups.ahead.enter(-1)
         self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
@@ -332,7 +356,9 @@ class Worker:
             elif isinstance(event, Severed):
                 self._lose(event)
             elif isinstance(event, Overdue):
-                if event.tick == self.tick:
+                if self._inspects:
+                    self._inspect(position)
+                elif event.tick == self.tick:
                     # Each server asks for itself, and for the same slices.
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
                     one_by_one = self._schedule.applies_slices(self.tick)
@@ -385,6 +411,11 @@ class Worker:
         elif isinstance(message, Attempt):
             if position and message.tick == position.version and message.slice not in self._faulty:
                 self._compute_more(position, [message.slice])
+        elif isinstance(message, Inspect):
+            if position and message.tick == position.version:
+                self._inspects = message.slices
+                if self._strategy.recall(position, message.slices):
+                    self._inspect(position)
         elif isinstance(message, Beat):
             self._repeat()
 
@@ -461,7 +492,8 @@ class Worker:
             for earlier in range(node.first, number):
                 self._take(sums, work, earlier)
             parts = sums.all_but_last()
-            if parts is None or work.kind is Kind.EVALUATE or not self._strategy.streams:
+            whole = work.kind is Kind.EVALUATE or self._skips or not self._strategy.streams
+            if parts is None or whole:
                 self._take(sums, work, number)
                 return sums.totals, None
             return self._stream(position, work, node, lr, last, sums, parts)
@@ -501,6 +533,23 @@ class Worker:
         if filled is not None:
             sums.take(number, None)
         return sums.totals, None
+
+    def _inspect(self, position: Position) -> None:
+        """Tells in which of the slices a tick that diverged began: computes each by itself."""
+        slices, self._inspects = self._inspects, ()
+        work, out = self._schedule.at(position.version), self._strategy.spare()
+        found = Inspected(name=self._name, tick=work.tick)
+        for number in slices:
+            with suppress(Exception, Interrupted):  # there is nothing to be said of it then
+                if self._gradient(work, number, out, False, None) and (parameter := odd_gradient(out)):
+                    weight = len(self._batches.rows(work, number)) / work.num_records
+                    cost = f"{float(out.groups[-1][0]) / weight:g}"
+                    found = Inspected(
+                        name=self._name, tick=work.tick, slice=number, parameter=parameter, cost=cost
+                    )
+                    break
+        self._strategy.give_back(out)
+        self._link.send(found)
 
     def _take(self, sums: Sums, work: Work, number: int) -> None:
         """Computes one slice, and adds it to the others, unless the program raises on it."""
@@ -549,6 +598,11 @@ class Worker:
         seed = slice_seed(self._seed, work.tick, number)
         ready = outgoing.ready if outgoing else None
         self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready)
+        if self._skips and odd_gradient(out):
+            self._link.send(
+                Skipped(name=self._name, generation=self.generation, tick=work.tick, slice=number)
+            )
+            return False
         return True
 
     def _evaluate(self, work: Work, number: int, out: Vector, onto: bool) -> bool:

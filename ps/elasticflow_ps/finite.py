@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from elasticflow.layout import Array, Layout, Rule, Vector
+from elasticflow.layout import Array, Layout, Rule
 from elasticflow_ps import native
 from elasticflow_ps.parcels import Span
 
@@ -29,7 +29,7 @@ def are_numbers(after: Array, before: Array) -> bool:
 
 
 def first_odd(layout: Layout, pieces: Iterable[tuple[Span, Array]]) -> str:
-    """The name of the first tensor of the layout with an element, in these pieces, that is no number; or ""."""
+    """The first tensor of the layout with an element, in these pieces, that is no number; or ""."""
     found: list[tuple[int, int]] = []
     for span, array in pieces:
         if span.rule in (Rule.UPDATE, Rule.MEAN) and not all_finite(array):
@@ -37,15 +37,5 @@ def first_odd(layout: Layout, pieces: Iterable[tuple[Span, Array]]) -> str:
     for entry in layout.entries:
         group, start, stop = layout.region(entry)
         if any(number == group and start <= place < stop for number, place in found):
-            return entry.name
-    return ""
-
-
-def odd_gradient(vector: Vector) -> str:
-    """The first parameter or table, in the layout's order, whose gradient in a vector is not finite; or ""."""
-    for entry in vector.layout.entries:
-        if entry.rule is Rule.UPDATE and not all_finite(vector.tensors([entry])[0].reshape(-1)):
-            return entry.name
-        if entry.rule is Rule.ROWS and not all_finite(vector.rows[vector.layout.tables.index(entry)].values):
             return entry.name
     return ""

@@ -163,9 +163,7 @@ class Table:
         kernel = self._kernel
         if native.rows_available:
             numbers = kernel.numbers(lr, update, scale)
-            return native.update_rows(
-                kernel.rule, self._rows, places, grads, before, self._blocks, numbers
-            )
+            return native.update_rows(kernel.rule, self._rows, places, grads, before, self._blocks, numbers)
         new = np.empty_like(before)
         slots = [np.empty_like(before) for _ in kernel.slots]
         native.gather(self._rows, places, [before, *slots])

@@ -152,7 +152,7 @@ class Serving:
             num_parcels=len(self._numbers),
             combine=combine,
             leads=now.row.leads,
-            clips=self._truth.clips,
+            agrees=self._truth.clips,
             start=start,
             cut_every_steps=now.assignment.cut_every_steps,
             snapshots=server.keeping.snapshots,
