@@ -22,7 +22,7 @@ from elasticflow.finder import Finder, Orphaned
 from elasticflow.keys import MemberKeys
 from elasticflow.messages import Beat, FromMaster, Heartbeat, ToMaster, decode_from_master, encode
 from elasticflow.settings import MemberSettings
-from elasticflow.transport import Context, Socket, control_link, poll_ms
+from elasticflow.transport import CONTROL_BYTES, Context, Socket, check, control_link, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""
@@ -89,7 +89,7 @@ class MasterLink:
         self._keys, self._endpoint = keys, endpoint
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
         self._finder, self._abandoned = finder, abandoned
-        self._outbox: deque[ToMaster] = deque()
+        self._outbox: deque[bytes] = deque()
         self._unheard: list[bytes] = []
         """What was said since the last word from the master."""
         self._said = False
@@ -115,8 +115,12 @@ class MasterLink:
         )
 
     def send(self, message: ToMaster) -> None:
-        """Sends soon; never waits."""
-        self._outbox.append(message)
+        """Sends soon; never waits.
+
+        Raises ProtocolError if there is something in it that no master would take, or be able to read: it
+        would be dropped, and waited for in vain.
+        """
+        self._outbox.append(checked(message))
         os.eventfd_write(self._send_fd, 1)
 
     def start_heartbeats(self) -> None:
@@ -186,7 +190,7 @@ class MasterLink:
             if self._beating.is_set() and now_s >= beat_s:
                 beat_s = now_s + self._heartbeat_s
                 _offer(socket, encode(self._heartbeat()))
-            while self._outbox and _offer(socket, message := encode(self._outbox[0])):
+            while self._outbox and _offer(socket, message := self._outbox[0]):
                 self._unheard.append(message)
                 self._said = True
                 self._outbox.popleft()
@@ -237,6 +241,19 @@ class MasterLink:
         """Whether another master may have been told something that this one has not read."""
         before, self._incarnation = self._incarnation, beat.incarnation
         return self._said if before is None else before != beat.incarnation
+
+
+def checked(message: ToMaster) -> bytes:
+    """The message as bytes. Raises ProtocolError, see ``MasterLink.send``."""
+    kind = type(message).__name__
+    try:
+        check(message)
+        data = encode(message)
+    except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"{kind} cannot be told to the master: {error}") from error
+    if len(data) > CONTROL_BYTES:
+        raise ProtocolError(f"{kind} has {len(data):,} bytes, and at most {CONTROL_BYTES:,} can be told")
+    return data
 
 
 def _offer(socket: Socket, message: bytes) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import embedding_bag
+from torch.nn.parameter import is_lazy
 
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
@@ -21,8 +22,8 @@ from elasticflow.frameworks.base import (
     CostError,
     Replica,
     add_table,
+    first_metrics,
     layout_of,
-    metric_names,
     metric_values,
     report_entry,
     seed_python,
@@ -45,6 +46,11 @@ def set_up(seed: int, threads: int) -> None:
 
 
 def _dtype(tensor: torch.Tensor, name: str) -> str:
+    if tensor.is_complex():
+        raise ProgramError(
+            f"{name}: is {tensor.dtype}; parameters and buffers must be real: keep real and imaginary part "
+            "as two tensors, and put them together with torch.complex inside forward."
+        )
     if tensor.is_floating_point() and tensor.dtype not in TRAINABLE:
         raise ProgramError(
             f"{name}: is {tensor.dtype}; parameters and buffers must be float32 or float64 "
@@ -72,8 +78,15 @@ class _Found:
         if id(tensor) in self._seen:
             return
         self._seen.add(id(tensor))
+        if is_lazy(tensor):
+            raise ProgramError(
+                f"{name}: has no shape before its layer is first called; name the sizes (Linear instead of "
+                "LazyLinear), or call the layer in model() once."
+            )
         if tensor.device.type != "cpu":
             raise ProgramError(f"{name}: lies on {tensor.device}; model() must make tensors on the CPU.")
+        if tensor.layout is not torch.strided:
+            raise ProgramError(f"{name}: is {tensor.layout}; model() must make dense tensors (to_dense()).")
         dtype = _dtype(tensor, name)
         rule = Rule.UPDATE if trained else Rule.MEAN if tensor.is_floating_point() else Rule.FIRST
         self.entries.append(Entry(name, tuple(tensor.shape), dtype, rule))
@@ -446,7 +459,7 @@ def _metric_names(
     batch = {name: torch.from_numpy(sample[name]).clone() for name in arguments}
     with torch.no_grad(), lookups.allowed(), blaming(program, "metrics"):
         assert program.metrics is not None
-        names = metric_names(program.metrics(**batch, params=values))
+        names = first_metrics(program.metrics(**batch, params=values))
     for module, training in modes:
         module.training = training
     return names

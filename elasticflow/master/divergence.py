@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elasticflow.master.commits import Commits
 from elasticflow.messages import Diverged, Inspected, Share, Skipped
 from elasticflow.schedule import Schedule
 
@@ -40,9 +41,11 @@ class Divergence:
         if self._told and event.tick == self._told.tick and self._asked.pop(event.name, None) is not None:
             self._found += [event] if event.slice >= 0 else []
 
-    def ends_s(self, here: Iterable[str]) -> float:
-        """When the run is to end; at once if nobody who is ``here`` is still to answer."""
-        return self._ends_s if self._asked.keys() & set(here) or not self._told else float("-inf")
+    def ends_s(self, here: Iterable[str], commits: Commits) -> float:
+        """When the run is to end: at once if nobody ``here`` is still to answer, and all is committed."""
+        if self._told and not self._asked.keys() & set(here) and not commits.under_way(self._told.tick):
+            return float("-inf")
+        return self._ends_s
 
     def text(self, schedule: Schedule, committed_tick: int | None) -> str:
         """Which step it is, and where it began, as far as that is known."""

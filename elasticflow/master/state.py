@@ -916,7 +916,8 @@ class MasterState:
         return self._end(RunState.DIVERGED, self.divergence.text(self.schedule, self.committed_tick))
 
     def _divergence_ends_s(self) -> float:
-        return self.divergence.ends_s(member.name for member in self.of("worker", MemberState.READY))
+        here = [member.name for member in self.of("worker", MemberState.READY)]
+        return self.divergence.ends_s(here, self.commits)
 
     def _on_skipped(self, event: Skipped, now_s: float) -> list[Action]:
         known = event.generation == self.row.generation and event.name in self.members
@@ -994,7 +995,8 @@ class MasterState:
             return self._cut_failed(event.tick, False, event.error)
         # Who restores may be reading an older one: then the next commit removes that.
         actions: list[Action] = [] if self.row.phase is Phase.RESTORING else [PruneAction(event.tick)]
-        return [*actions, *self._committed(event.tick)]
+        actions += self._committed(event.tick)
+        return actions if self.ended else [*actions, *self._diverge(now_s)]
 
     def _committed(self, tick: int) -> list[Action]:
         last = self.commits.committed(tick)

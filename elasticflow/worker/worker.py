@@ -23,13 +23,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from elasticflow.api import HUGE, is_number
 from elasticflow.data import Sources, open_path, open_source
-from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError, ProtocolError, UnreadableError
 from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Interrupted, Replica, check_cost, open_replica, set_up
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Vector
-from elasticflow.member import MasterLink
+from elasticflow.layout import Rule, Vector
+from elasticflow.member import MasterLink, checked
 from elasticflow.messages import (
     Assignment,
     Attempt,
@@ -128,10 +129,10 @@ class Loaded:
             return None
         with blaming(self.program, "learning_rate"):
             value = float(self.program.learning_rate(work.step - 1, work.epoch))
-        if not 0 <= value < float("inf"):
+        if not is_number(value, 0):
             raise ProgramError(
                 f"{self.program.path}: learning_rate({work.step - 1}, {work.epoch}) returned {value}; "
-                "it must be a number >= 0."
+                f"it must be a number from 0 to {HUGE:g}."
             )
         return value
 
@@ -157,15 +158,17 @@ class Loaded:
         rows = batches.rows(work, number)
         out = Vector(self.replica.layout)
         self.learning_rate(work)
+        odd = ""
         try:
             self.replica.compute(batches.of_rows(Kind.TRAIN, rows), 0, 1.0, out)
         except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
             found = blame(error, self.program.path, self.replica, batches, rows, out)
             if len(found.rows) == len(rows):
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
-                raise ProgramError(f"{self.program.path}: {text}") from error
+                raise ProgramError(f"{self.program.path}: {text}{self._hint(error)}") from error
+        else:
+            odd = self._note_cost(float(out.groups[-1][0]))
         unused = ", ".join(self.replica.unused)
-        odd = self._note_cost(float(out.groups[-1][0]))
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')
@@ -180,6 +183,18 @@ class Loaded:
             data_signature=self.sources.train.signature,
             warnings=tuple(warnings),
             tables=self.replica.tables,
+        )
+
+    def _hint(self, error: Exception) -> str:
+        """What may be behind an error of a model of float64 with tables, whose rows are float32."""
+        doubles = [
+            e.name for e in self.replica.layout.entries if e.rule is Rule.UPDATE and e.dtype == "float64"
+        ]
+        if isinstance(error, ProgramError) or not (doubles and self.replica.tables):
+            return ""
+        return (
+            f". Rows of ef.Embedding are float32, and {doubles[0]} is float64: convert what is looked up, "
+            "or make the model of float32."
         )
 
     def _note_cost(self, cost: float) -> str:
@@ -700,14 +715,20 @@ def main(settings: MemberSettings, keys: MemberKeys) -> int:
 
 def _join_of(loaded: Loaded) -> Join:
     """Who this is."""
-    settings = loaded.settings
+    settings, spec = loaded.settings, loaded.rehearse()
+    try:
+        checked(Join(name=settings.name, role="worker", host="", pid=0, spec=spec))
+    except ProtocolError as error:
+        raise ProgramError(
+            f"{settings.program}: there is something in what it says of the model that cannot be: {error}."
+        ) from error
     return Join(
         name=settings.name,
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
         fingerprint=fingerprint(settings.threads),
-        spec=loaded.rehearse(),
+        spec=spec,
     )
 
 
