@@ -7,6 +7,7 @@ together. The update itself runs on the parameter servers (``elasticflow_ps.opti
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -26,8 +27,8 @@ def _require(kind: str, ok: bool, name: str, value: object, allowed: str) -> Non
 
 def is_number(value: object, least: float = -HUGE, most: float = HUGE) -> bool:
     """Whether it is one number, whatever its type, in this range: neither NaN nor infinite."""
-    number: Any = value
-    return isinstance(number, Real) and not isinstance(number, bool) and bool(least <= number <= most)
+    found: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    return bool(least <= found <= most)
 
 
 def _take(kind: str, struct: msgspec.Struct, names: tuple[str, ...], allowed: str, least: float) -> None:

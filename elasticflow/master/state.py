@@ -429,6 +429,8 @@ class MasterState:
         assert event.spec is not None
         self.fingerprint = event.fingerprint
         schedule = self._learn(event.spec)
+        if text := schedule.too_long(tables=bool(event.spec.tables)):
+            return self._end(RunState.FAILED, text)
         actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
         if self.config.compression == "top-k":
             text = "compression: top-k: the model depends on who computes, so the same answer is not promised"

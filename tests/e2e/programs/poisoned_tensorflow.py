@@ -1,4 +1,4 @@
-"""Some records have a NaN (NAN: their rows); with TABLE also an embedding table, with CLIP clipped gradients."""
+"""Some records have a NaN (NAN: their rows). TABLE: with an embedding table. CLIP: gradients are clipped."""
 
 import os
 
