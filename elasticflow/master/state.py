@@ -8,6 +8,7 @@ Should it die, the next one begins with ``Memory``, and with what the members sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -162,6 +163,8 @@ class MasterState:
         self.divergence = Divergence()
         self._diverging = False
         """Whether the run is being stopped because too many steps were left out."""
+        self._odd_cost = False
+        """Whether people were told of a cost that is none."""
         self.fingerprint: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
@@ -952,9 +955,18 @@ class MasterState:
             return []
         self.version = max(self.version, event.version)
         self.quarantine.forget(self.version)
+        notes = self._note_cost(event)
         if event.last:
             self.state, self._last_made = RunState.FINISHING, True
-        return []
+        return notes
+
+    def _note_cost(self, event: Progress) -> list[Action]:
+        """A warning, once, of a cost that is none while gradients are finite: steps go on."""
+        if self._odd_cost or event.loss is None or isfinite(event.loss):
+            return []
+        self._odd_cost = True
+        text = "the cost of a step is not finite; as long as the gradients are, the steps go on"
+        return [NoteAction("warning", text)]
 
     def _on_written(self, event: Written, now_s: float) -> list[Action]:
         if not self.accepts(event):

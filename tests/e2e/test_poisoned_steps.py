@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .conftest import Run, cli, digest_in
+from .conftest import PROGRAMS, Run, cli, digest_in
 
 TRAIN = ("--epochs", 2, "--batch-size", 32)
 NAN = "100,7"
@@ -63,7 +63,9 @@ def test_by_default_the_run_ends_before_the_step_is_made(
     again = start("poisoned_torch.py", "--resume", name="run-0")
     code, output = again.wait()
     assert code == 4 and said in output, output
-    refused = cli("train", "poisoned_torch.py", "--run-dir", run.path, "--resume", "--on-nan", "skip")
+    refused = cli(
+        "train", PROGRAMS / "poisoned_torch.py", "--run-dir", run.path, "--resume", "--on-nan", "skip"
+    )
     assert refused.returncode == 1 and "was made with on_nan stop, now it is skip" in refused.stderr
 
 
