@@ -271,22 +271,26 @@ INLINE void NAME(ftrl_block)(NAME(Update) u, size_t n)
     }
 }
 
-/* Adds to each of ``LANES`` sums 0, or NaN where a parameter has become NaN, or infinite that was not: such a
-one may stay so. Reads what has just been written, and is in the nearest cache: in the loops above it would keep
-them from being vectors. */
-INLINE void NAME(note)(PLAIN *odd, const REAL *params, const REAL *out, size_t n)
+/* Adds to each of ``LANES`` sums 0, or NaN for what is NaN or infinite. Reads what has just been written, and is
+in the nearest cache: in the loops above it would keep them from being vectors. */
+INLINE void NAME(note)(PLAIN *odd, const REAL *out, size_t n)
 {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        EACH(lane, LANES) odd[lane] += out[i + lane] == params[i + lane] ? 0 : out[i + lane] * 0;
+        EACH(lane, LANES) odd[lane] += out[i + lane] * 0;
     for (; i < n; i++)
-        odd[0] += out[i] == params[i] ? 0 : out[i] * 0;
+        odd[0] += out[i] * 0;
 }
 
-INLINE int NAME(is_odd)(const PLAIN *odds)
+/* Whether one has become so: what was infinite may stay so. Looks again only if there is anything to be seen. */
+INLINE int NAME(is_spoiled)(const PLAIN *odds, const REAL *params, const REAL *out, size_t n)
 {
     PLAIN odd = 0;
     EACH_ADDING(lane, LANES) odd += odds[lane];
+    if (odd == 0)
+        return 0;
+    odd = 0;
+    EACH_ADDING(i, n) odd += out[i] == params[i] ? 0 : out[i] * 0;
     return odd != 0;
 }
 
@@ -315,7 +319,8 @@ INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
     {                                                                                                        \
         enum { BLOCK = BLOCK_BYTES / sizeof(REAL) };                                                         \
         _Alignas(LINE_BYTES) char block[BLOCK_BYTES];                                                        \
-        NAME(Update) u = NAME(from)(*(const NAME(Update) *)update, start, slots);                            \
+        const NAME(Update) all = NAME(from)(*(const NAME(Update) *)update, start, slots);                    \
+        NAME(Update) u = all;                                                                                \
         size_t n = stop - start;                                                                             \
         PLAIN odd[LANES] = {0};                                                                              \
         for (; may_stream(u.out) && n >= BLOCK; n -= BLOCK, u = NAME(from)(u, BLOCK, slots)) {               \
@@ -323,13 +328,13 @@ INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
             inner.out = (REAL *)block;                                                                       \
             NAME(ask_ahead)(u, slots);                                                                       \
             NAME(rule##_block)(inner, BLOCK);                                                                \
-            NAME(note)(odd, u.params, inner.out, BLOCK);                                                     \
+            NAME(note)(odd, inner.out, BLOCK);                                                               \
             stream_block(u.out, block);                                                                      \
         }                                                                                                    \
         end_stream();                                                                                        \
         NAME(rule##_block)(u, n);                                                                            \
-        NAME(note)(odd, u.params, u.out, n);                                                                 \
-        if (NAME(is_odd)(odd))                                                                               \
+        NAME(note)(odd, u.out, n);                                                                           \
+        if (NAME(is_spoiled)(odd, all.params, all.out, stop - start))                                        \
             __atomic_store_n(u.spoiled, 1, __ATOMIC_RELAXED);                                                \
     }                                                                                                        \
     ANY_WIDTH int NAME(rule)(const NAME(Update) *update, size_t n)                                           \
@@ -343,8 +348,8 @@ INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
         }                                                                                                    \
         PLAIN odd[LANES] = {0};                                                                              \
         NAME(rule##_block)(u, n);                                                                            \
-        NAME(note)(odd, u.params, u.out, n);                                                                 \
-        return !NAME(is_odd)(odd);                                                                           \
+        NAME(note)(odd, u.out, n);                                                                           \
+        return !NAME(is_spoiled)(odd, u.params, u.out, n);                                                   \
     }
 
 UPDATE(sgd, 0)
