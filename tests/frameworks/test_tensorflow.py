@@ -407,7 +407,7 @@ BAD_MODELS = {
     "v: is bfloat16; parameters and buffers must be float32 or float64": variable([1.0], dtype=tf.bfloat16),
     "v: is float16": variable([1.0], dtype=tf.float16),
     "v: tensors of string cannot be kept": variable("text"),
-    "v: tensors of complex64 cannot be kept": variable([1j], dtype=tf.complex64),
+    "v: is complex64; parameters and buffers must be real": variable([1j], dtype=tf.complex64),
     "v: has the shape \\(None,\\)": variable([1.0], shape=[None]),
     "net.forgotten: forward\\(\\) calls no such layer": lambda: {"net": Unused()},
     "head: forward\\(\\) calls no such layer": lambda: {**models.mlp(), "head": layers.Dense(4)},
