@@ -416,8 +416,10 @@ class Serving:
         self._tell_diverged(tick, name, made=made, number=number)
 
     def _tell_diverged(self, tick: int, parameter: str, *, made: bool = False, number: int = -1) -> None:
+        if self._row.leads and self._told_version < tick:  # nothing is told of progress from now on
+            self._send(Progress(name=self._name, generation=self._generation, version=tick))
         self.diverged = Diverged(
-            name=self._row.names[self._row.place],
+            name=self._name,
             generation=self._generation,
             tick=tick,
             parameter=parameter,
@@ -473,9 +475,7 @@ class Serving:
         if skip and not self._skips:
             return self._tell_diverged(tick, "")
         if skip:
-            self._skipped.append(
-                Skipped(name=self._row.names[self._row.place], generation=self._generation, tick=tick)
-            )
+            self._skipped.append(Skipped(name=self._name, generation=self._generation, tick=tick))
             self._send(self._skipped[-1])
         norm = 0.0 if skip else total**0.5
         for name in known:

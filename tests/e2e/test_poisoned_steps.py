@@ -57,6 +57,7 @@ def test_by_default_the_run_ends_before_the_step_is_made(
     where = "beginning in slice 5, whose cost is nan; the last checkpoint is that of step"
     assert f"{said}, {where}" in output, output
     report = json.loads(run.dir.report.read_bytes())
+    assert report["step"] in (8, 9), "the leading server may have made its part of the step"
     assert report["state"] == "diverged" and 1 <= report["checkpoint_step"] <= 8
     assert not report["quarantined"] and "is left out" not in output
     assert cli("checkpoint", "verify", run.path).returncode == 0

@@ -404,6 +404,15 @@ def test_nothing_is_applied_before_the_norm_is_known() -> None:
     assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
 
 
+def test_a_step_that_is_skipped_is_a_version_of_the_same_values() -> None:
+    server = Server(parcels=2, agrees=True)
+    server.step()
+    actions = server.tell(ClipEvent(0, 0.0, skip=True))
+    assert [(a.parcel, a.root) for a in only(ApplyAction, actions)] == [(0, None), (1, None)]
+    assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
+    assert server.step() == [NormsAction(1, (ROOT, ROOT))], "the next is a step like any other"
+
+
 def test_an_evaluation_is_not_clipped() -> None:
     actions = Server(EVALUATED, start=2, agrees=True).step()
     assert not only(NormsAction, actions) and only(VersionAction, actions)
