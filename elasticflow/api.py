@@ -7,16 +7,43 @@ together. The update itself runs on the parameter servers (``elasticflow_ps.opti
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from elasticflow.errors import ProgramError
+
+HUGE = 1e38
+"""Beyond this a float32 is infinite."""
 
 
 def _require(kind: str, ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
         raise ProgramError(f"{kind}({name}={value!r}): {name} must be {allowed}.")
+
+
+def is_number(value: object, least: float = -HUGE, most: float = HUGE) -> bool:
+    """Whether it is one number, whatever its type, in this range: neither NaN nor infinite."""
+    found: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    return bool(least <= found <= most)
+
+
+def _take(kind: str, struct: msgspec.Struct, names: tuple[str, ...], allowed: str, least: float) -> None:
+    """Makes these fields floats: NumPy's, and whole numbers of any size, cannot be told to others."""
+    for name in names:
+        value = getattr(struct, name)
+        _require(kind, is_number(value, least), name, value, allowed)
+        force_setattr(struct, name, float(value))
+
+
+def _take_switches(kind: str, struct: msgspec.Struct, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(struct, name)
+        _require(kind, value in (False, True) and not isinstance(value, float), name, value, "True or False")
+        force_setattr(struct, name, bool(value))
 
 
 class _Optimizer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -29,10 +56,10 @@ class _Optimizer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
-        for name in ("lr", "weight_decay"):
-            value = getattr(self, name)
-            _require(kind, isinstance(value, (int, float)) and value >= 0, name, value, "a number >= 0")
+        _take(kind, self, ("lr", "weight_decay"), "a number >= 0, and finite", 0)
+        _take_switches(kind, self, ("maximize",))
         if self.clip_norm is not None:
+            _take(kind, self, ("clip_norm",), "a number > 0, and finite, or None", 0)
             _require(kind, self.clip_norm > 0, "clip_norm", self.clip_norm, "a number > 0, or None")
 
     def settings(self) -> dict[str, Any]:
@@ -50,7 +77,9 @@ class SGD(_Optimizer, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require("SGD", self.momentum >= 0, "momentum", self.momentum, "a number >= 0")
+        _take("SGD", self, ("momentum",), "a number >= 0, and finite", 0)
+        _take("SGD", self, ("dampening",), "a finite number", -HUGE)
+        _take_switches("SGD", self, ("nesterov",))
         plain = self.momentum > 0 and self.dampening == 0
         _require(
             "SGD", not self.nesterov or plain, "nesterov", True, "False without momentum or with dampening"
@@ -68,8 +97,13 @@ class Adam(_Optimizer, frozen=True, kw_only=True, tag=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         kind = type(self).__name__
-        _require(kind, all(0 <= b < 1 for b in self.betas), "betas", self.betas, "two numbers in [0, 1)")
-        _require(kind, self.eps >= 0, "eps", self.eps, "a number >= 0")
+        betas: Any = self.betas
+        pair = isinstance(betas, (tuple, list)) and len(betas) == 2
+        fits = pair and all(is_number(each, 0, 1) and each < 1 for each in betas)
+        _require(kind, fits, "betas", betas, "two numbers in [0, 1)")
+        force_setattr(self, "betas", tuple(map(float, betas)))
+        _take(kind, self, ("eps",), "a number >= 0, and finite", 0)
+        _take_switches(kind, self, ("amsgrad",))
 
 
 class AdamW(Adam, frozen=True, kw_only=True, tag=True):
@@ -88,9 +122,9 @@ class Adagrad(_Optimizer, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr_decay", "initial_accumulator_value", "eps"):
-            value = getattr(self, name)
-            _require("Adagrad", value >= 0, name, value, "a number >= 0")
+        _take(
+            "Adagrad", self, ("lr_decay", "initial_accumulator_value", "eps"), "a number >= 0, and finite", 0
+        )
 
 
 class Ftrl(_Optimizer, frozen=True, kw_only=True, tag=True):
@@ -107,9 +141,7 @@ class Ftrl(_Optimizer, frozen=True, kw_only=True, tag=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require("Ftrl", self.lr > 0, "lr", self.lr, "a number > 0")
-        for name in ("beta", "l1"):
-            value = getattr(self, name)
-            _require("Ftrl", value >= 0, name, value, "a number >= 0")
+        _take("Ftrl", self, ("beta", "l1"), "a number >= 0, and finite", 0)
 
 
 Optimizer: TypeAlias = SGD | Adam | AdamW | Adagrad | Ftrl

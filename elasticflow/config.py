@@ -20,8 +20,14 @@ from msgspec import Meta
 from elasticflow import dates
 from elasticflow.errors import ConfigError
 
-Positive = Annotated[int, Meta(ge=1)]
-PositiveSeconds = Annotated[float, Meta(gt=0)]
+MOST = 2**31 - 1
+"""Of what is counted; a run of more would end after all who have begun it."""
+MOST_SLICES, MOST_PROCESSES = 1 << 16, 1 << 12
+LONGEST_S = 1e9
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Processes = Annotated[int, Meta(ge=1, le=MOST_PROCESSES)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
 DATED = ("data", "run_dir")
@@ -39,15 +45,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     strategy: str = "parameter_server"
 
     workers: str = "2"
-    servers: Positive = 1
-    threads: Positive = 1
-    server_threads: Positive = 1
+    servers: Processes = 1
+    threads: Processes = 1
+    server_threads: Processes = 1
 
     epochs: Positive = 10
     batch_size: Positive = 64
-    slices: Annotated[int, Meta(ge=0)] = 0
+    slices: Annotated[int, Meta(ge=0, le=MOST_SLICES)] = 0
     mode: str = "sync"
-    staleness: Annotated[int, Meta(ge=0)] = 0
+    staleness: Annotated[int, Meta(ge=0, le=MOST_SLICES - 1)] = 0
     staleness_rule: str = "inverse"
     drop_last: bool = False
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -55,11 +61,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     checkpoint_every: str = "60s"
     keep_checkpoints: Positive = 3
-    max_quarantined: Annotated[int, Meta(ge=0)] = 0
+    max_quarantined: Count = 0
     force_quarantine: bool = False
-    max_failures: Annotated[int, Meta(ge=0)] = 3
+    on_nan: str = "stop"
+    max_skipped_steps: Count = 100
+    max_failures: Count = 3
     fingerprint: str = "strict"
-    snapshot_s: Annotated[float, Meta(ge=0)] = 1.0
+    snapshot_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 1.0
     storage_patience_s: PositiveSeconds = 300.0
     client_gone: str = "continue"
 
@@ -113,6 +121,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.fingerprint not in ("strict", "warn"):
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
+        if self.on_nan not in ("stop", "skip"):
+            raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
         if self.compression not in COMPRESSIONS:
@@ -186,6 +196,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "write 500 (steps), 30s, 5m or 1h."
             )
         unit = {"s": 1, "m": 60, "h": 3600}.get(found[2] or "")
+        if float(found[1]) * (unit or 1) > (LONGEST_S if unit else MOST):
+            raise ConfigError(
+                f"checkpoint_every: {self.checkpoint_every!r} is more than can be meant: at most {MOST} "
+                f"steps, or {LONGEST_S:.0f} s."
+            )
         if unit:
             return None, float(found[1]) * unit
         if "." in found[1]:

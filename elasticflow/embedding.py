@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from elasticflow.api import Optimizer, _Optimizer, _require
+from elasticflow.api import HUGE, Optimizer, _Optimizer, _require, _take
 from elasticflow.errors import ProgramError
 
 
@@ -19,9 +19,8 @@ class _Initializer(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-def _check_number(kind: str, name: str, value: object) -> None:
-    finite = isinstance(value, (int, float)) and abs(value) < float("inf")
-    _require(kind, finite, name, value, "a finite number")
+MOST_ROWS = (1 << 53) - 1
+"""Whole numbers in messages are no larger."""
 
 
 class Constant(_Initializer, frozen=True, tag=True):
@@ -30,7 +29,7 @@ class Constant(_Initializer, frozen=True, tag=True):
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_number("Constant", "value", self.value)
+        _take("Constant", self, ("value",), "a finite number", -HUGE)
 
 
 class Uniform(_Initializer, frozen=True, tag=True):
@@ -40,8 +39,7 @@ class Uniform(_Initializer, frozen=True, tag=True):
     high: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_number("Uniform", "low", self.low)
-        _check_number("Uniform", "high", self.high)
+        _take("Uniform", self, ("low", "high"), "a finite number", -HUGE)
         _require("Uniform", self.low <= self.high, "high", self.high, f"a number >= low, {self.low}")
 
 
@@ -52,8 +50,7 @@ class Normal(_Initializer, frozen=True, tag=True):
     std: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_number("Normal", "mean", self.mean)
-        _check_number("Normal", "std", self.std)
+        _take("Normal", self, ("mean", "std"), "a finite number", -HUGE)
         _require("Normal", self.std >= 0, "std", self.std, "a number >= 0")
 
 
@@ -103,7 +100,12 @@ class Embedding:
             _require("Embedding", ok, name, value, allowed)
 
         initializer = Uniform() if initializer is None else initializer
-        require(rows is None or _is_count(rows, 1, 1 << 63), "rows", rows, "a whole number >= 1, or None")
+        require(
+            rows is None or _is_count(rows, 1, MOST_ROWS),
+            "rows",
+            rows,
+            "a whole number from 1 to 2**53 - 1, or None for any 64-bit ids",
+        )
         require(_is_count(dim, 1, 1 << 16), "dim", dim, "a whole number from 1 to 65536")
         require(
             isinstance(initializer, _Initializer),
@@ -122,7 +124,7 @@ class Embedding:
             _is_count(evict_after_steps, 0, 1 << 31),
             "evict_after_steps",
             evict_after_steps,
-            "a whole number >= 0",
+            "a whole number from 0 to 2**31",
         )
         if optimizer is not None and optimizer.clip_norm is not None:
             raise ProgramError(

@@ -34,7 +34,7 @@ from elasticflow.messages import (
 )
 from elasticflow.settings import MemberSettings
 from elasticflow.stacks import Alarm, main_stack, write_all
-from elasticflow.transport import Context, Socket, control_frame, control_link, poll_ms
+from elasticflow.transport import Context, Socket, check, control_frame, control_link, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""
@@ -146,8 +146,12 @@ class MasterLink:
         )
 
     def send(self, message: ToMaster) -> None:
-        """Sends soon; never waits. Raises ProtocolError for what cannot be sent."""
-        self._outbox.append(control_frame(message))
+        """Sends soon; never waits.
+
+        Raises ProtocolError if there is something in it that no master would take, or be able to read: it
+        would be dropped, and waited for in vain.
+        """
+        self._outbox.append(checked(message))
         os.eventfd_write(self._send_fd, 1)
 
     def start_heartbeats(self) -> None:
@@ -294,6 +298,16 @@ class MasterLink:
         """Whether another master may have been told something that this one has not read."""
         before, self._incarnation = self._incarnation, beat.incarnation
         return self._said if before is None else before != beat.incarnation
+
+
+def checked(message: ToMaster) -> bytes:
+    """The message as bytes. Raises ProtocolError, see ``MasterLink.send``."""
+    kind = type(message).__name__
+    try:
+        check(message)
+        return control_frame(message)
+    except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"{kind} cannot be told to the master: {error}") from error
 
 
 def _offer(socket: Socket, message: bytes) -> bool:

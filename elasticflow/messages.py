@@ -3,17 +3,19 @@
 Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
 
     worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost, Stacks, Here
-    worker -> master           Faulty
-    server -> master           Progress, Written, Troubled, Offer
+    worker -> master           Faulty, Inspected
+    server -> master           Progress, Written, Troubled, Offer, Diverged
+    both -> master             Skipped
     master -> server           Assignment, Halt, Plan, Cut, Finish, Settled, Quit
-    master -> worker           Assignment, Drain, Quarantine, Attempt, Quit
+    master -> worker           Assignment, Drain, Quarantine, Attempt, Inspect, Quit
     master -> both             Beat, the answer to each Heartbeat; Look
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
 
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
 over TCP with reconnection, so one is lost only with its receiver, or with the connection. A master that
 dies takes with it what it had not read: the next one says so by another ``Beat.incarnation``, and every
-member then repeats what still stands (Join, Ready, Lost, Faulty, Progress, Written, Offer). So it is when a
+member then repeats what still stands (Join, Ready, Lost, Faulty, Progress, Written, Offer, Diverged,
+Skipped). So it is when a
 member had to connect again; the master, too, then says again what still stands. Until then a stale plan
 costs time, not the model: what nobody does is overdue and gets done.
 
@@ -302,6 +304,46 @@ class Here(_Message, frozen=True):
     number: int
 
 
+class Diverged(_Message, frozen=True):
+    """Of a server: the tick is not made, since there are numbers in it that are none: NaN, or infinite.
+
+    parameter: the first that has any; empty: it is the norm of all. made: its gradient was finite, and what
+    the update made of it is not. slice: where it began, -1: not known here.
+    """
+
+    name: str
+    generation: int
+    tick: int
+    parameter: str = ""
+    made: bool = False
+    slice: int = -1
+
+
+class Skipped(_Message, frozen=True):
+    """A tick is left out for everybody (``on_nan: skip``); asynchronously, one slice of it.
+
+    Said by the leading server; of a slice by the worker that would have pushed it.
+    """
+
+    name: str
+    generation: int
+    tick: int
+    slice: int = -1
+
+
+class Inspected(_Message, frozen=True):
+    """The answer to Inspect: the first of the slices, and in it the first parameter, whose gradient is none.
+
+    slice: -1: there is none among them. cost: of that slice, in words.
+    """
+
+    name: str
+    tick: int
+    slice: int = -1
+    parameter: str = ""
+    cost: str = ""
+
+
 # --- client -> master ----------------------------------------------------------------------------
 
 
@@ -358,6 +400,8 @@ class Assignment(_Message, frozen=True):
     """What becomes of an asynchronous update that is late: see ``elasticflow_ps.serving.slowed``."""
     ends: bool = False
     """The run ends with the version to go on from: to be written, and nothing else."""
+    on_nan: str = "stop"
+    """What becomes of a step with numbers that are none: ``stop`` or ``skip``."""
 
 
 class Halt(_Message, frozen=True):
@@ -408,6 +452,13 @@ class Attempt(_Message, frozen=True):
     careful: bool = False
 
 
+class Inspect(_Message, frozen=True):
+    """To a worker: in which of these slices of a tick that diverged did it begin? Answered by Inspected."""
+
+    tick: int
+    slices: tuple[int, ...]
+
+
 class Beat(_Message, frozen=True):
     """The master lives. incarnation: another number than before says that what the member has told may be
     lost, with the master that had read it or with the connection it was on."""
@@ -429,11 +480,12 @@ class Quit(_Message, frozen=True):
 
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
-    | Troubled | Offer | StatusRequest | ScaleRequest | StopRequest | Stacks | Here
+    | Troubled | Offer | Diverged | Skipped | Inspected | StatusRequest | ScaleRequest | StopRequest
+    | Stacks | Here
 )  # fmt: skip
 FromMaster: TypeAlias = (
-    Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Beat | Quit | Answer
-    | Look
+    Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Inspect | Beat | Quit
+    | Answer | Look
 )  # fmt: skip
 
 
@@ -588,17 +640,22 @@ class Compute(_Compact, frozen=True):
 
 
 class Norms(_Compact, frozen=True):
-    """From a server to server 0: squared norms of its chunks' gradients, as (chunk, norm)."""
+    """From a server to server 0: (chunk, squared norm) of its gradients, if they are clipped.
+
+    finite: there are no other numbers in what it is about to apply.
+    """
 
     tick: int
     norms: tuple[tuple[int, float], ...]
+    finite: bool = True
 
 
 class Clip(_Compact, frozen=True):
-    """From server 0: the norm of all gradients of ``tick`` together."""
+    """From server 0: the norm of all gradients of ``tick`` together. skip: leave the step out."""
 
     tick: int
     norm: float
+    skip: bool = False
 
 
 class Fetch(_Compact, frozen=True):

@@ -17,6 +17,8 @@ import msgspec
 
 SLICING = 2
 """The rule by which small ticks are cut, see ``Schedule.slice_of``; by 1 they had as many slices as any."""
+MOST_TICKS = 2**53 - 1
+MOST_STEPS_OF_TABLES = 2**32 - 1
 
 
 class Kind(str, Enum):
@@ -95,6 +97,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total_ticks(self) -> int:
         return self.ticks_per_epoch * self.epochs
+
+    def too_long(self, *, tables: bool) -> str:
+        """What is wrong, if there are more ticks than can be counted; or steps, which rows of tables note."""
+        most = MOST_STEPS_OF_TABLES if tables else MOST_TICKS
+        if self.total_ticks <= most:
+            return ""
+        return (
+            f"epochs: {self.epochs} epochs of {self.steps_per_epoch} steps are more than can be counted, "
+            f"{most}{' with embedding tables' if tables else ''}; use fewer epochs, or a larger batch_size."
+        )
 
     @property
     def total_steps(self) -> int:

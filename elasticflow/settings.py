@@ -37,6 +37,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     overlap: bool = True
     compression: str = "none"
     top_k: float = 0.01
+    on_nan: str = "stop"
     timeline: bool
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
@@ -88,6 +89,7 @@ _SAME = (
     "overlap",
     "compression",
     "top_k",
+    "on_nan",
     "timeline",
     "program_sha256",
     "drop_last",

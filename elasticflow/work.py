@@ -25,6 +25,7 @@ def work_of(config: Config) -> dict[str, Any]:
         "drop_last": config.drop_last,
         "threads": config.threads,
         "compression": config.compression,
+        "on_nan": config.on_nan,
         **({"top_k": config.top_k} if config.compression == "top-k" else {}),
     }
 
@@ -32,7 +33,8 @@ def work_of(config: Config) -> dict[str, Any]:
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
-        before = {"mode": "sync", "compression": "none", "drop_last": False, **manifest.work}.get(name)
+        usual = {"mode": "sync", "compression": "none", "drop_last": False, "on_nan": "stop"}
+        before = {**usual, **manifest.work}.get(name)
         if before != value:
             option = f"{name}: {'true' if before else 'false'}" if isinstance(value, bool) else ""
             option = option or f"--{name.replace('_', '-')} {before}"

@@ -10,6 +10,7 @@ import msgspec
 from elasticflow.api import SGD
 from elasticflow.config import Config
 from elasticflow.layout import Entry, Rule
+from elasticflow.master.divergence import Divergence
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.row import Row
 from elasticflow.master.status import Story, StoryMemory
@@ -48,6 +49,7 @@ class Seen:
     needs: dict[str, Need] = field(default_factory=dict)
     workers: list[Member] = field(default_factory=list)
     plan: tuple[Share, ...] = ()
+    divergence: Divergence = field(default_factory=Divergence)
 
     @property
     def num_ready(self) -> int:

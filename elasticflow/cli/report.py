@@ -13,7 +13,7 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
-from elasticflow.cli.watching import faults_line, read_report
+from elasticflow.cli.watching import faults_line, read_report, skipped_line
 from elasticflow.errors import RunError
 from elasticflow.messages import StatusRequest
 from elasticflow.presence import is_alive
@@ -104,6 +104,8 @@ def _work(report: Mapping[str, Any]) -> list[str]:
         f"  records  {report['records_covered']:,} of {total} covered, "
         f"{_quarantined(report['quarantined'])} quarantined{_left_out(report)}",
     ]
+    if skipped := skipped_line(report):
+        lines.append(f"  skipped  {skipped}")
     if report.get("mode") == "async":
         stale = f"staleness {report['staleness']}"
         lines.append(f"  mode     async, {stale}: the model depends on the order of updates as well")

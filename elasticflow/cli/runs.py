@@ -17,7 +17,7 @@ from rich.text import Text
 from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
-from elasticflow.cli.watching import faults_line, read_report
+from elasticflow.cli.watching import faults_line, read_report, skipped_line
 from elasticflow.dates import span
 from elasticflow.errors import RunError
 from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
@@ -118,6 +118,8 @@ def as_text(status: Mapping[str, Any]) -> str:
         lines.append(f"last checkpoint: step {status['checkpoint_step']}")
     if status["quarantined"]:
         lines.append(f"quarantined rows: {', '.join(map(str, status['quarantined']))}")
+    if skipped := skipped_line(status):
+        lines.append(f"skipped: {skipped}")
     if status["num_faults"]:
         lines.append(f"faults: {faults_line(status)}")
     if status["storage_trouble"]:
@@ -168,6 +170,8 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
         lines.append(f"last checkpoint: step {report['checkpoint_step']}")
     if report["quarantined"]:
         lines.append(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if skipped := skipped_line(report):
+        lines.append(f"skipped: {skipped}")
     if report["num_faults"]:
         lines.append(f"faults: {faults_line(report)}; see 'elasticflow report {run.path}'")
     return "\n".join(lines)

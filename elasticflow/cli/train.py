@@ -56,6 +56,8 @@ OPTIONS = {
     "deadline": "when the run should be done, to be shown against its ETA: 06:00 (the next one), +8h, ...",
     "time_limit": "stop with a checkpoint after so long: 90m, 8h",
     "max_quarantined": "how many records may be left out because the program raises on them",
+    "on_nan": "a step with NaN or infinite gradients: stop or skip",
+    "max_skipped_steps": "how many steps may be left out with --on-nan skip",
     "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
     "port": "port of the master (default: any free one)",
 }
@@ -72,6 +74,7 @@ METAVARS = {
     "top_k": "SHARE",
     "checkpoint_every": "STEPS|TIME",
     "snapshot_s": "S",
+    "on_nan": "stop|skip",
     "client_gone": "continue|stop",
     "data": "FILE",
     "date": "DATE",

@@ -57,6 +57,8 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
             print(f"faults: {faults_line(report)}")
     if report["quarantined"]:
         print(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if skipped := skipped_line(report):
+        print(f"skipped: {skipped}")
     if line := deadline_line(report):
         print(line)
     if report["evaluations"]:
@@ -89,6 +91,13 @@ def faults_line(report: Mapping[str, Any]) -> str:
     cost = f"{report['standstill_s'] + report['stalled_s']:.2f} s"
     steps = report["steps_redone"]
     return f"{report['num_faults']}, which cost {cost}" + (f" and {steps} steps made again" if steps else "")
+
+
+def skipped_line(report: Mapping[str, Any]) -> str:
+    """How many steps were left out because of numbers that are none; "" if none was."""
+    if not (skipped := report.get("skipped", 0)):
+        return ""
+    return f"{skipped} {'updates' if report['mode'] == 'async' else 'steps'} with NaN or infinite gradients"
 
 
 def users_part(trace: str, program: str) -> str:

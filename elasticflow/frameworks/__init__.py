@@ -5,9 +5,19 @@ from elasticflow.frameworks.base import (
     CostError,
     Interrupted,
     Replica,
+    check_cost,
     framework_of,
     open_replica,
     set_up,
 )
 
-__all__ = ["Batch", "CostError", "Interrupted", "Replica", "framework_of", "open_replica", "set_up"]
+__all__ = [
+    "Batch",
+    "CostError",
+    "check_cost",
+    "Interrupted",
+    "Replica",
+    "framework_of",
+    "open_replica",
+    "set_up",
+]

@@ -27,11 +27,13 @@ Batch: TypeAlias = dict[str, Any]
 
 REPORT = "report"
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+COLUMNS = ("epoch", "step", "cost")
+"""What the report says of an evaluation besides its metrics."""
 CONSTANTS = (int, float, str, bool, bytes, type(None))
 
 
 class CostError(ProgramError):
-    """``forward`` returned something that is no cost: not a scalar, or not finite."""
+    """``forward`` returned something that is no cost, such as none that is a scalar."""
 
 
 class Interrupted(BaseException):
@@ -93,6 +95,7 @@ class Replica(ABC):
         onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
         ready: called with a parameter's number, in the layout's order, once its gradient in ``out`` is final;
         not for each, and last layers first where the framework tells. It may run in another thread.
+        A cost, or a gradient, that is not finite is handed on as it is: what becomes of it others decide.
         Raises CostError, and whatever ``forward`` and ``read_rows`` raise; ``state`` is as before either way,
         and after an error so is ``out``, but for what was ``ready``.
         """
@@ -217,12 +220,39 @@ def metric_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def first_metrics(value: object) -> tuple[str, ...]:
+    """Names of what metrics() returned the first time. Raises ProgramError for what cannot be shown."""
+    names = metric_names(value)
+    if taken := [name for name in names if name in COLUMNS]:
+        raise ProgramError(
+            f"metrics() returned {taken[0]!r}, which is what a column of the report is called; there are "
+            f"{', '.join(COLUMNS)} already: give it another name."
+        )
+    metric_values(value, names)
+    return names
+
+
+def _number(name: str, value: Any) -> float:
+    """A metric's value. Raises ProgramError unless it is one number."""
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    kind = f"{value.dtype} {type(value).__name__}" if hasattr(value, "dtype") else type(value).__name__
+    raise ProgramError(
+        f"metrics() returned for {name!r} a {kind}{shape}; it must be one real number: take the mean over "
+        "the records, say."
+    )
+
+
 def metric_values(value: object, names: Sequence[str]) -> list[float]:
     """Values of what metrics() returned, in the order of ``names``."""
     if metric_names(value) != tuple(names):
         raise ProgramError(f"metrics() returned {metric_names(value)}, and before that {tuple(names)}.")
     assert isinstance(value, dict)
-    return [float(value[name]) for name in names]
+    return [_number(name, value[name]) for name in names]
 
 
 def open_replica(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import embedding_bag
+from torch.nn.parameter import is_lazy
 
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
@@ -21,9 +22,8 @@ from elasticflow.frameworks.base import (
     CostError,
     Replica,
     add_table,
-    check_cost,
+    first_metrics,
     layout_of,
-    metric_names,
     metric_values,
     report_entry,
     seed_python,
@@ -46,6 +46,11 @@ def set_up(seed: int, threads: int) -> None:
 
 
 def _dtype(tensor: torch.Tensor, name: str) -> str:
+    if tensor.is_complex():
+        raise ProgramError(
+            f"{name}: is {tensor.dtype}; parameters and buffers must be real: keep real and imaginary part "
+            "as two tensors, and put them together with torch.complex inside forward."
+        )
     if tensor.is_floating_point() and tensor.dtype not in TRAINABLE:
         raise ProgramError(
             f"{name}: is {tensor.dtype}; parameters and buffers must be float32 or float64 "
@@ -73,8 +78,15 @@ class _Found:
         if id(tensor) in self._seen:
             return
         self._seen.add(id(tensor))
+        if is_lazy(tensor):
+            raise ProgramError(
+                f"{name}: has no shape before its layer is first called; name the sizes (Linear instead of "
+                "LazyLinear), or call the layer in model() once."
+            )
         if tensor.device.type != "cpu":
             raise ProgramError(f"{name}: lies on {tensor.device}; model() must make tensors on the CPU.")
+        if tensor.layout is not torch.strided:
+            raise ProgramError(f"{name}: is {tensor.layout}; model() must make dense tensors (to_dense()).")
         dtype = _dtype(tensor, name)
         rule = Rule.UPDATE if trained else Rule.MEAN if tensor.is_floating_point() else Rule.FIRST
         self.entries.append(Entry(name, tuple(tensor.shape), dtype, rule))
@@ -324,7 +336,7 @@ class TorchReplica(Replica):
             )  # there may be more while the backward pass computes again
             if not cost.requires_grad:
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
-            value = check_cost(cost.item())
+            value = cost.item()
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
             if ready and self._tells:
                 self._tell = self._teller(gradients, onto, taken, ready)
@@ -408,7 +420,7 @@ class TorchReplica(Replica):
         _seed(seed)
         self._set_training(False)
         with self._restored(batch, training=False), torch.no_grad():
-            cost = check_cost(self._cost(batch).item())
+            cost = self._cost(batch).item()
             return [cost, *self._measure(batch)]
 
     def _measure(self, batch: Batch) -> list[float]:
@@ -447,7 +459,7 @@ def _metric_names(
     batch = {name: torch.from_numpy(sample[name]).clone() for name in arguments}
     with torch.no_grad(), lookups.allowed(), blaming(program, "metrics"):
         assert program.metrics is not None
-        names = metric_names(program.metrics(**batch, params=values))
+        names = first_metrics(program.metrics(**batch, params=values))
     for module, training in modes:
         module.training = training
     return names

@@ -35,9 +35,8 @@ from elasticflow.frameworks.base import (
     CostError,
     Replica,
     add_table,
-    check_cost,
+    first_metrics,
     layout_of,
-    metric_names,
     metric_values,
     seed_python,
     take_optimizer,
@@ -182,6 +181,11 @@ def _dtype(name: str, variable: tf.Variable) -> str:
         raise ProgramError(
             f"{name}: is {dtype.name}; parameters and buffers must be float32 or float64 (compute in half "
             "precision with Keras's mixed_float16 policy, or tf.cast inside forward)."
+        )
+    if dtype.is_complex:
+        raise ProgramError(
+            f"{name}: is {dtype.name}; parameters and buffers must be real: keep real and imaginary part as "
+            "two tensors, and put them together with tf.complex inside forward."
         )
     numpy = np.dtype(dtype.as_numpy_dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool) or numpy.isbuiltin != 1:
@@ -454,7 +458,7 @@ class TensorFlowReplica(Replica):
     ) -> None:
         views = self._views(out)
         cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
-        value = check_cost(float(cost))
+        value = float(cost)
         of_tables = [(int(n), _array(keys), _array(g)) for n, keys, g in of_rows if g is not None]
         used = {number for number, _, _ in of_tables}
         self.unused = (
@@ -476,7 +480,7 @@ class TensorFlowReplica(Replica):
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         cost, values = self._guarded(self._test, batch, seed, 1.0)
-        value = check_cost(float(cost))
+        value = float(cost)
         return [value, *metric_values(values, self.metrics)] if self.metrics else [value]
 
     def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
@@ -629,5 +633,5 @@ def open_replica(
             with blaming(program, "metrics"):
                 assert program.metrics is not None
                 metrics = program.metrics
-                names = metric_names(mode(run=lambda: metrics(**arguments, params=params), training=False))
+                names = first_metrics(mode(run=lambda: metrics(**arguments, params=params), training=False))
     return TensorFlowReplica(program, params, mode, lookups, names, metric_arguments or ())

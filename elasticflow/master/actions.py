@@ -119,6 +119,15 @@ class LookAction:
 
 
 @dataclass(frozen=True)
+class InspectAction:
+    """Ask a worker in which of these slices a tick that diverged began."""
+
+    name: str
+    tick: int
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class QuitAction:
     """Tell a member to leave now."""
 
@@ -180,6 +189,7 @@ class EndAction:
 
 Action: TypeAlias = (
     StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
-    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | QuitAction
-    | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction | LookAction
+    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | InspectAction
+    | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
+    | LookAction
 )  # fmt: skip

@@ -21,6 +21,10 @@ class Commits:
         """All parts of the checkpoint with which the run ends are written."""
         return any(self._under_way.values())
 
+    def under_way(self, tick: int) -> bool:
+        """Whether a checkpoint of this version, or of an earlier one, may still come to be."""
+        return any(each <= tick for each in (*self._parts, *self._under_way))
+
     def written(self, event: Written, holders: list[str]) -> tuple[Part, ...]:
         """A part is written. The parts in order, if it was the last one and they are to be committed now."""
         assert event.part is not None

@@ -7,16 +7,19 @@ from typing import TypeAlias
 
 from elasticflow.messages import (
     Departing,
+    Diverged,
     Failed,
     Faulty,
     Heartbeat,
     Here,
+    Inspected,
     Join,
     Leaving,
     Lost,
     Offer,
     Progress,
     Ready,
+    Skipped,
     Stacks,
     Troubled,
     Written,
@@ -108,7 +111,7 @@ class TimeEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer | Stacks | Here
+    | Offer | Stacks | Here | Diverged | Skipped | Inspected
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
     | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | TimeEvent
 )  # fmt: skip

@@ -49,6 +49,7 @@ from elasticflow.messages import (
     FromMaster,
     Halt,
     Heartbeat,
+    Inspect,
     Join,
     Leaving,
     Look,
@@ -665,6 +666,9 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.PruneAction: Master._prune,
     ac.QuarantineAction: Master._quarantine,
     ac.AttemptAction: Master._attempt,
+    ac.InspectAction: lambda master, action: master._tell(
+        action.name, Inspect(tick=action.tick, slices=action.slices)
+    ),
     ac.QuitAction: lambda master, action: master._tell(action.name, Quit(reason=action.reason)),
     ac.NoteAction: lambda master, action: master._note(action.kind, action.text),
     ac.FaultAction: Master._tell_fault,

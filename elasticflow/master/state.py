@@ -8,6 +8,7 @@ Should it die, the next one begins with ``Memory``, and with what the members sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from elasticflow.master.actions import (
     FaultAction,
     HaltAction,
     HandOverAction,
+    InspectAction,
     KillAction,
     LookAction,
     NoteAction,
@@ -41,6 +43,7 @@ from elasticflow.master.actions import (
     StartAction,
 )
 from elasticflow.master.commits import Commits
+from elasticflow.master.divergence import Divergence, step_of
 from elasticflow.master.events import (
     CommittedEvent,
     DisconnectedEvent,
@@ -64,11 +67,13 @@ from elasticflow.master.stall import Stall, Verdict
 from elasticflow.messages import (
     Assignment,
     Departing,
+    Diverged,
     Excluded,
     Failed,
     Faulty,
     Heartbeat,
     Here,
+    Inspected,
     Join,
     Leaving,
     Lost,
@@ -77,6 +82,7 @@ from elasticflow.messages import (
     Ready,
     ServerInfo,
     Share,
+    Skipped,
     Spec,
     Stacks,
     Troubled,
@@ -136,6 +142,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     early_deaths: int
     plan_number: int
     closing: tuple[RunState, str] | None = None
+    skipped: tuple[tuple[int, int], ...] = ()
+    diverging: bool = False
 
 
 class MasterState:
@@ -168,6 +176,11 @@ class MasterState:
         self.plan: tuple[Share, ...] = ()
         self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
+        self.divergence = Divergence()
+        self._diverging = False
+        """Whether the run is being stopped because too many steps were left out."""
+        self._odd_cost = False
+        """Whether people were told of a cost that is none."""
         self.fingerprint: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
@@ -217,6 +230,9 @@ class MasterState:
             Offer: self._on_offer,
             Stacks: self._on_stacks,
             Here: self._on_here,
+            Diverged: self._on_diverged,
+            Inspected: self._on_inspected,
+            Skipped: self._on_skipped,
             ExitedEvent: self._on_exited,
             DisconnectedEvent: self._on_disconnected,
             ReconnectedEvent: self._on_reconnected,
@@ -310,6 +326,8 @@ class MasterState:
             early_deaths=self._early_deaths,
             plan_number=self._plan_number,
             closing=self._closing,
+            skipped=tuple(sorted(self.divergence.skipped)),
+            diverging=self._diverging,
         )
 
     def _remember(self, memory: Memory) -> None:
@@ -328,6 +346,7 @@ class MasterState:
         self._next_worker, self._next_server = memory.next_worker, memory.next_server
         self._failures, self._early_deaths = memory.failures, memory.early_deaths
         self._closing = memory.closing
+        self.divergence, self._diverging = Divergence(memory.skipped), memory.diverging
         self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
@@ -448,6 +467,8 @@ class MasterState:
         assert event.spec is not None
         self.fingerprint = event.fingerprint
         schedule = self._learn(event.spec)
+        if text := schedule.too_long(tables=bool(event.spec.tables)):
+            return self._end(RunState.FAILED, text)
         actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
         if self.config.compression == "top-k":
             text = "compression: top-k: the model depends on who computes, so the same answer is not promised"
@@ -629,6 +650,7 @@ class MasterState:
             snapshot_s=self._snapshot_s,
             staleness_rule=self.config.staleness_rule,
             ends=self._closing is not None,
+            on_nan=self.config.on_nan,
         )
 
     @property
@@ -644,6 +666,7 @@ class MasterState:
         if self.state is RunState.FINISHING and not self.stop_reason:
             self.state = RunState.RUNNING
         self.commits.forget()
+        self.divergence.go_back_to(start.tick)
         self.quarantine.clear()
         self.troubles.clear()
         return [RegroupedAction(reached, start.tick, start.source), *self._size(now_s)]
@@ -953,6 +976,47 @@ class MasterState:
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]
         return [*notes, QuarantineAction(names, self.excluded)]
 
+    # --- numbers that are none ---------------------------------------------------------------------
+
+    def _on_diverged(self, event: Diverged, now_s: float) -> list[Action]:
+        if event.generation != self.row.generation or event.name not in self.row.holders or not self.schedule:
+            return []
+        here = {member.name for member in self.of("worker", MemberState.READY)}
+        shares = [share for share in self.plan if share.worker in here]
+        asked = self.divergence.told(event, shares, now_s)
+        asks = [InspectAction(name, event.tick, tuple(slices)) for name, slices in asked.items()]
+        return [*asks, *self._diverge(now_s)]
+
+    def _on_inspected(self, event: Inspected, now_s: float) -> list[Action]:
+        self.divergence.answered(event)
+        return self._diverge(now_s)
+
+    def _diverge(self, now_s: float) -> list[Action]:
+        """Ends the run, once there is no more to be found out."""
+        if self.schedule is None or now_s < self._divergence_ends_s():
+            return []
+        return self._end(RunState.DIVERGED, self.divergence.text(self.schedule, self.committed_tick))
+
+    def _divergence_ends_s(self) -> float:
+        here = [member.name for member in self.of("worker", MemberState.READY)]
+        return self.divergence.ends_s(here, self.commits)
+
+    def _on_skipped(self, event: Skipped, now_s: float) -> list[Action]:
+        known = event.generation == self.row.generation and event.name in self.members
+        if not known or not self.schedule or event.tick >= self.schedule.total_ticks:
+            return []
+        if not self.divergence.skip(event):
+            return []
+        what = step_of(self.schedule, event.tick)
+        what = f"slice {event.slice} of {what}" if event.slice >= 0 else what
+        note = NoteAction("fault", f"{what} is left out: there are NaNs or infinite numbers in its gradient")
+        most = self.config.max_skipped_steps
+        if len(self.divergence.skipped) <= most or self.stop_reason or self.state is not RunState.RUNNING:
+            return [note]
+        self._diverging = True
+        many = f"more than {most} steps had to be left out (max_skipped_steps), the last was {what}"
+        return [note, *self._on_stop(StopEvent(many), now_s)]
+
     # --- progress and checkpoints ------------------------------------------------------------------
 
     def accepts(self, event: Progress | Written) -> bool:
@@ -971,9 +1035,18 @@ class MasterState:
             self._num_gone = self._wordless = 0
         self.stall.made(self.version, now_s)
         self.quarantine.forget(self.version)
+        notes = self._note_cost(event)
         if event.last:
             self.state, self._last_made = RunState.FINISHING, True
-        return []
+        return notes
+
+    def _note_cost(self, event: Progress) -> list[Action]:
+        """A warning, once, of a cost that is none while gradients are finite: steps go on."""
+        if self._odd_cost or event.loss is None or isfinite(event.loss):
+            return []
+        self._odd_cost = True
+        text = "the cost of a step is not finite; as long as the gradients are, the steps go on"
+        return [NoteAction("warning", text)]
 
     def _on_written(self, event: Written, now_s: float) -> list[Action]:
         if not self.accepts(event):
@@ -1018,19 +1091,22 @@ class MasterState:
             return self._cut_failed(event.tick, False, event.error)
         # Who restores may be reading an older one: then the next commit removes that.
         actions: list[Action] = [] if self.row.phase is Phase.RESTORING else [PruneAction(event.tick)]
-        return [*actions, *self._committed(event.tick)]
+        actions += self._committed(event.tick)
+        return actions if self.ended else [*actions, *self._diverge(now_s)]
 
     def _committed(self, tick: int) -> list[Action]:
         last = self.commits.committed(tick)
         assert self.schedule is not None
         total, done = self.schedule.total_steps, self.schedule.steps_before(self.committed_tick or tick)
+        if tick == self.total_ticks and self._diverging:
+            return self._end(RunState.DIVERGED, self.stop_reason)
         if tick == self.total_ticks:
             return self._end(RunState.FINISHED, f"all {total} steps are done")
         if last and self._closing:
             return self._end_closed()
         if last:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
-            return self._end(RunState.STOPPED, text)
+            return self._end(RunState.DIVERGED if self._diverging else RunState.STOPPED, text)
         actions = self._settled(tick)
         if self.state is RunState.RUNNING and self._moving_after is not None and tick > self._moving_after:
             actions += self._hand_over("all that was done is committed")
@@ -1045,6 +1121,7 @@ class MasterState:
                 actions += self._check_alive(member, now_s)
         if now_s >= self._limit_s() and not self.ended:
             actions += self._on_stop(StopEvent(f"its time limit of {self.config.time_limit} is over"), now_s)
+        actions += [] if self.ended else self._diverge(now_s)
         if self.ended:
             return actions
         actions += self._check_expiries(now_s)
@@ -1087,7 +1164,7 @@ class MasterState:
             times.append(self._cut_due_s())
         times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
         times += [] if self._move_by_s is None else [self._move_by_s]
-        times += [self._limit_s(), self._stall_due_s()]
+        times += [self._limit_s(), self._stall_due_s(), self._divergence_ends_s()]
         times += [self._stray_due_s(member) for member in self.of("worker", MemberState.READY)]
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
 

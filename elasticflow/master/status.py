@@ -88,6 +88,8 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     first_step_s: float | None = None
     committed_step: int | None = None
     quarantined: tuple[int, ...] = ()
+    skipped: int = 0
+    """Steps that were left out; asynchronously, updates."""
     num_events: int = 0
     events: list[Event] = []
     evaluations: dict[int, dict[str, Any]] = {}
@@ -271,6 +273,7 @@ class Story:
         memory = self._memory
         memory.schedule = state.schedule or memory.schedule
         memory.quarantined = tuple(each.row for each in state.excluded)
+        memory.skipped = len(state.divergence.skipped)
         if state.num_ready != memory.num_ready:
             memory.num_ready = state.num_ready
             while len(self._steps) > 1:  # so many have another speed
@@ -336,6 +339,7 @@ class Story:
             "records_total": schedule.records_per_epoch * schedule.epochs if schedule else None,
             "records_left_out": schedule.records_left_out if schedule else None,
             "quarantined": list(memory.quarantined),
+            "skipped": memory.skipped,
             "loss": memory.loss,
             "evaluation": evaluations[-1] if evaluations else None,
             "num_evaluations": len(evaluations),

@@ -23,14 +23,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from elasticflow.api import HUGE, is_number
 from elasticflow.data import Sources, open_path, open_source
-from elasticflow.errors import DataError, ElasticFlowError, ProgramError, UnreadableError
+from elasticflow.errors import DataError, ElasticFlowError, ProgramError, ProtocolError, UnreadableError
 from elasticflow.file_ids import FileId, folded
 from elasticflow.fingerprint import fingerprint
-from elasticflow.frameworks import CostError, Interrupted, Replica, open_replica, set_up
+from elasticflow.frameworks import CostError, Interrupted, Replica, check_cost, open_replica, set_up
 from elasticflow.keys import MemberKeys
-from elasticflow.layout import Vector
-from elasticflow.member import MasterLink
+from elasticflow.layout import Rule, Vector
+from elasticflow.member import MasterLink, checked
 from elasticflow.messages import (
     Assignment,
     Attempt,
@@ -41,12 +42,15 @@ from elasticflow.messages import (
     Faulty,
     FromMaster,
     Heartbeat,
+    Inspect,
+    Inspected,
     Join,
     Leaving,
     Lost,
     Quarantine,
     Quit,
     Ready,
+    Skipped,
     Spec,
 )  # fmt: skip
 from elasticflow.program import Program, bind, blaming, describe, load, naming
@@ -59,6 +63,7 @@ from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, 
 from elasticflow.texts import sendable
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
+from elasticflow.worker.inspection import odd_gradient
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.shapes import Shape, short_tail
 from elasticflow.worker.sums import Sums, Total
@@ -140,10 +145,10 @@ class Loaded:
             return None
         with blaming(self.program, "learning_rate"):
             value = float(self.program.learning_rate(work.step - 1, work.epoch))
-        if not 0 <= value < float("inf"):
+        if not is_number(value, 0):
             raise ProgramError(
                 f"{self.program.path}: learning_rate({work.step - 1}, {work.epoch}) returned {value}; "
-                "it must be a number >= 0."
+                f"it must be a number from 0 to {HUGE:g}."
             )
         return value
 
@@ -156,7 +161,7 @@ class Loaded:
         out = Vector(self.replica.layout)
         with blaming(self.program, "forward"):
             self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
-        return float(out.groups[-1][0])
+        return check_cost(float(out.groups[-1][0]))
 
     def try_out(self, shape: Shape) -> float:
         """The cost of so many records at once. Raises ProgramError if the program raises on them."""
@@ -196,14 +201,16 @@ class Loaded:
         rows = batches.rows(work, number)
         out = Vector(self.replica.layout)
         self.learning_rate(work)
+        odd = ""
         try:
             self.replica.compute(batches.of_rows(Kind.TRAIN, rows), 0, 1.0, out)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
             found = blame(error, self.program.path, self.replica, batches, rows, out)
             if len(found.rows) == len(rows):
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
-                raise ProgramError(f"{self.program.path}: {text}") from error
+                raise ProgramError(f"{self.program.path}: {text}{self._hint(error)}") from error
         else:
+            odd = self._note_cost(float(out.groups[-1][0]))
             if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
                 self.try_out(tail)
         _check_names(self.replica, self.program.path)
@@ -211,6 +218,7 @@ class Loaded:
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')
+        warnings += [odd] if odd else []
         return Spec(
             framework=self.replica.framework,
             entries=self.replica.layout.entries,
@@ -223,6 +231,31 @@ class Loaded:
             tables=self.replica.tables,
             files=_files_of(self.sources),
         )
+
+    def _hint(self, error: BaseException) -> str:
+        """What may be behind an error of a model of float64 with tables, whose rows are float32."""
+        doubles = [
+            e.name for e in self.replica.layout.entries if e.rule is Rule.UPDATE and e.dtype == "float64"
+        ]
+        if isinstance(error, ProgramError) or not (doubles and self.replica.tables):
+            return ""
+        return (
+            f". Rows of ef.Embedding are float32, and {doubles[0]} is float64: convert what is looked up, "
+            "or make the model of float32."
+        )
+
+    def _note_cost(self, cost: float) -> str:
+        """A warning, if the first cost of all is not finite, and such steps are left out; "" if it is.
+
+        Raises ProgramError where they are not.
+        """
+        try:
+            check_cost(cost)
+        except CostError as error:
+            if self.settings.on_nan != "skip":
+                raise ProgramError(f"{self.program.path}: {error} It was that of the first slice.") from error
+            return f"in the first slice, {error}"
+        return ""
 
 
 def _files_of(sources: Sources) -> tuple[FileId, ...]:
@@ -309,6 +342,10 @@ class Worker:
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
         self._draining = self._leaving = self._ended = False
+        self._skips = assignment.on_nan == "skip" and self._schedule.asynchronous
+        """Whether this worker leaves out slices of its own, with numbers that are none."""
+        self._inspects: tuple[int, ...] = ()
+        """Slices to look at once the version of the present tick is here again."""
         self.generation = 0
         self.tick = -1
         self._computes: tuple[int, float] | None = None
@@ -337,6 +374,7 @@ class Worker:
     def _part(self) -> None:
         """The present tick is not to be gone on with."""
         self._position = None
+        self._inspects = ()
         self._replica.lookups.ahead.enter(-1)
         self._redo_until = max(self._redo_until, self.tick + (1 if self._done else 0))
         self._faulty.clear()
@@ -400,7 +438,9 @@ class Worker:
             elif isinstance(event, Severed):
                 self._lose(event)
             elif isinstance(event, Overdue):
-                if event.tick == self.tick:
+                if self._inspects:
+                    self._inspect(position)
+                elif event.tick == self.tick:
                     self._careful.update(event.careful)
                     # Each server asks for itself, and for the same slices.
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
@@ -455,6 +495,11 @@ class Worker:
             if position and message.tick == position.version and message.slice not in self._faulty:
                 self._careful.update([message.slice] if message.careful else [])
                 self._compute_more(position, [message.slice])
+        elif isinstance(message, Inspect):
+            if position and message.tick == position.version:
+                self._inspects = message.slices
+                if self._strategy.recall(position, message.slices):
+                    self._inspect(position)
         elif isinstance(message, Beat):
             self._repeat()
 
@@ -571,7 +616,8 @@ class Worker:
             for earlier in range(node.first, number):
                 self._take(sums, work, earlier)
             parts = sums.all_but_last()
-            if parts is None or work.kind is Kind.EVALUATE or not self._strategy.streams:
+            whole = work.kind is Kind.EVALUATE or self._skips or not self._strategy.streams
+            if parts is None or whole:
                 self._take(sums, work, number)
                 return sums.totals, None
             return self._stream(position, work, node, lr, last, sums, parts)
@@ -611,6 +657,23 @@ class Worker:
         if filled is not None:
             sums.take(number, None)
         return sums.totals, None
+
+    def _inspect(self, position: Position) -> None:
+        """Tells in which of the slices a tick that diverged began: computes each by itself."""
+        slices, self._inspects = self._inspects, ()
+        work, out = self._schedule.at(position.version), self._strategy.spare()
+        found = Inspected(name=self._name, tick=work.tick)
+        for number in slices:
+            with suppress(Exception, Interrupted):  # there is nothing to be said of it then
+                if self._gradient(work, number, out, False, None) and (parameter := odd_gradient(out)):
+                    weight = len(self._batches.rows(work, number)) / work.num_records
+                    cost = f"{float(out.groups[-1][0]) / weight:g}"
+                    found = Inspected(
+                        name=self._name, tick=work.tick, slice=number, parameter=parameter, cost=cost
+                    )
+                    break
+        self._strategy.give_back(out)
+        self._link.send(found)
 
     def _take(self, sums: Sums, work: Work, number: int) -> None:
         """Computes one slice, and adds it to the others, unless the program raises on it."""
@@ -669,6 +732,11 @@ class Worker:
         seed = slice_seed(self._seed, work.tick, number)
         ready = outgoing.ready if outgoing else None
         self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready)
+        if self._skips and odd_gradient(out):
+            self._link.send(
+                Skipped(name=self._name, generation=self.generation, tick=work.tick, slice=number)
+            )
+            return False
         return True
 
     def _evaluate(self, work: Work, number: int, out: Vector, onto: bool) -> bool:
@@ -789,6 +857,12 @@ def _join_of(loaded: Loaded) -> Join:
     settings = loaded.settings
     since_s = time.monotonic()
     spec = loaded.rehearse()
+    try:
+        checked(Join(name=settings.name, role="worker", host="", pid=0, spec=spec))
+    except ProtocolError as error:
+        raise ProgramError(
+            f"{settings.program}: there is something in what it says of the model that cannot be: {error}."
+        ) from error
     return Join(
         name=settings.name,
         role="worker",

@@ -15,6 +15,7 @@ import numpy as np
 from elasticflow.errors import ProtocolError
 from elasticflow.layout import Array, Rule, Vector
 from elasticflow.settings import MemberSettings
+from elasticflow_ps.finite import all_finite
 from elasticflow_ps.packing import Values, from_bfloat16, round_to_bfloat16, take_largest, to_bfloat16
 from elasticflow_ps.parcels import Span
 from elasticflow_ps.store import Sum, check_sizes
@@ -154,6 +155,9 @@ class TopK(Compression):
         """Where the elements lie, int32, and then what they are."""
         if not is_compressed(span.rule, span.dtype):
             return array
+        if not all_finite(array):  # a residual of NaNs would be added to all that follows
+            places = np.arange(self._count(span), dtype=np.int32)
+            return np.concatenate([places.view(np.float32), np.full(len(places), np.nan, np.float32)])
         residual = self._residuals.setdefault(span.number, np.zeros(len(span), np.float32))
         np.add(residual, array, out=residual)
         indices, taken = take_largest(residual, self._count(span))

@@ -29,6 +29,7 @@ enum {
     BLOCK_BYTES = 256,       /* what is worked out before it is written past the caches */
     AHEAD_BYTES = 768,       /* so far ahead of it memory is asked for */
     PIECE_SUMS = 4096,       /* of the sums of squares: likewise */
+    LANES = 16,              /* sums that go on side by side */
 };
 
 /* --- threads ------------------------------------------------------------------------------------ */
@@ -163,24 +164,29 @@ typedef double float64 __attribute__((aligned(1), may_alias));
 #define NAME(name) JOINED(name, REAL)
 
 #define REAL float32
+#define PLAIN float
 #define SQRT sqrtf
 #include "native.c"
 #undef REAL
+#undef PLAIN
 #undef SQRT
 #define REAL float64
+#define PLAIN double
 #define SQRT sqrt
 #include "native.c"
 
 #else /* REAL: the second half */
 
 /* One span, and the numbers of its update: as native.py packs it. ``constants`` are those of the rule, see
-``Kernel.constants``. An array of ``after`` may be the one of ``before``. */
+``Kernel.constants``. An array of ``after`` may be the one of ``before``. ``spoiled`` is for the threads that do
+the work: set if they find a parameter that is no number any more. */
 typedef struct {
     const REAL *params, *grad;
     REAL *out;
     const REAL *before[3];
     REAL *after[3];
     double factor, decay, shrink, constants[5];
+    int *spoiled;
 } NAME(Update);
 
 /* For native.py, to know whether this was compiled from the same source. */
@@ -265,6 +271,29 @@ INLINE void NAME(ftrl_block)(NAME(Update) u, size_t n)
     }
 }
 
+/* Adds to each of ``LANES`` sums 0, or NaN for what is NaN or infinite. Reads what has just been written, and is
+in the nearest cache: in the loops above it would keep them from being vectors. */
+INLINE void NAME(note)(PLAIN *odd, const REAL *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        EACH(lane, LANES) odd[lane] += out[i + lane] * 0;
+    for (; i < n; i++)
+        odd[0] += out[i] * 0;
+}
+
+/* Whether one has become so: what was infinite may stay so. Looks again only if there is anything to be seen. */
+INLINE int NAME(is_spoiled)(const PLAIN *odds, const REAL *params, const REAL *out, size_t n)
+{
+    PLAIN odd = 0;
+    EACH_ADDING(lane, LANES) odd += odds[lane];
+    if (odd == 0)
+        return 0;
+    odd = 0;
+    EACH_ADDING(i, n) odd += out[i] == params[i] ? 0 : out[i] * 0;
+    return odd != 0;
+}
+
 /* The same update from element ``start`` on. */
 INLINE NAME(Update) NAME(from)(NAME(Update) u, size_t start, int slots)
 {
@@ -284,30 +313,43 @@ INLINE void NAME(ask_ahead)(NAME(Update) u, int slots)
     }
 }
 
-/* The exported function of a rule: updates a span of ``n`` elements. */
+/* The exported function of a rule: updates a span of ``n`` elements. Whether all parameters are numbers. */
 #define UPDATE(rule, slots)                                                                                  \
     ANY_WIDTH static void NAME(rule##_range)(const void *update, size_t start, size_t stop)                  \
     {                                                                                                        \
         enum { BLOCK = BLOCK_BYTES / sizeof(REAL) };                                                         \
         _Alignas(LINE_BYTES) char block[BLOCK_BYTES];                                                        \
-        NAME(Update) u = NAME(from)(*(const NAME(Update) *)update, start, slots);                            \
+        const NAME(Update) all = NAME(from)(*(const NAME(Update) *)update, start, slots);                    \
+        NAME(Update) u = all;                                                                                \
         size_t n = stop - start;                                                                             \
+        PLAIN odd[LANES] = {0};                                                                              \
         for (; may_stream(u.out) && n >= BLOCK; n -= BLOCK, u = NAME(from)(u, BLOCK, slots)) {               \
             NAME(Update) inner = u;                                                                          \
             inner.out = (REAL *)block;                                                                       \
             NAME(ask_ahead)(u, slots);                                                                       \
             NAME(rule##_block)(inner, BLOCK);                                                                \
+            NAME(note)(odd, inner.out, BLOCK);                                                               \
             stream_block(u.out, block);                                                                      \
         }                                                                                                    \
         end_stream();                                                                                        \
         NAME(rule##_block)(u, n);                                                                            \
+        NAME(note)(odd, u.out, n);                                                                           \
+        if (NAME(is_spoiled)(odd, all.params, all.out, stop - start))                                        \
+            __atomic_store_n(u.spoiled, 1, __ATOMIC_RELAXED);                                                \
     }                                                                                                        \
-    ANY_WIDTH void NAME(rule)(const NAME(Update) *update, size_t n)                                          \
+    ANY_WIDTH int NAME(rule)(const NAME(Update) *update, size_t n)                                           \
     {                                                                                                        \
-        if (n * sizeof(REAL) >= LARGE_BYTES)                                                                 \
-            share(NAME(rule##_range), update, n, PIECE_BYTES / sizeof(REAL));                                \
-        else                                                                                                 \
-            NAME(rule##_block)(*update, n);                                                                  \
+        int spoiled = 0;                                                                                     \
+        NAME(Update) u = *update;                                                                            \
+        u.spoiled = &spoiled;                                                                                \
+        if (n * sizeof(REAL) >= LARGE_BYTES) {                                                               \
+            share(NAME(rule##_range), &u, n, PIECE_BYTES / sizeof(REAL));                                    \
+            return !spoiled;                                                                                 \
+        }                                                                                                    \
+        PLAIN odd[LANES] = {0};                                                                              \
+        NAME(rule##_block)(u, n);                                                                            \
+        NAME(note)(odd, u.out, n);                                                                           \
+        return !NAME(is_spoiled)(odd, u.params, u.out, n);                                                   \
     }
 
 UPDATE(sgd, 0)
@@ -340,6 +382,14 @@ void NAME(add_squares)(const REAL *grad, size_t size, double *sums, size_t lengt
 {
     const NAME(Squares) job = {grad, size, sums, length};
     share(NAME(squares_range), &job, length, size * sizeof(REAL) >= LARGE_BYTES ? PIECE_SUMS : length);
+}
+
+/* Whether all elements are numbers, none NaN or infinite. */
+ANY_WIDTH int NAME(all_finite)(const REAL *values, size_t n)
+{
+    PLAIN odd = 0;
+    EACH_ADDING(i, n) odd += values[i] * 0;
+    return odd == 0;
 }
 
 #endif

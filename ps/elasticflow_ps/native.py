@@ -25,8 +25,8 @@ RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
 MAX_SLOTS, MAX_NUMBERS = 3, 8
 
-_UPDATE = struct.Struct(f"{3 + 2 * MAX_SLOTS}P{MAX_NUMBERS}d")
-"""``Update`` in C: where the arrays lie, and the numbers."""
+_UPDATE = struct.Struct(f"{3 + 2 * MAX_SLOTS}P{MAX_NUMBERS}dP")
+"""``Update`` in C: where the arrays lie, the numbers, and a place for C's own use."""
 
 
 class _ArrayInterface(ctypes.Structure):
@@ -73,14 +73,17 @@ available = _lib is not None
 
 _rules: dict[tuple[str, np.dtype[Any]], Any] = {}
 _add_squares: dict[np.dtype[Any], Any] = {}
+_all_finite: dict[np.dtype[Any], Any] = {}
 if _lib is not None:
     for _dtype in DTYPES:
         for _rule in RULES:
             _rules[_rule, _dtype] = _function = _lib[f"{_rule}_{_dtype}"]
-            _function.argtypes, _function.restype = (ctypes.c_char_p, ctypes.c_size_t), None
+            _function.argtypes, _function.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_int
         _add_squares[_dtype] = _function = _lib[f"add_squares_{_dtype}"]
         _function.argtypes = (ctypes.c_void_p, ctypes.c_size_t) * 2
         _function.restype = None
+        _all_finite[_dtype] = _function = _lib[f"all_finite_{_dtype}"]
+        _function.argtypes, _function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
     _lib.set_threads.argtypes, _lib.set_threads.restype = (ctypes.c_long,), ctypes.c_long
 
 
@@ -106,7 +109,7 @@ def update(
     before: Sequence[Array],
     after: Sequence[Array],
     numbers: Sequence[float],
-) -> None:
+) -> bool:
     """``Kernel.apply_with_numpy`` in C, for arrays that it ``takes``. rule: one of ``RULES``."""
     none = (0,) * (MAX_SLOTS - len(before))
     to = [_address(slot) for slot in after]
@@ -121,13 +124,19 @@ def update(
         *none,
         *numbers,
         *(0,) * (MAX_NUMBERS - len(numbers)),
+        0,
     )
-    _rules[rule, params.dtype](job, params.size)
+    return bool(_rules[rule, params.dtype](job, params.size))
 
 
 def add_squares(grad: Array, sums: npt.NDArray[np.float64]) -> None:
     """Adds the square of element i to ``sums[i % len(sums)]``, in the order of i."""
     _add_squares[grad.dtype](_address(grad), grad.size, _address(sums), sums.size)
+
+
+def all_finite(values: Array) -> bool:
+    """Whether all of an array that it ``takes`` are numbers, none NaN or infinite."""
+    return bool(_all_finite[values.dtype](_address(values), values.size))
 
 
 # --- rows of embedding tables: rows.c -------------------------------------------------------------
@@ -169,7 +178,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "close_gaps": (None, (_INDEX, _P, _N, _P)),
     "gather_rows": (None, (_PACKED,)),
     "scatter_rows": (None, (_PACKED,)),
-    "update_rows": (None, (_PACKED, _P, _P, _N, _P, _PACKED)),
+    "update_rows": (ctypes.c_int, (_PACKED, _P, _P, _N, _P, _PACKED)),
     "merge_rows": (_N, (_P, _P, _N, _P, _P, _N, _N, _P, _P)),
     "group_ids": (_N, (_P, _N, _P, _P, _P, _P, _P, _P, ctypes.c_uint)),
     "uniform_rows": (None, _NEW),
@@ -275,7 +284,7 @@ def update_rows(
     before: Values,
     blocks: Values,
     numbers: Sequence[float],
-) -> None:
+) -> bool:
     """``update`` of ``rows[places]``, (n, 1 + slots, dim), where they are. Only if ``rows_available``.
 
     before: (k, dim), of what the values were. blocks: (1 + slots, some, dim), to work in.
@@ -284,7 +293,7 @@ def update_rows(
     job = _rows(rows, places, [before], len(blocks))
     packed = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
     at, length = _address(blocks), blocks.shape[1]
-    _in_c.update_rows(job, _address(grads), at, length, _row_rules[rule], packed)
+    return bool(_in_c.update_rows(job, _address(grads), at, length, _row_rules[rule], packed))
 
 
 def merge(left: Rows, right: Rows) -> Rows:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from elasticflow import api
 from elasticflow.layout import Array, aligned_empty
 from elasticflow_ps import native
+from elasticflow_ps.finite import are_numbers
 
 BLOCK_BYTES = 128 << 10
 """Adam's six blocks (parameters, gradient, two moments, output, spare) fit a level-2 cache of 1 MB."""
@@ -75,22 +76,22 @@ class Kernel(ABC):
         lr: float,
         update: int,
         grad_scale: float = 1.0,
-    ) -> None:
+    ) -> bool:
         """Write the parameters that follow ``params`` to ``out``, and the slots that follow to ``slots_out``.
+
+        Returns whether all of ``out`` are numbers: False if one is NaN, or infinite and was not before.
 
         params, grad, slots: (n,) of one dtype, only read; out, slots_out: the same, overlapping none of
         them, but that an array of ``slots_out`` may be its namesake in ``slots``: the bits are the same.
         update: the number of this update, from 1.
         grad_scale: factor on the gradient, see ``clip_scale``.
-        Overflow and NaN pass silently into ``out``; the worker looks for them.
         """
         assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
         before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
         numbers = self.numbers(lr, update, grad_scale)
         if native.takes(params, grad, out, *before, *after):
-            native.update(self.rule, params, grad, out, before, after, numbers)
-        else:
-            self.apply_with_numpy(params, grad, out, before, after, numbers)
+            return native.update(self.rule, params, grad, out, before, after, numbers)
+        return self.apply_with_numpy(params, grad, out, before, after, numbers)
 
     def apply_with_numpy(
         self,
@@ -100,12 +101,12 @@ class Kernel(ABC):
         before: Sequence[Array],
         after: Sequence[Array],
         numbers: Sequence[float],
-    ) -> None:
+    ) -> bool:
         """``apply`` where C cannot, and what its bits have to be.
 
         numbers: see ``numbers``.
         """
-        length = BLOCK_BYTES // params.itemsize
+        length, finite = BLOCK_BYTES // params.itemsize, True
         spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
         with np.errstate(all="ignore"):
             # 0-d arrays: cast once per chunk, not in each pass over each block
@@ -124,6 +125,8 @@ class Kernel(ABC):
                 if shrink != 1:  # the gradient, which may lie in s, has been used
                     p = np.multiply(p, shrink, out=s)
                 np.subtract(p, o, out=o)
+                finite = finite and are_numbers(o, params[block])
+        return finite
 
     def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
         """Factor on the gradient, coupled decay, factor on the parameters, and the ``constants``."""
@@ -362,6 +365,6 @@ def add_squares_with_numpy(grad: Array, sums: npt.NDArray[np.float64]) -> None:
 def clip_scale(total_norm: float, clip_norm: float) -> float:
     """The factor ``torch.nn.utils.clip_grad_norm_`` puts on gradients of this norm; at most 1.
 
-    A norm that is NaN gives NaN, so that it shows in the parameters, as in torch.
+    A norm that is NaN gives NaN, as in torch.
     """
     return min(clip_norm / (total_norm + 1e-6), 1.0)  # in this order min passes NaN on

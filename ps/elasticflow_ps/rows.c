@@ -266,17 +266,19 @@ typedef struct {
     const char *before[MAX_PIECES - 1];
     char *after[MAX_PIECES - 1];
     double numbers[8];
+    int *spoiled;
 } Update;
-typedef void Rule(const Update *update, size_t n);
+typedef int Rule(const Update *update, size_t n);
 
 /* For native.py. */
 size_t row_update_bytes(void) { return sizeof(Update); }
 
 /* Updates rows where they are, so few at a time that they stay in the nearest cache. parts[0]: memory for all
-values as they were. blocks: for ``length`` values, and as many of each slot. */
-ANY_WIDTH void update_rows(const Rows *rows, const char *grads, char *blocks, size_t length, Rule *rule,
-                           const double *numbers)
+values as they were. blocks: for ``length`` values, and as many of each slot. Whether all values are numbers. */
+ANY_WIDTH int update_rows(const Rows *rows, const char *grads, char *blocks, size_t length, Rule *rule,
+                          const double *numbers)
 {
+    int finite = 1;
     char *old[MAX_PIECES], *next[MAX_PIECES];
     Update update = {.out = blocks};
     memcpy(update.numbers, numbers, sizeof update.numbers);
@@ -290,9 +292,10 @@ ANY_WIDTH void update_rows(const Rows *rows, const char *grads, char *blocks, si
         update.params = old[0] = rows->parts[0] + start * rows->piece_bytes;
         update.grad = grads + start * rows->piece_bytes;
         move_rows(rows, start, stop, old, GATHER);
-        rule(&update, (stop - start) * rows->piece_bytes / sizeof(float));
+        finite &= rule(&update, (stop - start) * rows->piece_bytes / sizeof(float));
         move_rows(rows, start, stop, next, SCATTER_NEAR);
     }
+    return finite;
 }
 
 /* Of two sorted sets of rows all, those of a key that both have added, left + right. Returns how many. */

@@ -85,7 +85,7 @@ from elasticflow_ps.optimizers import Kernel, kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
 from elasticflow_ps.row_files import changes
-from elasticflow_ps.serving import Evaluations, Serving, norm_chunks_of
+from elasticflow_ps.serving import Evaluations, Serving, agrees, norm_chunks_of
 from elasticflow_ps.snapshots import Copy, Row
 from elasticflow_ps.sources import Fetching, Loading
 from elasticflow_ps.store import Snapshot, Store
@@ -129,8 +129,8 @@ class _Generation:
             last_version=assignment.schedule.total_ticks,
             snapshots=assignment.snapshot_s > 0,
         )
-        keeper, clips = self.row.keeper(self.place), spec.optimizer.clip_norm is not None
-        leader = infos[0].name if self.info.chunks and self.place > 0 and (keeper or clips) else ""
+        keeper, asks = self.row.keeper(self.place), agrees(assignment)
+        leader = infos[0].name if self.info.chunks and self.place > 0 and (keeper or asks) else ""
         self.linked = [info for info in infos if info.name in (keeper, leader)]
         """The servers that this one connects to."""
 
@@ -339,7 +339,8 @@ class ParameterServer:
         self._ready = False
         if self._serving and self._now and self._store:
             self._tick = self._serving.version
-            self._live = (self._now.place, self._tick) if self._store.is_whole(self._tick) else None
+            whole = not self._serving.diverged and self._store.is_whole(self._tick)
+            self._live = (self._now.place, self._tick) if whole else None
         self._serving = self._fetching = None
         self._stop_loading()
 

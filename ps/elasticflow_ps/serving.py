@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from elasticflow.messages import (
     Clip,
     Compute,
     Cut,
+    Diverged,
     Finish,
     Gone,
     Initial,
@@ -28,6 +30,7 @@ from elasticflow.messages import (
     Read,
     RowsRead,
     Settled,
+    Skipped,
     ToMaster,
     Uninitialised,
     Version,
@@ -38,6 +41,7 @@ from elasticflow.slices import Node
 from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.compression import Compression
+from elasticflow_ps.finite import first_odd
 from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.snapshots import Row, Snapshots
@@ -96,7 +100,13 @@ class Serving:
         self._parcels = store.parcels
         self._made, self._send = made, send
         self._norm_chunks = norm_chunks
-        self._norms: dict[int, dict[str, tuple[tuple[int, float], ...]]] = {}
+        self._norms: dict[int, dict[str, Norms]] = {}
+        self._layout = Layout(assignment.spec.entries)
+        self._clips, self._skips = assignment.spec.optimizer.clip_norm is not None, _skips(assignment)
+        self._skipped: list[Skipped] = []
+        """What the master was told of."""
+        self.diverged: Diverged | None = None
+        """From then on no version is made any more; the one before is still served."""
         self._losses: list[float] = []
         self._stalls, self._made_s = Stalls(), time.monotonic()
         self._evaluations = evaluations
@@ -113,7 +123,7 @@ class Serving:
             num_parcels=len(self._parcels),
             combine=_combined,
             leads=row.leads,
-            clips=assignment.spec.optimizer.clip_norm is not None,
+            agrees=agrees(assignment),
             start=start,
             cut_every_steps=assignment.cut_every_steps,
             snapshots=snapshots,
@@ -244,14 +254,16 @@ class Serving:
     def turn(self) -> None:
         """To be called when ``due_s`` has passed, and after anything else."""
         self._handle(st.TimeEvent())
+        if self.diverged:
+            return
         now_s, news = time.monotonic(), self._told_version < self.version
         if self._row.leads and news and (now_s >= self._told_s + PROGRESS_S or self.finished):
             self._tell_progress(self._untold)
 
     def due_s(self) -> float | None:
         """When to call ``turn`` at the latest; None if nothing becomes due."""
-        due_s = self._state.next_due_s()
-        if self._row.leads and self._told_version < self.version:
+        due_s = None if self.diverged else self._state.next_due_s()
+        if self._row.leads and not self.diverged and self._told_version < self.version:
             due_s = min(float("inf") if due_s is None else due_s, self._told_s + PROGRESS_S)
         return due_s
 
@@ -264,7 +276,10 @@ class Serving:
 
     def repeat(self) -> None:
         """Tells a new master what the one before knew."""
-        if self._row.leads:
+        for message in (self.diverged, *self._skipped):
+            if message:
+                self._send(message)
+        if self._row.leads and not self.diverged:
             self._tell_progress(sorted(self._evaluations))
 
     def _tell_progress(self, ticks: list[int]) -> None:
@@ -286,11 +301,18 @@ class Serving:
 
     def _handle(self, event: st.Event) -> None:
         for action in self._state.handle(event, time.monotonic()):
-            self._act(action)
+            if not self.diverged or self._may_still(action, self.diverged.tick):
+                self._act(action)
         due, self._due = self._due, []
-        for question in due:
+        for question in due if not self.diverged else ():
             self._num_early[question.worker] -= 1
             self._answer(question)
+
+    def _may_still(self, action: st.Action, tick: int) -> bool:
+        """Workers may want the version of a tick that diverged again, to find out where that began."""
+        if isinstance(action, st.ServeAction):
+            return action.version <= tick and not action.updates
+        return isinstance(action, st.GoneAction)
 
     def _act(self, action: st.Action) -> None:
         if isinstance(action, st.ServeAction):
@@ -360,7 +382,7 @@ class Serving:
         else:
             lr = self._lr_of(parcel) if action.lr is None else action.lr
             alone = Alone(work.step, action.before, 1 / self._schedule.used_slices(work.num_records))
-            self._store.apply(
+            finite = self._store.apply(
                 action.tick,
                 parcel,
                 root,
@@ -369,6 +391,8 @@ class Serving:
                 scale=scale_for(action.norm, self._optimizer.clip_norm),
                 alone=alone if self._schedule.asynchronous else None,
             )
+            if not finite:
+                return self._diverge(action.tick, parcel, root, action.slice)
         if isinstance(root, Sum):
             self._note_report(action.tick, work.kind, root)
 
@@ -384,19 +408,49 @@ class Serving:
                 self._evaluations[tick] = tuple(float(value) for value in array)
                 self._untold.append(tick)
 
-    # --- clipping --------------------------------------------------------------------------------
+    # --- numbers that are none -------------------------------------------------------------------
+
+    def _diverge(self, tick: int, parcel: Parcel, root: Sum | Rows, number: int = -1) -> None:
+        """Nothing is made of this tick, or of what comes after it. The master ends the run."""
+        made = self._store.is_sound(tick, parcel, root)
+        if parcel.table is not None:
+            name = self._layout.tables[parcel.table].name
+        elif isinstance(root, Sum):
+            pieces = zip(parcel.spans, root.arrays, strict=True)
+            if made:
+                pieces = zip(parcel.state, self._store.arrays(tick + 1, parcel), strict=True)
+            name = first_odd(self._layout, pieces)
+        self._tell_diverged(tick, name, made=made, number=number)
+
+    def _tell_diverged(self, tick: int, parameter: str, *, made: bool = False, number: int = -1) -> None:
+        if self._row.leads and self._told_version < tick:  # nothing is told of progress from now on
+            self._send(Progress(name=self._name, generation=self._generation, version=tick))
+        self.diverged = Diverged(
+            name=self._name,
+            generation=self._generation,
+            tick=tick,
+            parameter=parameter,
+            made=made,
+            slice=number,
+        )
+        self._send(self.diverged)
+
+    # --- what servers agree on before they apply anything ----------------------------------------
 
     def _send_norms(self, action: st.NormsAction) -> None:
-        norms = tuple(
-            norm
-            for parcel, root in zip(self._parcels, action.roots, strict=True)
-            for norm in self._store.norms(parcel, root)
-        )
+        roots = list(zip(self._parcels, action.roots, strict=True))
+        norms = [norm for parcel, root in roots for norm in self._store.norms(parcel, root) if self._clips]
+        odd = (pair for pair in roots if not self._store.is_sound(action.tick, *pair))
+        first = next(odd, None)
+        if first is not None and not self._skips:
+            assert first[1] is not None
+            return self._diverge(action.tick, *first)
         names = self._row.names
+        message = Norms(tick=action.tick, norms=tuple(norms), finite=first is None)
         if self._row.leads:
-            self._collect_norms(names[0], action.tick, norms)
+            self._collect_norms(names[0], message)
         else:
-            self._ways.send(names[0], Norms(tick=action.tick, norms=norms))
+            self._ways.send(names[0], message)
 
     def take_norms(self, server: str, message: Norms) -> None:
         """From another server to the leading one. Raises ProtocolError if it makes no sense.
@@ -411,25 +465,33 @@ class Serving:
             raise ProtocolError(f"norms of chunks {chunks} from {server}")
         if any(norm < 0 for _, norm in message.norms):
             raise ProtocolError(f"a norm below 0 from {server}")
-        self._collect_norms(server, message.tick, message.norms)
+        self._collect_norms(server, message)
 
-    def _collect_norms(self, server: str, tick: int, norms: tuple[tuple[int, float], ...]) -> None:
+    def _collect_norms(self, server: str, message: Norms) -> None:
         """Adds up in the order of the chunks, once every server's are there."""
+        tick = message.tick
         known = self._norms.setdefault(tick, {})
-        known.setdefault(server, norms)
-        if len(known) < len(self._norm_chunks):
+        known.setdefault(server, message)
+        if len(known) < len(self._norm_chunks) or self.diverged:
             return
         total = 0.0
-        for _, squared in sorted(pair for pairs in known.values() for pair in pairs):
+        for _, squared in sorted(pair for each in known.values() for pair in each.norms):
             total += squared
         self._norms = {later: value for later, value in self._norms.items() if later > tick}
+        skip = not math.isfinite(total) or not all(each.finite for each in known.values())
+        if skip and not self._skips:
+            return self._tell_diverged(tick, "")
+        if skip:
+            self._skipped.append(Skipped(name=self._name, generation=self._generation, tick=tick))
+            self._send(self._skipped[-1])
+        norm = 0.0 if skip else total**0.5
         for name in known:
-            self._ways.answer(name, Clip(tick=tick, norm=total**0.5))
-        self._handle(st.ClipEvent(tick, total**0.5))
+            self._ways.answer(name, Clip(tick=tick, norm=norm, skip=skip))
+        self._handle(st.ClipEvent(tick, norm, skip))
 
     def clip(self, message: Clip) -> None:
         """The leading server's answer to Norms."""
-        self._handle(st.ClipEvent(message.tick, message.norm))
+        self._handle(st.ClipEvent(message.tick, message.norm, message.skip))
 
 
 def _combined(left: Sum | Rows, right: Sum | Rows) -> Sum | Rows:
@@ -438,6 +500,16 @@ def _combined(left: Sum | Rows, right: Sum | Rows) -> Sum | Rows:
         return left.plus(right)
     assert isinstance(left, Rows) and isinstance(right, Rows)
     return native.merge(left, right)
+
+
+def _skips(assignment: Assignment) -> bool:
+    """Whether whole steps are left out: asynchronously workers leave out slices of theirs."""
+    return assignment.on_nan == "skip" and not assignment.schedule.asynchronous
+
+
+def agrees(assignment: Assignment) -> bool:
+    """Whether servers apply nothing before all of them know of the whole step."""
+    return _skips(assignment) or assignment.spec.optimizer.clip_norm is not None
 
 
 def slowed(lr: float, late: int, rule: str) -> float:

@@ -94,10 +94,11 @@ class SettledEvent:
 
 @dataclass(frozen=True)
 class ClipEvent:
-    """The norm of all gradients of a tick is known."""
+    """The norm of all gradients of a tick is known; or the servers agree to ``skip`` it."""
 
     tick: int
     norm: float
+    skip: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,11 @@ class InitialiseAction:
 
 @dataclass(frozen=True)
 class ApplyAction:
-    """Make the next version of a parcel. ``root`` is None if the whole tick holds no records.
+    """Make the next version of a parcel. ``root`` is None if the tick holds no records, or is skipped.
 
     Asynchronously: make it, or go on making it, with one slice, ``root``, of the tick. before: updates of the
-    tick that are in it already. late: those of them that were not in what the slice was computed from.
+    tick that are in it already. late: those of them that were not in what the slice was computed from. slice:
+    its number.
     """
 
     tick: int
@@ -146,11 +148,12 @@ class ApplyAction:
     norm: float | None
     before: int = 0
     late: int = 0
+    slice: int = -1
 
 
 @dataclass(frozen=True)
 class NormsAction:
-    """All roots of a tick are there: tell server 0 the squared norms of the gradients in them."""
+    """All roots of a tick are there: tell server 0 what all must know of them, before any is applied."""
 
     tick: int
     roots: tuple[Any, ...]
@@ -277,8 +280,9 @@ DEADLY = 2
 class ServerState:
     """One generation of one server. See the module's docstring.
 
-    combine: sums two values of sibling nodes. leads: this is server 0. clips: gradients are clipped
-    by their global norm, so nothing can be applied before all servers know it. start: the version
+    combine: sums two values of sibling nodes. leads: this is server 0. agrees: nothing is applied before
+    all servers know of the whole step: its global norm, by which gradients are clipped, and whether it is to
+    be skipped, since there are numbers in it that are none. start: the version
     to go on from, or None if a worker has to send the first values. cut_every_steps: order a
     checkpoint every so many steps, if this server leads. snapshots: knows when to order one.
     """
@@ -290,7 +294,7 @@ class ServerState:
         num_parcels: int,
         combine: Callable[[Any, Any], Any],
         leads: bool,
-        clips: bool,
+        agrees: bool,
         start: int | None,
         cut_every_steps: int = 0,
         snapshots: Snapshots | None = None,
@@ -304,7 +308,7 @@ class ServerState:
             right if left is None else left if right is None else combine(left, right)
         )
         self._leads = leads
-        self._clips = clips
+        self._agrees = agrees
         self._uninitialised = set(range(num_parcels)) if start is None else set()
         self._waits: dict[str, _Wait] = {}
         self._connected: set[str] = set()
@@ -402,7 +406,7 @@ class ServerState:
         if not tree.complete:
             return []
         root = tree.take_root()
-        if not self._clips or self.schedule.evaluates(self.version):
+        if not self._agrees or self.schedule.evaluates(self.version):
             return self._apply(push.parcel, root, now_s)
         tick.roots[push.parcel] = root
         if len(tick.roots) < self._num_parcels:
@@ -426,7 +430,7 @@ class ServerState:
         self._tick.norm = event.norm
         actions: list[Action] = []
         for parcel, root in sorted(self._tick.roots.items()):
-            actions += self._apply(parcel, root, now_s)
+            actions += self._apply(parcel, None if event.skip else root, now_s)
         return actions
 
     def _apply(self, parcel: int, root: Any, now_s: float) -> list[Action]:
@@ -445,7 +449,7 @@ class ServerState:
         before = tick.updates[push.parcel]
         late = max(0, before - push.base)
         actions: list[Action] = [
-            ApplyAction(self.version, push.parcel, event.value, push.lr, None, before, late)
+            ApplyAction(self.version, push.parcel, event.value, push.lr, None, before, late, node.index)
         ]
         tick.updates[push.parcel] += event.value is not None
         return actions + (self._complete_parcel(push.parcel, now_s) if tree.complete else [])

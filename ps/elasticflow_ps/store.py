@@ -20,6 +20,7 @@ from elasticflow.poison import ON as poison_is_on
 from elasticflow.poison import poison
 from elasticflow.rows import Rows
 from elasticflow_ps.arena import Arena, Place
+from elasticflow_ps.finite import all_finite, are_numbers
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.tables import Tables
@@ -179,6 +180,8 @@ class Store:
         self.tables: Tables = tables or {}
         self.chain: tuple[RowFile, ...] = ()
         """Where the tables' rows are stored, as of the last of these files."""
+        self.spoiled = False
+        """Whether a version was begun that holds numbers that are none: it is never whole."""
         self.continued: list[tuple[RowFile, ...]] = []
         """The chains that row files which are being written go on from, oldest first."""
         self._dense_bytes = self._packed_bytes = 0
@@ -339,14 +342,32 @@ class Store:
         update: int,
         scale: float,
         alone: Alone | None = None,
-    ) -> None:
-        """Makes the parcel's next version from the sum over all slices of a step, or from one alone."""
+    ) -> bool:
+        """Makes the parcel's next version from the sum over all slices of a step, or from one alone.
+
+        Whether that holds numbers alone. If not the store is ``spoiled``: what was made is for nobody.
+        """
         if isinstance(root, Rows):
             table = self.tables[parcel.number]
             if alone:
                 table.settle(version)  # what others have made of the next one so far is gone on with
-            table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else 0)
-            return
+            finite = table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else 0)
+        else:
+            finite = self._apply_sum(version, parcel, root, lr, update, scale, alone)
+        self.spoiled |= not finite
+        return finite
+
+    def _apply_sum(
+        self,
+        version: int,
+        parcel: Parcel,
+        root: Sum,
+        lr: float,
+        update: int,
+        scale: float,
+        alone: Alone | None,
+    ) -> bool:
+        finite = True
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
         for span, total in zip(parcel.spans, root.arrays, strict=True):
@@ -355,15 +376,29 @@ class Store:
             last = after.get(span.number, slabs[span.number])
             after[span.number] = slab = self._new_slab(span)
             if span.rule is Rule.UPDATE:
-                self._update(version, span, last.array, total, slab.array, lr, update, scale)
+                finite &= self._update(version, span, last.array, total, slab.array, lr, update, scale)
             elif span.rule is Rule.MEAN:
                 change = np.multiply(total, total.dtype.type(alone.share)) if alone else total
-                np.add(last.array, change, out=slab.array)
+                finite &= _add(last.array, change, slab.array)
             else:
                 np.copyto(slab.array, total)
             if last is not slabs[span.number]:
                 last.live = False
                 self.recycle(last)
+        return finite
+
+    def is_sound(self, version: int, parcel: Parcel, root: Sum | Rows | None) -> bool:
+        """Whether ``apply`` would be given numbers alone, and buffers stay numbers."""
+        if root is None:
+            return True
+        if isinstance(root, Rows):
+            return all_finite(root.values)
+        slabs = self._versions[version]
+        return all(
+            all_finite(total) if span.rule is Rule.UPDATE else _add(slabs[span.number].array, total)
+            for span, total in zip(parcel.spans, root.arrays, strict=True)
+            if span.rule in (Rule.UPDATE, Rule.MEAN)
+        )
 
     def _update(
         self,
@@ -375,10 +410,10 @@ class Store:
         lr: float,
         update: int,
         scale: float,
-    ) -> None:
+    ) -> bool:
         before = self._slots.get(span.number, {})
         after = {name: slab if slab.may_change else self._new_slab(span) for name, slab in before.items()}
-        self._kernel.apply(
+        finite = self._kernel.apply(
             old,
             total,
             {name: slab.array for name, slab in before.items()},
@@ -395,6 +430,7 @@ class Store:
             if after[name] is not slab:
                 slab.live = False
                 self.recycle(slab)
+        return finite
 
     def norms(self, parcel: Parcel, root: Sum | Rows | None) -> list[tuple[int, float]]:
         """(chunk number, squared norm of the gradient) of a parcel's parameters."""
@@ -415,7 +451,9 @@ class Store:
     def is_whole(self, version: int) -> bool:
         """Whether values and slots of this version are all here, and none has been updated since."""
         slabs = self._versions.get(version, {})
-        return all(table.version == version for table in self.tables.values()) and all(
+        if self.spoiled or any(table.version != version for table in self.tables.values()):
+            return False
+        return all(
             span.number in slabs and self._slots_since.get(span.number, version) <= version
             for span in _spans(self.parcels)
         )
@@ -436,6 +474,7 @@ class Store:
     def go_back_to(self, snapshot: Snapshot) -> None:
         """Makes a snapshot of this store the only version it has. The next update writes elsewhere."""
         assert snapshot.store is self
+        self.spoiled = False  # tables, of which there are no snapshots, would stay so
         old = [slab for slabs in self._versions.values() for slab in slabs.values()]
         old += [slab for slabs in self._slots.values() for slab in slabs.values()]
         self._versions = {snapshot.version: dict(snapshot.values)}
@@ -444,6 +483,12 @@ class Store:
         for slab in snapshot.slabs():
             slab.live = True
         self._let_go(old)
+
+
+def _add(before: Array, change: Array, out: Array | None = None) -> bool:
+    """out := a buffer's next value. Whether no element has become NaN, or infinite that was not."""
+    with np.errstate(all="ignore"):
+        return are_numbers(np.add(before, change, out=out), before)
 
 
 def parse(spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:

@@ -97,8 +97,10 @@ class Table:
         if version < self.version and len(self._undo.keys):
             native.gather(self._undo.values[:, None], _among(self._undo.keys, keys), [out])
 
-    def apply(self, rows: Rows, *, lr: float, update: int, scale: float, step: int = 0) -> None:
+    def apply(self, rows: Rows, *, lr: float, update: int, scale: float, step: int = 0) -> bool:
         """Makes the next version from the sum over all slices of step ``update``, see ``Kernel.apply``.
+
+        Whether it holds numbers alone.
 
         step: where that is another number, since a step makes several updates.
         """
@@ -114,9 +116,10 @@ class Table:
         if self._min_count > 1:
             admitted = places >= 0
             keys, grads, places = keys[admitted], grads[admitted], places[admitted]
-        self._update(places, grads, lr, update, scale)
+        finite = self._update(places, grads, lr, update, scale)
         self._undo = Rows(np.array(keys), self._before[: len(keys)])
         self.version += 1
+        return finite
 
     def carry(self) -> None:
         """Makes the next version the same as this one."""
@@ -153,20 +156,19 @@ class Table:
         slots = np.full((len(keys), self._dim), self._kernel.initial, np.float32)
         native.scatter(self._rows, places, [self._first_values(keys), *[slots] * len(self._kernel.slots)])
 
-    def _update(self, places: Places, grads: Values, lr: float, update: int, scale: float) -> None:
+    def _update(self, places: Places, grads: Values, lr: float, update: int, scale: float) -> bool:
         if len(self._before) < len(places):
             self._before = np.empty((len(places) * 3 // 2, self._dim), np.float32)
         before, grads = self._before[: len(places)], np.ascontiguousarray(grads)
         kernel = self._kernel
         if native.rows_available:
             numbers = kernel.numbers(lr, update, scale)
-            native.update_rows(kernel.rule, self._rows, places, grads, before, self._blocks, numbers)
-            return
+            return native.update_rows(kernel.rule, self._rows, places, grads, before, self._blocks, numbers)
         new = np.empty_like(before)
         slots = [np.empty_like(before) for _ in kernel.slots]
         native.gather(self._rows, places, [before, *slots])
         flat = {name: slot.reshape(-1) for name, slot in zip(kernel.slots, slots, strict=True)}
-        kernel.apply(
+        finite = kernel.apply(
             before.reshape(-1),
             grads.reshape(-1),
             flat,
@@ -177,6 +179,7 @@ class Table:
             grad_scale=scale,
         )
         native.scatter(self._rows, places, [new, *slots])
+        return finite
 
     # --- memory ----------------------------------------------------------------------------------
 

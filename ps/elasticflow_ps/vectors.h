@@ -14,3 +14,5 @@
 #define INLINE static inline __attribute__((always_inline))
 /* In any order: no step reads what another has written. */
 #define EACH(i, n) _Pragma("omp simd") for (size_t i = 0; i < (n); i++)
+/* Where each also adds to ``odd``: only what is the same in any order. */
+#define EACH_ADDING(i, n) _Pragma("omp simd reduction(+ : odd)") for (size_t i = 0; i < (n); i++)

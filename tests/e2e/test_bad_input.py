@@ -104,12 +104,50 @@ PROGRAMS = {
         TORCH + MODEL + "def forward(x, params):\n    raise KeyError('lost')\n" + DATA,
         ["forward() raised KeyError: 'lost'", "always.py, line 7: raise KeyError('lost')"],
     ),
+    "nan_lr": (
+        TORCH + MODEL.replace("lr=0.1", "lr=float('nan')") + FORWARD + DATA,
+        ["SGD(lr=nan)", "lr must be a number >= 0, and finite", "line 5"],
+    ),
+    "huge_table": (
+        TORCH + MODEL.replace("'w'", "'t': ef.Embedding(1 << 60, 2), 'w'") + FORWARD + DATA,
+        ["Embedding(rows=1152921504606846976)", "from 1 to 2**53 - 1, or None"],
+    ),
+    "unspeakable_name": (
+        TORCH + MODEL.replace("'w'", "'\\udc80': torch.zeros(2), 'w'") + FORWARD + DATA,
+        ["unspeakable_name.py", "there is something in what it says of the model", "surrogates"],
+    ),
+    "huge_rate": (
+        GOOD + "def learning_rate(step, epoch):\n    return 1e300\n",
+        ["learning_rate(0, 0) returned 1e+300", "a number from 0 to 1e+38"],
+    ),
+    "column_metric": (
+        GOOD.replace(
+            "return {'x'", "return {'test': {'x': np.ones((4, 2), np.float32)}, 'train': {'x'"
+        ).replace("np.float32)}\n", "np.float32)}}\n")
+        + "def metrics(x, params):\n    return {'epoch': x.mean()}\n",
+        ["metrics() returned 'epoch'", "a column of the report is called", "another name"],
+    ),
+    "complex": (
+        TORCH + MODEL.replace("zeros(2)", "zeros(2, dtype=torch.complex64)") + FORWARD + DATA,
+        ["w: is torch.complex64", "must be real"],
+    ),
+    "lazy": (
+        TORCH + MODEL.replace("torch.zeros(2)", "torch.nn.LazyLinear(1)") + FORWARD + DATA,
+        ["w.weight: has no shape before its layer is first called", "LazyLinear"],
+    ),
+    "double": (
+        TORCH
+        + MODEL.replace("'w': torch.zeros(2)", "'t': ef.Embedding(9, 2), 'w': torch.nn.Linear(2, 1).double()")
+        + "def forward(x, params):\n    return params['w'](params['t'](x[:, 0].long())).mean()\n"
+        + DATA,
+        ["forward() raised RuntimeError", "Rows of ef.Embedding are float32, and w.weight is float64"],
+    ),
     "negative_rate": (
         GOOD + "def learning_rate(step, epoch):\n    return -1\n",
-        ["learning_rate(0, 0) returned -1", "a number >= 0"],
+        ["learning_rate(0, 0) returned -1", "a number from 0 to 1e+38"],
     ),
 }
-TRAINED = ("import_error", "no_forward", "empty", "half", "nan", "always")
+TRAINED = ("import_error", "no_forward", "empty", "half", "nan", "always", "nan_lr", "unspeakable_name")
 """Given to ``train``, two at a time. The others are given to ``check``, which does as a worker does."""
 
 

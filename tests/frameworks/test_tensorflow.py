@@ -112,12 +112,14 @@ def test_a_slice_that_raises_leaves_the_model_alone(eager):
         x = tf.nn.dropout(x, 0.5) if eager else x
         cost = models.net_forward(x, y, params)
         tf.debugging.assert_less(x, 1000.0)
-        return cost / 0 if x.shape[0] == 3 else cost
+        if x.shape[0] == 3:
+            raise ValueError("three")
+        return cost
 
     replica = opened(program(models.norm, forward))
     expected = digest(computed(replica, columns()))
     before = state_and_variables(replica)
-    with pytest.raises(CostError, match="cost of inf; it must be finite"):
+    with pytest.raises(ValueError, match="three"):
         computed(replica, columns(3))
     assert state_and_variables(replica) == before
     with pytest.raises(tf.errors.InvalidArgumentError):
@@ -405,7 +407,7 @@ BAD_MODELS = {
     "v: is bfloat16; parameters and buffers must be float32 or float64": variable([1.0], dtype=tf.bfloat16),
     "v: is float16": variable([1.0], dtype=tf.float16),
     "v: tensors of string cannot be kept": variable("text"),
-    "v: tensors of complex64 cannot be kept": variable([1j], dtype=tf.complex64),
+    "v: is complex64; parameters and buffers must be real": variable([1j], dtype=tf.complex64),
     "v: has the shape \\(None,\\)": variable([1.0], shape=[None]),
     "net.forgotten: forward\\(\\) calls no such layer": lambda: {"net": Unused()},
     "head: forward\\(\\) calls no such layer": lambda: {**models.mlp(), "head": layers.Dense(4)},
@@ -427,7 +429,6 @@ BAD_COSTS = {
     r"shape \(12, 4\) and float32": lambda x, y, params: params["net"](x),
     r"shape \(\) and int64": lambda x, y, params: tf.reduce_max(tf.argmax(params["net"](x))),
     "depends on no parameter": lambda x, y, params: tf.reduce_mean(x),
-    "a cost of nan": lambda x, y, params: tf.reduce_mean(params["net"](x)) * float("nan"),
 }
 
 

@@ -14,10 +14,22 @@ import msgspec
 import pytest
 import zmq
 
+from elasticflow.errors import ProtocolError
 from elasticflow.finder import Finder
 from elasticflow.keys import make_keys, write_secret
 from elasticflow.member import EXIT_ABANDONED, MasterLink, Silence
-from elasticflow.messages import Beat, Drain, FromMaster, Heartbeat, Join, Leaving, Plan, Quit, ToMaster
+from elasticflow.messages import (
+    Beat,
+    Drain,
+    Failed,
+    FromMaster,
+    Heartbeat,
+    Join,
+    Leaving,
+    Plan,
+    Quit,
+    ToMaster,
+)
 from elasticflow.run_dir import Address
 from elasticflow.transport import Context, ControlListener, admit_only_members
 
@@ -80,6 +92,26 @@ def masters() -> Iterator[Callable[..., Master]]:
     for master in made:
         if not master._context.closed:
             master.die()
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [("\udc80", "surrogates"), ("w" * (65 << 20), "at most 67,108,864")],
+    ids=["surrogate", "huge"],
+)
+def test_what_cannot_be_told_is_said_to_who_tells_it(
+    masters: Callable[..., Master], name: str, what: str
+) -> None:
+    """Not to nobody, in a thread that dies of it; and what comes after is told."""
+    master = masters()
+    member = Member(master.endpoint)
+    with pytest.raises(ProtocolError, match=what):
+        member.link.send(Failed(name="worker-1", kind="ValueError", text=name))
+    with pytest.raises(ProtocolError, match="Heartbeat cannot be told to the master: a number that is none"):
+        member.link.send(Heartbeat(name="worker-1", tick=0, slice_s=float("nan")))
+    member.link.send(JOIN)
+    master.until(lambda: master.told == [JOIN])
+    member.link.close()
 
 
 class Slow(Finder):

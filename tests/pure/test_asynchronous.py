@@ -59,7 +59,7 @@ class Server:
             num_parcels=parcels,
             combine="({}+{})".format,
             leads=True,
-            clips=False,
+            agrees=False,
             start=start,
         )
 
@@ -80,11 +80,15 @@ class Server:
 
 def test_each_slice_is_applied_as_it_comes() -> None:
     server = Server()
-    assert server.push("anna", 2, "a", lr=0.5) == [ApplyAction(0, 0, "a", 0.5, None, before=0)]
-    assert server.push("berta", 0, "b", base=0) == [ApplyAction(0, 0, "b", None, None, before=1, late=1)]
-    assert server.push("anna", 3, "c", base=2) == [ApplyAction(0, 0, "c", None, None, before=2, late=0)]
+    assert server.push("anna", 2, "a", lr=0.5) == [ApplyAction(0, 0, "a", 0.5, None, before=0, slice=2)]
+    assert server.push("berta", 0, "b", base=0) == [
+        ApplyAction(0, 0, "b", None, None, before=1, late=1, slice=0)
+    ]
+    assert server.push("anna", 3, "c", base=2) == [
+        ApplyAction(0, 0, "c", None, None, before=2, late=0, slice=3)
+    ]
     applied, whole = server.push("berta", 1, "d", base=1)
-    assert applied == ApplyAction(0, 0, "d", None, None, before=3, late=2)
+    assert applied == ApplyAction(0, 0, "d", None, None, before=3, late=2, slice=1)
     assert whole == VersionAction(1, cut=False, snapshot=False, last=False)
 
 
@@ -103,7 +107,8 @@ def test_slices_without_records_are_no_updates() -> None:
     server = Server()
     (empty,) = server.push("anna", 0, None, empty=True)
     (applied,) = server.push("anna", 1)
-    assert empty == ApplyAction(0, 0, None, None, None) and applied == ApplyAction(0, 0, "g", None, None)
+    assert empty == ApplyAction(0, 0, None, None, None, slice=0)
+    assert applied == ApplyAction(0, 0, "g", None, None, slice=1)
 
 
 def test_sums_of_slices_are_no_slices() -> None:

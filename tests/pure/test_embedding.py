@@ -26,6 +26,8 @@ BAD: dict[str, dict[str, Any]] = {
     "rows=0.: rows must be": {"rows": 0},
     "rows=-3.: rows must be": {"rows": -3},
     "rows=2.5.: rows must be": {"rows": 2.5},
+    f"rows={10**30}.: rows must be a whole number from 1 to": {"rows": 10**30},
+    f"rows={1 << 60}.: rows must be": {"rows": 1 << 60},
     "rows=True.: rows must be": {"rows": True},
     "dim=0.: dim must be": {"dim": 0},
     "dim=65537.: dim must be": {"dim": 65537},
@@ -50,6 +52,8 @@ def test_bad_tables(message: str) -> None:
         lambda: ef.Uniform(float("nan"), 1),
         lambda: ef.Normal(0, -1),
         lambda: ef.Normal(float("inf")),
+        lambda: ef.Constant(10**40),
+        lambda: ef.Uniform(-1e300, 0),
         lambda: ef.Constant("0"),  # type: ignore[arg-type]
     ],
 )

@@ -60,7 +60,7 @@ class Server:
     def __init__(
         self, schedule: Schedule = STEPS, *, parcels: int = 1, start: int | None = 0, **more: Any
     ) -> None:
-        settings = {"leads": True, "clips": False, **more}
+        settings = {"leads": True, "agrees": False, **more}
         self.num_parcels = parcels
         self.state = ServerState(
             schedule=schedule, num_parcels=parcels, combine="({}+{})".format, start=start, **settings
@@ -392,7 +392,7 @@ def test_a_finished_server_serves_and_gathers_no_more() -> None:
 
 
 def test_nothing_is_applied_before_the_norm_is_known() -> None:
-    server = Server(parcels=2, clips=True)
+    server = Server(parcels=2, agrees=True)
     assert server.push("anna", 2, 0, parcel=1) == []
     assert server.tell(ClipEvent(0, 1.0)) == [], "it cannot be known yet"
     assert server.push("anna", 2, 0, parcel=0) == [NormsAction(0, (ROOT, ROOT))]
@@ -404,8 +404,17 @@ def test_nothing_is_applied_before_the_norm_is_known() -> None:
     assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
 
 
+def test_a_step_that_is_skipped_is_a_version_of_the_same_values() -> None:
+    server = Server(parcels=2, agrees=True)
+    server.step()
+    actions = server.tell(ClipEvent(0, 0.0, skip=True))
+    assert [(a.parcel, a.root) for a in only(ApplyAction, actions)] == [(0, None), (1, None)]
+    assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
+    assert server.step() == [NormsAction(1, (ROOT, ROOT))], "the next is a step like any other"
+
+
 def test_an_evaluation_is_not_clipped() -> None:
-    actions = Server(EVALUATED, start=2, clips=True).step()
+    actions = Server(EVALUATED, start=2, agrees=True).step()
     assert not only(NormsAction, actions) and only(VersionAction, actions)
 
 

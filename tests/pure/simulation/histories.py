@@ -37,7 +37,8 @@ def with_deadly(shape: Shape, rng: random.Random) -> Shape:
 
 def asynchronous(shape: Shape) -> Shape:
     """The same, with slices applied one by one."""
-    return replace(shape, schedule=msgspec.structs.replace(shape.schedule, asynchronous=True), clips=False)
+    schedule = msgspec.structs.replace(shape.schedule, asynchronous=True)
+    return replace(shape, schedule=schedule, clips=False, poisoned=())
 
 
 def draw_shape(rng: random.Random) -> Shape:
@@ -59,16 +60,25 @@ def draw_shape(rng: random.Random) -> Shape:
     if rng.random() < 0.1:
         tick = rng.randrange(start[1] if start else 0, schedule.total_ticks)
         bad = () if schedule.evaluates(tick) else ((tick, rng.randrange(num_slices)),)
+    parcels = rng.choice([(1,), (2,), (1, 1), (1, 1), (2, 1), (1, 1, 1), (1, 0, 1, 1)])
+    poisoned: tuple[tuple[int, int], ...] = ()
+    if rng.random() < 0.25:
+        ticks = range(start[1] if start else 0, schedule.total_ticks)
+        steps = [tick for tick in ticks if not schedule.evaluates(tick)]
+        chosen = rng.sample(steps, min(len(steps), rng.choice([1, 1, 2])))
+        poisoned = tuple((tick, rng.randrange(sum(parcels))) for tick in chosen)
     heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.5, 2.0, 20.0)])
     return Shape(
         schedule=schedule,
-        parcels=rng.choice([(1,), (2,), (1, 1), (1, 1), (2, 1), (1, 1, 1), (1, 0, 1, 1)]),
+        parcels=parcels,
         workers=rng.randint(1, min(3, num_slices)),
         clips=rng.random() < 0.2,
         checkpoint_every=rng.choice(["1 step", "2 steps", "3 steps", "0.05s", "60s", "60s"]),
         snapshot_s=rng.choice([0.0, 0.001, 0.02, 0.02, 0.1]),
         start=start,
         bad=bad,
+        poisoned=poisoned,
+        on_nan=rng.choice(["stop", "skip", "skip"]),
         slice_s=rng.choice([0.0005, 0.01, 0.05]),
         delay_s=rng.choice([0.0001, 0.001, 0.02]),
         write_s=rng.choice([0.01, 0.1, 1.0]),

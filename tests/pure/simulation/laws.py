@@ -220,8 +220,14 @@ class Laws:
         assert end.state is not RunState.FAILED, end.text
         if end.state is RunState.STALLED:
             assert world.num_hung > 1, f"nobody hung again: {end.text}"
+        if end.state is RunState.DIVERGED:
+            first = min(tick for tick, _ in world.shape.poisoned)
+            assert world.shape.on_nan == "stop", "a step is not left out"
+            assert not newest or newest[1].tick <= first, f"committed {newest} beyond tick {first}"
             return
         if end.state is RunState.FINISHED:
+            assert not world.shape.poisoned or world.shape.on_nan == "skip", "nobody saw the poisoned step"
+            assert world.master.state.divergence.skipped <= {(tick, -1) for tick in world.shape.skipped}
             assert newest and newest[1].tick == total, f"finished, with {newest} of {total}"
         else:
             limit_s = world.shape.limit_s

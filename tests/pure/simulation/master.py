@@ -24,6 +24,7 @@ from elasticflow.messages import (
     FromMaster,
     Halt,
     Heartbeat,
+    Inspect,
     Join,
     Look,
     Plan,
@@ -342,6 +343,7 @@ _DO: dict[type, Any] = {
     ac.AttemptAction: lambda master, a: master._tell_each(
         a.names, Attempt(tick=a.tick, slice=a.slice, careful=a.careful)
     ),
+    ac.InspectAction: lambda master, a: master._tell(a.name, Inspect(tick=a.tick, slices=a.slices)),
     ac.QuitAction: lambda master, a: master._tell(a.name, Quit(reason=a.reason)),
     ac.NoteAction: SimMaster._note,
     ac.FaultAction: SimMaster._note,

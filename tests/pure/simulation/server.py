@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from elasticflow.messages import (
     Clip,
     Compute,
     Cut,
+    Diverged,
     Fetch,
     Finish,
     FromMaster,
@@ -36,6 +39,7 @@ from elasticflow.messages import (
     Ready,
     Safe,
     Settled,
+    Skipped,
     State,
     Troubled,
     Uninitialised,
@@ -46,7 +50,7 @@ from elasticflow.messages import (
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps import state as st
 from elasticflow_ps.parts import REMEMBERED
-from elasticflow_ps.serving import PROGRESS_S
+from elasticflow_ps.serving import PROGRESS_S, agrees
 
 from .member import Member
 from .network import CLOSED, Connection, Timer
@@ -133,8 +137,8 @@ class Generation:
             last_version=assignment.schedule.total_ticks,
             snapshots=assignment.snapshot_s > 0,
         )
-        keeper, clips = self.row.keeper(self.place), world.shape.clips
-        leader = self.names[0] if self.info.chunks and self.place > 0 and (keeper or clips) else ""
+        keeper, asks = self.row.keeper(self.place), agrees(assignment)
+        leader = self.names[0] if self.info.chunks and self.place > 0 and (keeper or asks) else ""
         self.linked = [info.name for info in infos if info.name in (keeper, leader)]
 
 
@@ -145,14 +149,17 @@ class Serving:
         self._server, self._world, self._now, self._store = server, server.world, now, store
         self._truth = server.world.truth
         self._numbers = self._truth.of_place(now.place)
-        self._norms: dict[int, dict[str, tuple[tuple[int, int], ...]]] = {}
+        self._norms: dict[int, dict[str, Norms]] = {}
+        self._skips = now.assignment.on_nan == "skip"
+        self._skipped: list[Skipped] = []
+        self.diverged: Diverged | None = None
         self._told_s, self._told_version = 0.0, -1
         self._state = st.ServerState(
             schedule=now.assignment.schedule,
             num_parcels=len(self._numbers),
             combine=combine,
             leads=now.row.leads,
-            clips=self._truth.clips,
+            agrees=agrees(now.assignment),
             start=start,
             cut_every_steps=now.assignment.cut_every_steps,
             snapshots=server.keeping.snapshots,
@@ -187,18 +194,21 @@ class Serving:
     # --- time ---
 
     def turn(self) -> None:
-        news = self._now.row.leads and self._told_version < self.version
+        news = self._now.row.leads and self._told_version < self.version and not self.diverged
         if news and (self._server.clock.now_s >= self._told_s + PROGRESS_S or self.finished):
             self.tell_progress()
 
     def due_s(self) -> float | None:
-        due_s = self._state.next_due_s()
-        if self._now.row.leads and self._told_version < self.version:
+        due_s = None if self.diverged else self._state.next_due_s()
+        if not self.diverged and self._now.row.leads and self._told_version < self.version:
             due_s = min(float("inf") if due_s is None else due_s, self._told_s + PROGRESS_S)
         return due_s
 
     def repeat(self) -> None:
-        if self._now.row.leads:
+        for message in (self.diverged, *self._skipped):
+            if message:
+                self._server.send(message)
+        if self._now.row.leads and not self.diverged:
             self.tell_progress()
 
     def tell_progress(self) -> None:
@@ -216,7 +226,9 @@ class Serving:
 
     def handle(self, event: st.Event) -> None:
         for action in self._state.handle(event, self._server.clock.now_s):
-            _SERVING[type(action)](self, action)
+            serves = isinstance(action, st.ServeAction) and self.diverged is not None
+            if not self.diverged or (serves and action.version <= self.diverged.tick):
+                _SERVING[type(action)](self, action)
 
     def _serve(self, action: st.ServeAction) -> None:
         orders, version = action.orders or st.Orders(), action.version
@@ -247,8 +259,13 @@ class Serving:
             assert action.root is None or action.root in leaves, f"{self._server.name} applies another"
             return self._store.apply_slice(action)
         root = self._truth.total(action.tick, self._truth.top, self._numbers[action.parcel])
+        if action.tick in self._truth.skipped:
+            root = None
         assert action.root == root, f"{self._server.name} made another sum"
+        if self._is_poisoned(action.tick, (self._numbers[action.parcel],)) and not self._skips:
+            return self._diverge(action.tick)
         self._world.laws.applied(self._server, action)
+        action = action if self._truth.clips else replace(action, norm=None)
         self._store.apply(action, self._truth.schedule.evaluates(action.tick))
 
     def _complete(self, action: st.VersionAction) -> None:
@@ -272,31 +289,50 @@ class Serving:
     def _drop(self, action: st.DropAction) -> None:
         raise AssertionError(f"{self._server.name} drops a message of {action.worker}: {action.reason}")
 
-    # --- clipping ---
+    # --- numbers that are none, and clipping ---
+
+    def _is_poisoned(self, tick: int, numbers: Iterable[int]) -> bool:
+        return any((tick, number) in self._world.shape.poisoned for number in numbers)
+
+    def _diverge(self, tick: int) -> None:
+        generation = self._now.assignment.generation
+        self.diverged = Diverged(name=self._server.name, generation=generation, tick=tick, parameter="w")
+        self._server.send(self.diverged)
 
     def _send_norms(self, action: st.NormsAction) -> None:
         norms = tuple(
             (number, square(root)) for number, root in zip(self._numbers, action.roots, strict=True)
         )
+        finite = not self._is_poisoned(action.tick, self._numbers)
+        if not finite and not self._skips:
+            return self._diverge(action.tick)
+        message = Norms(tick=action.tick, norms=norms, finite=finite)
         if self._now.row.leads:
-            self._collect_norms(self._server.name, action.tick, norms)
+            self._collect_norms(self._server.name, message)
         else:
-            self._server.tell(self._now.names[0], Norms(tick=action.tick, norms=norms))
+            self._server.tell(self._now.names[0], message)
 
     def take_norms(self, server: str, message: Norms) -> None:
         assert self.version <= message.tick <= self.version + 1, f"norms of tick {message.tick} of {server}"
-        self._collect_norms(server, message.tick, message.norms)  # type: ignore[arg-type]
+        self._collect_norms(server, message)
 
-    def _collect_norms(self, server: str, tick: int, norms: tuple[tuple[int, int], ...]) -> None:
+    def _collect_norms(self, server: str, message: Norms) -> None:
+        tick = message.tick
         known = self._norms.setdefault(tick, {})
-        known.setdefault(server, norms)
-        if len(known) < len(self._now.row.holding):
+        known.setdefault(server, message)
+        if len(known) < len(self._now.row.holding) or self.diverged:
             return
-        norm = norm_of([pair for pairs in known.values() for pair in pairs])
+        pairs = [(number, int(norm)) for each in known.values() for number, norm in each.norms]
+        norm = norm_of(pairs) if self._truth.clips else 0.0
+        skip = not all(each.finite for each in known.values())
         del self._norms[tick]
+        if skip:
+            generation = self._now.assignment.generation
+            self._skipped.append(Skipped(name=self._server.name, generation=generation, tick=tick))
+            self._server.send(self._skipped[-1])
         for name in known:
-            self._server.answer(name, Clip(tick=tick, norm=norm))
-        self.handle(st.ClipEvent(tick, norm))
+            self._server.answer(name, Clip(tick=tick, norm=norm, skip=skip))
+        self.handle(st.ClipEvent(tick, norm, skip))
 
 
 _SERVING: dict[type, Any] = {
@@ -555,7 +591,9 @@ class SimServer(Member):
         self._ready = False
         if self._serving and self._now and self._store:
             self._tick = self._serving.version
-            whole = self._store.is_whole(self._tick, self._now.row.parcels[self._now.place])
+            whole = not self._serving.diverged and self._store.is_whole(
+                self._tick, self._now.row.parcels[self._now.place]
+            )
             self._live = (self._now.place, self._tick) if whole else None
         self._serving = self._fetching = None
         self._timer.set(None)
@@ -790,7 +828,7 @@ class SimServer(Member):
         if isinstance(message, (Kept, AllSafe)):
             self.keeping.receive(name, message)
         elif isinstance(message, Clip) and self._serving:
-            self._serving.handle(st.ClipEvent(message.tick, message.norm))
+            self._serving.handle(st.ClipEvent(message.tick, message.norm, message.skip))
         elif isinstance(message, State) and self._fetching and self._fetching[0] == name:
             self._take_state(name, self._fetching[1], message, arrays)
         else:

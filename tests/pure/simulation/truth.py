@@ -57,10 +57,15 @@ def together(leaves: Iterable[int]) -> Root:
 
 
 class Truth:
-    """Parcels are numbered through all servers: place 0 holds the first ``parcels[0]``, and so on."""
+    """Parcels are numbered through all servers: place 0 holds the first ``parcels[0]``, and so on.
 
-    def __init__(self, schedule: Schedule, parcels: tuple[int, ...], clips: bool) -> None:
-        self.schedule, self.parcels, self.clips = schedule, parcels, clips
+    skipped: ticks that are left out.
+    """
+
+    def __init__(
+        self, schedule: Schedule, parcels: tuple[int, ...], clips: bool, skipped: frozenset[int]
+    ) -> None:
+        self.schedule, self.parcels, self.clips, self.skipped = schedule, parcels, clips, skipped
         self.top = Node(schedule.num_slices.bit_length() - 1, 0)
         starts = [sum(parcels[:place]) for place in range(len(parcels) + 1)]
         self._places = [range(*pair) for pair in zip(starts, starts[1:], strict=False)]
@@ -90,7 +95,7 @@ class Truth:
         return list(self.state(version)[numbers.start : numbers.stop])
 
     def _following(self, before: tuple[Parcel, ...], tick: int) -> tuple[Parcel, ...]:
-        if self.schedule.evaluates(tick):
+        if self.schedule.evaluates(tick) or tick in self.skipped:
             return before
         roots = [self._root(tick, number) for number in range(len(before))]
         lr = learning_rate(self.schedule, tick)
@@ -129,6 +134,6 @@ class Truth:
 
 
 @cache
-def truth_of(schedule: Schedule, parcels: tuple[int, ...], clips: bool) -> Truth:
+def truth_of(schedule: Schedule, parcels: tuple[int, ...], clips: bool, skipped: frozenset[int]) -> Truth:
     """One for all histories of a shape, since it remembers what it has computed."""
-    return Truth(schedule, parcels, clips)
+    return Truth(schedule, parcels, clips, skipped)

@@ -21,6 +21,8 @@ from elasticflow.messages import (
     Heartbeat,
     Hello,
     Initial,
+    Inspect,
+    Inspected,
     Join,
     Leaving,
     Look,
@@ -219,6 +221,7 @@ class SimWorker(Member):
         self._excluded: dict[int, Excluded] = {}
         self._faulty: dict[int, Faulty] = {}
         self._careful: set[int] = set()
+        self._inspects: tuple[int, ...] = ()
         self._done: set[int] = set()
         self._draining = self._leaving = self._ended = False
         self._body, self._waits = self._life(), False
@@ -322,6 +325,7 @@ class SimWorker(Member):
 
     def _part(self) -> None:
         self._position = None
+        self._inspects = ()
         self._faulty.clear()
         self._careful.clear()
         self._done.clear()
@@ -371,7 +375,9 @@ class SimWorker(Member):
             elif isinstance(event, Severed):
                 self._lose(event)
             elif isinstance(event, Overdue):
-                if event.tick == self.tick:
+                if self._inspects:
+                    self._inspect(position)
+                elif event.tick == self.tick:
                     self._careful.update(event.careful)
                     fresh = [n for n in event.slices if n not in self._faulty and n not in self._done]
                     if fresh:
@@ -404,8 +410,19 @@ class SimWorker(Member):
             if position and message.tick == position.version and message.slice not in self._faulty:
                 self._careful.update([message.slice] if message.careful else [])
                 yield from self._compute_more(position, [message.slice])
+        elif isinstance(message, Inspect):
+            if position and message.tick == position.version:
+                self._inspects = message.slices
+                if self._client.recall(position, list(message.slices)):
+                    self._inspect(position)
         elif isinstance(message, Beat):
             self._repeat()
+
+    def _inspect(self, position: Position) -> None:
+        slices, self._inspects = self._inspects, ()
+        self.send(
+            Inspected(name=self.name, tick=position.version, slice=slices[0], parameter="w", cost="nan")
+        )
 
     def _exclude(self, message: Assignment | Quarantine) -> None:
         self._excluded.update({each.row: each for each in message.excluded})

@@ -63,6 +63,9 @@ class Shape:
     start: tuple[int, int] | None = None
     bad: tuple[tuple[int, int], ...] = ()
     deadly: tuple[tuple[int, int], ...] = ()
+    poisoned: tuple[tuple[int, int], ...] = ()
+    """(tick, parcel, counted through all servers): where gradients hold numbers that are none."""
+    on_nan: str = "stop"
     slice_s: float = 0.01
     delay_s: float = 0.001
     write_s: float = 0.1
@@ -91,6 +94,7 @@ class Shape:
             snapshot_s=self.snapshot_s,
             max_quarantined=len(self.bad) + len(self.deadly),
             force_quarantine=True,
+            on_nan=self.on_nan,
             max_failures=100,
             heartbeat_s=self.heartbeat_s,
             suspect_s=self.suspect_s,
@@ -98,6 +102,11 @@ class Shape:
             stall_s=self.stall_s,
             time_limit="" if self.limit_s is None else f"{self.limit_s:.3f}s",
         )
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """Ticks that are left out."""
+        return frozenset(tick for tick, _ in self.poisoned if self.on_nan == "skip")
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -130,7 +139,7 @@ class World:
         self._faults = deque(self.all_faults)
         self.rng = random.Random(seed)
         self.clock = Clock(self.rng, shape.delay_s)
-        self.truth: Truth = truth_of(shape.schedule, shape.row, shape.clips)
+        self.truth: Truth = truth_of(shape.schedule, shape.row, shape.clips, shape.skipped)
         self.spec = _spec(shape.schedule, shape.clips)
         self.storage = Storage(self.truth)
         if shape.start:

@@ -1,0 +1,22 @@
+"""What a worker finds out about numbers that are none: NaN, and what is infinite."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elasticflow.layout import Rule, Vector
+
+
+def odd_gradient(vector: Vector) -> str:
+    """The first parameter or table, in the layout's order, with a gradient that is not finite; or ""."""
+    tables = iter(vector.rows)
+    for entry in vector.layout.entries:
+        if entry.rule is Rule.ROWS:
+            gradient = next(tables).values
+        elif entry.rule is Rule.UPDATE:
+            gradient = vector.tensors([entry])[0]  # type: ignore[assignment]
+        else:
+            continue
+        if not np.isfinite(gradient).all():
+            return entry.name
+    return ""
