@@ -383,7 +383,8 @@ class Trial:
         return (
             status["state"] == "running"
             and not status.get("regrouping")
-            and workers == ["ready"] * self.plan.workers
+            and len(workers) >= self.plan.workers  # after a reset the old ones may come back beside the new
+            and set(workers) == {"ready"}
             and len(servers) >= self.plan.servers
             and set(servers) == {"ready"}
             and self.hand.next_s == math.inf
