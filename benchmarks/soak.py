@@ -46,7 +46,7 @@ from tests.relay import Manner, Relay
 
 COMMAND = "python -m benchmarks soak"
 FAULTS = 200
-LARGE = ("mixed_torch", "huge_tensorflow")
+HEAVY = ("mixed_torch", "many_torch", "huge_tensorflow")
 PROGRAMS = (
     "soak_torch",
     "soak_counted_tensorflow",
@@ -57,9 +57,11 @@ PROGRAMS = (
     "huge_tensorflow",
 )
 RECORDS, BATCH = 3200, 64
-EPOCHS, EPOCHS_OF_LARGE = 24, 4
+EPOCHS, EPOCHS_OF_HEAVY, EPOCHS_OF_THROTTLED = 24, 4, 2
 SLICE_S, SLICES = 0.004, 8
 SNAPSHOT_S = 0.2
+MOST_RESET = 24
+"""A throttled run's connections below this number may be reset."""
 AIMS = 8
 """Strikes a run."""
 LONGEST_S = 5.0
@@ -115,20 +117,22 @@ class Plan(NamedTuple):
 
     @property
     def epochs(self) -> int:
-        return epochs_of(self.program)
+        return epochs_of(self.program, self.throttled)
 
     @property
     def steps(self) -> int:
-        return steps_of(self.program)
+        return steps_in(self.epochs)
 
 
-def epochs_of(program: str) -> int:
-    """With megabytes in each message steps take longer, and fewer give as much time to be hit."""
-    return EPOCHS_OF_LARGE if program in LARGE else EPOCHS
+def epochs_of(program: str, throttled: bool) -> int:
+    """Where steps take longer fewer of them give as much time to be hit."""
+    if program not in HEAVY:
+        return EPOCHS
+    return EPOCHS_OF_THROTTLED if throttled else EPOCHS_OF_HEAVY
 
 
-def steps_of(program: str) -> int:
-    return epochs_of(program) * RECORDS // BATCH
+def steps_in(epochs: int) -> int:
+    return epochs * RECORDS // BATCH
 
 
 def _deal(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
@@ -150,7 +154,8 @@ def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled:
     first = random.Random(f"{seed}, first program").randrange(len(PROGRAMS))
     program = PROGRAMS[(first + number) % len(PROGRAMS)]
     aims = []
-    every = (steps_of(program) - 100) // AIMS
+    steps = steps_in(epochs_of(program, throttled))
+    every = (steps - min(100, steps // 2)) // AIMS
     for place, kind in enumerate(_deal(seed, number, kinds)):
         moment = "settled" if not place else rng.choices(("settled", "at once", "unwell"), (7, 2, 1))[0]
         freezes = kind in KINDS and KINDS[kind].freezes
@@ -176,16 +181,19 @@ def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled:
 
 
 def manner_of(seed: int, number: int, connection: int) -> Manner:
-    """How the relay treats a connection of a throttled run: a pure function of its arguments."""
+    """How the relay treats a connection of a throttled run: a pure function of its arguments.
+
+    Only early ones are reset: after a reset there are others, and a run that is always hit gets nowhere.
+    """
     rng = random.Random(f"{seed}, run {number}, connection {connection}")
     found = rng.choices(
         (
             Manner(pieces=(1, 1 << 10, 1 << 16), delay_s=0.001, until=1 << 18),
-            Manner(delay_s=0.002),
+            Manner(delay_s=0.002, until=16 << 20),
             Manner(pause_every=2 << 20, pause_s=rng.random(), until=8 << 20),
             Manner(reset=round(10 ** rng.uniform(3, 7.5))),
         ),
-        (4, 2, 2, 1),
+        (4, 2, 2, connection < MOST_RESET),
     )
     return found[0]
 
@@ -280,7 +288,7 @@ class Trial:
         self._moved_s = time.monotonic()
 
     def go(self, ends_s: float) -> Outcome:
-        """Does it all. ends_s: no strike after that time."""
+        """Does it all. ends_s: no strike after that time, but the first."""
         if not self.plan.throttled:
             return self._go(ends_s)
         with Relay(partial(manner_of, self.plan.seed, self.plan.number)) as relay:
@@ -292,7 +300,7 @@ class Trial:
         try:
             self._launch()
             for aim in self.plan.aims:
-                if time.monotonic() > ends_s or not self._await(aim):
+                if self.outcome.faults and time.monotonic() > ends_s or not self._await(aim):
                     break
                 self._strike(aim)
             self._finish()
@@ -375,7 +383,8 @@ class Trial:
         return (
             status["state"] == "running"
             and not status.get("regrouping")
-            and workers == ["ready"] * self.plan.workers
+            and len(workers) >= self.plan.workers  # after a reset the old ones may come back beside the new
+            and set(workers) == {"ready"}
             and len(servers) >= self.plan.servers
             and set(servers) == {"ready"}
             and self.hand.next_s == math.inf
@@ -473,8 +482,8 @@ class Trial:
                 if len(wrong) or len(times) != RECORDS:
                     first = f"the first are {wrong[:5]}, {times[wrong[:5]]} times"
                     outcome.wrong_records = f"{len(wrong)} of {len(times)} records: {first}"
-            elif (found := checkpoint.digest(storage, manifest)) != undisturbed(plan.program):
-                outcome.wrong_digest = f"{found}, not {undisturbed(plan.program)}"
+            elif (found := checkpoint.digest(storage, manifest)) != undisturbed(plan.program, plan.epochs):
+                outcome.wrong_digest = f"{found}, not {undisturbed(plan.program, plan.epochs)}"
         except ElasticFlowError as error:
             outcome.false_success = f"the last checkpoint is not whole: {error}"
 
@@ -565,19 +574,19 @@ def _program(name: str) -> Path:
 
 
 @cache
-def undisturbed(program: str) -> str:
+def undisturbed(program: str, epochs: int) -> str:
     """The digest of a run that nobody does anything to: one worker, one server, no waiting."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "elasticflow.cli", "train", str(_program(program)),
             "--run-dir", f"{folder}/run", "--workers", "1", "--servers", "1",
-            "--epochs", str(epochs_of(program)), "--batch-size", str(BATCH), "--slices", str(SLICES),
+            "--epochs", str(epochs), "--batch-size", str(BATCH), "--slices", str(SLICES),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the undisturbed run of {program} failed: {done.stdout}{done.stderr}")
         storage = DirectoryStorage(f"{folder}/run")
-        return checkpoint.digest(storage, checkpoint.load_manifest(storage, steps_of(program)))
+        return checkpoint.digest(storage, checkpoint.load_manifest(storage, steps_in(epochs)))
 
 
 # --- many runs -----------------------------------------------------------------------------------
@@ -611,7 +620,7 @@ def _soak(
     throttled: bool,
     tell: Callable[[str], None],
 ) -> list[Outcome]:
-    ends_s = time.monotonic() + seconds
+    ends_s = math.inf
     outcomes: list[Outcome] = []
     tell(f"soak: seed {seed}")
     for number in numbers if numbers is not None else iter(range(10**9)):
@@ -620,7 +629,9 @@ def _soak(
             break
         plan = plan_of(seed, number, kinds, throttled=throttled)
         if "counted" not in plan.program:
-            undisturbed(plan.program)
+            undisturbed(plan.program, plan.epochs)
+        if not outcomes:
+            ends_s = time.monotonic() + seconds
         folder = Path(tempfile.mkdtemp(prefix=f"soak-{seed}-{number}-"))
         outcome = Trial(plan, folder).go(ends_s)
         outcomes.append(outcome)

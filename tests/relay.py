@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "relayed"
 VARIABLE = "ELASTICFLOW_TEST_RELAY"
-KERNEL_BYTES = 64 << 10
-"""What the kernel is to keep on either side. With less, loopback's own packets do not fit, and it crawls."""
+KERNEL_BYTES = 256 << 10
+"""What the kernel is to keep on either side. With much less, a busy machine makes a crawl of it."""
 RESET = struct.pack("ii", 1, 0)
 """A linger with which a connection ends with RST instead of FIN."""
 
@@ -162,7 +162,7 @@ class Relay:
             if throttled and manner.delay_s:
                 await asyncio.sleep(rng.random() * manner.delay_s)
             await self._flows.wait()
-            data = await source.read(rng.choice(manner.pieces) if throttled else 1 << 16)
+            data = await source.read(rng.choice(manner.pieces) if throttled else 1 << 20)
             if not data:
                 break
             sink.write(data)

@@ -1,4 +1,4 @@
-"""One variable of 8 MB, and beside it BatchNorm's."""
+"""One variable of 6 MB, and beside it BatchNorm's."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from soak_live import RECORDS
 
 import elasticflow as ef
 
-WIDE = 1 << 16
+WIDE = 3 << 14
 
 
 def model():

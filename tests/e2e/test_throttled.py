@@ -25,11 +25,11 @@ SMALL = ("--epochs", 1, "--batch-size", 64, "--slices", 8)
 TENSORFLOW = ("--epochs", 1, "--batch-size", 32, "--slices", 4)
 WIDE = ("--epochs", 1, "--batch-size", 32, "--slices", 4)
 TABLES = ("--epochs", 1, "--batch-size", 50, "--slices", 8)
-ANYWHERE = Manner(pieces=(1, 1 << 10, 1 << 16), delay_s=0.002)
+ANYWHERE = Manner(pieces=(1, 1 << 10, 1 << 16), delay_s=0.001)
 """Cuts heads and arrays anywhere."""
 BYTES = Manner(pieces=(1,), until=3000)
 """One byte after the other, as long as that can be waited for."""
-PAUSES = Manner(pause_every=2 << 20, pause_s=2.5, until=4 << 20)
+PAUSES = Manner(pause_every=2 << 20, pause_s=2.5, until=3 << 20)
 """Some, longer than ``suspect_s``; but that is of silence towards the master."""
 
 
@@ -88,7 +88,7 @@ def test_large_and_small_arrays(
 ) -> None:
     """Six workers, with more sums than one each: the next is computed while the last waits to go out."""
     expected = alone(CONV_NET, *CONV)
-    through(Manner(delay_s=0.002) if overlap else ANYWHERE)
+    through(Manner(pieces=(1 << 10, 1 << 16), delay_s=0.002))
     run = start(CONV_NET, *CONV, *config(tmp_path, overlap=overlap), "--workers", 6)
     assert run.digest() == expected
 
@@ -199,7 +199,7 @@ def test_tensorflow(
 ) -> None:
     expected = alone(program, *TENSORFLOW)
     through(ANYWHERE._replace(pause_every=1 << 17, pause_s=0.5, until=1 << 18))
-    options = (*TENSORFLOW, *config(tmp_path, overlap=overlap), "--workers", 3, "--servers", 2)
+    options = (*TENSORFLOW, *config(tmp_path, overlap=overlap), "--workers", 2, "--servers", 2)
     assert start(program, *options).digest() == expected
 
 
@@ -212,7 +212,7 @@ def test_asynchronous(
     table: bool,
 ) -> None:
     """Each record counts once an epoch, though all connections are reset and a server is killed."""
-    monkeypatch.setenv("WIDE", str(1 << 10))
+    monkeypatch.setenv("WIDE", str(1 << 8))
     if table:
         monkeypatch.setenv("TABLE", "1")
     relay = through(ANYWHERE)
