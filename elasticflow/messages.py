@@ -174,6 +174,8 @@ class Heartbeat(_Message, frozen=True):
     """Of a server's arrays: its store, and the copies that it keeps for another."""
     activity: int = 0
     """Of a worker that loads: another number than before if it has done anything since."""
+    tries: int = 0
+    """Of slices in another process, so far: each counts as it begins and as it ends."""
 
 
 class Leaving(_Message, frozen=True):

@@ -36,6 +36,11 @@ class Divergence:
         self._asked = {share.worker: range(share.first, share.stop) for share in shares if looks}
         return dict(self._asked)
 
+    @property
+    def pending(self) -> bool:
+        """Whether the run is about to end because of a step."""
+        return self._told is not None
+
     def answered(self, event: Inspected) -> None:
         """A worker has looked at its slices."""
         if self._told and event.tick == self._told.tick and self._asked.pop(event.name, None) is not None:

@@ -62,7 +62,7 @@ class Member(msgspec.Struct):
     placed_s: when it got its place; None: it may still wait for one.
     expiring: that is soon, and another was asked for in its stead.
     available_bytes: what it may have, as its Join tells; memory_bytes: what its arrays take.
-    activity: changes as long as it does anything while it loads.
+    activity: changes as long as it does anything while it loads. tries: see ``Heartbeat``.
     moved_s: when its tick changed last; asked_s: when it was asked why that is so long ago.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
     was heard since; doubted_by: workers that cannot reach this server.
@@ -92,6 +92,7 @@ class Member(msgspec.Struct):
     available_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     memory_bytes: int = 0
     activity: int = 0
+    tries: int = 0
     moved_s: float = 0.0
     asked_s: float | None = None
 

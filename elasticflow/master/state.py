@@ -115,6 +115,8 @@ PROBE_S = 30.0
 """After so long a worker that is too slow for any slice tries one again."""
 DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
+TRY_LOST = 2.0
+"""A try of a slice in another process may take ``lost_s``: it stands still after so many times that."""
 MOST_ROUNDS = 1
 """So often those who hang are replaced before a step is made; then the run ends."""
 CLOSE_S = 60.0
@@ -577,6 +579,7 @@ class MasterState:
         member.heard_s, member.tick = now_s, event.tick
         member.dropped, member.refused = event.dropped, event.refused
         member.memory_bytes, member.activity = event.memory_bytes, event.activity
+        member.tries = event.tries
         member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
         member.usage = event.usage or member.usage
         actions = self._settle_doubts(member, now_s)
@@ -1255,10 +1258,11 @@ class MasterState:
         Where steps cannot be made yet, servers are waited for, or workers that load. Who still has no place,
         or does anything at all while it loads, has its time.
         """
-        if self.ended:
-            return ("ended",), False
+        if self.ended or self.divergence.pending:
+            return ("ends",), False
         if self._steps:
-            return ("steps", self.row.generation, self.version), True
+            tries = tuple((member.name, member.tries) for member in self.of("worker") if member.tries)
+            return ("steps", self.row.generation, self.version, tries), True
         if self.spec and not self._wants_workers:
             awaited = [self.members[name] for name in self.row.names if name in self.members]
         else:
@@ -1275,7 +1279,9 @@ class MasterState:
         assert self.schedule
         evaluates = self.version < self.schedule.total_ticks and self.schedule.evaluates(self.version)
         size = self.schedule.num_test / self.schedule.batch_size if evaluates else 1.0
-        return self.stall.limit_s(size, stopping=self.state is RunState.FINISHING)
+        limit_s = self.stall.limit_s(size, stopping=self.state is RunState.FINISHING)
+        trying = any(member.tries % 2 for member in self.of("worker", MemberState.READY))
+        return max(limit_s, TRY_LOST * self.config.lost_s) if trying else limit_s
 
     def _stall_due_s(self) -> float:
         """When to look again whether anything moves."""

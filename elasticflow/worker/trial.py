@@ -19,7 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple, TypeAlias
 
@@ -173,7 +174,9 @@ class Trial:
         state: Vector | None,
         way: Way | None,
         environment: Mapping[str, str] | None = None,
+        moves: Callable[[], None] = lambda: None,
     ) -> None:
+        self._moves = moves
         self._begin, self._way = msgspec.structs.replace(begin, with_state=state is not None), way
         self._environment = environment
         self._state_fd = os.memfd_create("elasticflow-trial", os.MFD_CLOEXEC)
@@ -198,7 +201,8 @@ class Trial:
         """
         self.begin()
         self._send(Try(tick, number, rows))
-        answer = self._answer()
+        with self._told():
+            answer = self._answer()
         return answer if isinstance(answer, Outcome) else Outcome(raised=answer.raised)  # type: ignore[union-attr]
 
     def begin(self) -> Begun:
@@ -208,7 +212,8 @@ class Trial:
         for _ in range(2):  # the first may be ended from outside
             self._start()
             self._send(self._begin)
-            answer = self._answer()
+            with self._told():
+                answer = self._answer()
             if isinstance(answer, Begun):
                 self._limit_s = max(self._begin.settings.lost_s, SLOWER * answer.first_s)
                 self._begun = answer
@@ -217,6 +222,15 @@ class Trial:
             "a slice that workers may have died of is to be tried in another process, and that "
             f"{answer.died} before it had loaded the program; this process's log has its words."  # type: ignore[union-attr]
         )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Something of which others should know that it goes on: it may take its time."""
+        self._moves()
+        try:
+            yield
+        finally:
+            self._moves()
 
     def _start(self) -> None:
         self._pipe, theirs = Pipe()

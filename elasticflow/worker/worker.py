@@ -329,6 +329,7 @@ class Worker:
         """In the present generation; None until there is one, and once the way there is lost."""
         self._severed: Severed | None = None
         self._faulty: dict[int, Faulty] = {}
+        self._tries = 0
         self._careful: set[int] = set()
         """Slices of the present tick that are tried in another process before they are computed in this."""
         self._done: set[int] = set()
@@ -549,7 +550,7 @@ class Worker:
         )
         way = Way(self._strategy.read, self._is_urgent, self._link.wake_fd)
         passed: list[int] = []
-        with Trial(begin, self._replica.state, way) as trial:
+        with Trial(begin, self._replica.state, way, moves=self._count_try) as trial:
             for number in numbers:
                 rows = [int(row) for row in self._batches.rows(work, number)]
                 deadly = try_slice(partial(trial.outcome, work.tick, number), rows)
@@ -559,6 +560,9 @@ class Worker:
                     self._report_deadly(work, number, deadly)
         self._timeline.add("waiting", work.tick, since_s)
         return tuple(passed)
+
+    def _count_try(self) -> None:
+        self._tries += 1
 
     def _report_deadly(self, work: Work, number: int, deadly: Deadly) -> None:
         tests = work.kind is Kind.EVALUATE
@@ -800,6 +804,7 @@ class Worker:
             slice_s=self._usual_s,
             usage=self._timeline.usage(),
             dropped=self._strategy.dropped,
+            tries=self._tries,
         )
 
     def last_word(self) -> Leaving:

@@ -461,7 +461,7 @@ class Trials:
         self.deadly, self.urgent, self.tried = {*deadly}, urgent, list[Any]()
         monkeypatch.setattr("elasticflow.worker.worker.Trial", self._make)
 
-    def _make(self, begin: Begin, state: Any, way: Any) -> Trials:
+    def _make(self, begin: Begin, state: Any, way: Any, **more: Any) -> Trials:
         self.deadly -= {each.row for each in begin.excluded}
         return self
 

@@ -47,6 +47,7 @@ class Laws:
         self.spares_workers, self.stopped = True, False
         self.regroupings: list[ac.RegroupedAction] = []
         self._orders: dict[tuple[Key, int], st.Orders] = {}
+        self._members: dict[tuple[Key, str], SimServer] = {}
         self._applied: set[tuple[Key, str, int, int]] = set()
         self._made: dict[tuple[Key, int], st.VersionAction] = {}
         self._newest: dict[Key, dict[str, int]] = {}
@@ -63,6 +64,20 @@ class Laws:
         """By (tick, slice): workers that it has ended."""
 
     # --- servers ---------------------------------------------------------------------------------
+
+    def key_of(self, server: SimServer, names: tuple[str, ...]) -> Key:
+        """What the generation that a server takes up is known by.
+
+        Whoever follows a master whose journal lagged may begin one of the same number, with another server of
+        the same name, once that of before is dead.
+        """
+        key = self._world.life, server.generation, names
+        while (before := self._members.setdefault((key, server.name), server)) is not server:
+            assert not before.alive, f"two servers are {server.name}"
+            key = *key[:2], (*key[2], "again")
+        if key[:2] == self._latest[:2]:
+            self._latest = key
+        return key
 
     def ordered(self, key: Key, version: int, orders: st.Orders) -> None:
         known = self._orders.setdefault((key, version), orders)
@@ -220,6 +235,7 @@ class Laws:
         assert end.state is not RunState.FAILED, end.text
         if end.state is RunState.STALLED:
             assert world.num_hung > 1, f"nobody hung again: {end.text}"
+            return
         if end.state is RunState.DIVERGED:
             first = min(tick for tick, _ in world.shape.poisoned)
             assert world.shape.on_nan == "stop", "a step is not left out"

@@ -605,7 +605,7 @@ class SimServer(Member):
         self._stop()
         self._now = now = Generation(self.world, assignment, self.name)
         self.generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
-        self.key = self.world.life, self.generation, now.names
+        self.key = self.world.laws.key_of(self, now.names)
         self._lost.clear()
         self._written.clear()
         self._enter_ways()

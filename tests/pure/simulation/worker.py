@@ -221,6 +221,7 @@ class SimWorker(Member):
         self._excluded: dict[int, Excluded] = {}
         self._faulty: dict[int, Faulty] = {}
         self._careful: set[int] = set()
+        self._tries = 0
         self._inspects: tuple[int, ...] = ()
         self._done: set[int] = set()
         self._draining = self._leaving = self._ended = False
@@ -267,7 +268,13 @@ class SimWorker(Member):
         self.run(lambda: self.send(Departing(name=self.name, reason="preempted")))
 
     def heartbeat(self) -> Heartbeat:
-        return Heartbeat(name=self.name, tick=self.tick, generation=self.generation, slice_s=self._slice_s)
+        return Heartbeat(
+            name=self.name,
+            tick=self.tick,
+            generation=self.generation,
+            slice_s=self._slice_s,
+            tries=self._tries,
+        )
 
     @property
     def _slice_s(self) -> float:
@@ -471,7 +478,10 @@ class SimWorker(Member):
     ) -> Generator[float | None, None, tuple[int, ...]]:
         """Those of the slices of which nobody dies, if care is taken; this process dies, if it is not."""
         if careful := self._careful.intersection(slices):
-            yield self._slice_s * len(careful) * self.clock.rng.choice((2, 20))
+            for _ in careful:
+                self._tries += 1
+                yield self._slice_s * self.clock.rng.choice((2, 20))
+                self._tries += 1
         passed = []
         for number in slices:
             row = row_of(work, number)
