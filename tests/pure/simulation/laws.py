@@ -165,7 +165,8 @@ class Laws:
         if state.row.phase is Phase.SERVING and not state.ended:
             key = self._world.life, state.generation, tuple(state.row.names)
             assigned = self._assigned[key]
-            newest = max(self._newest.get(key, {}).values(), default=assigned.start_tick)
+            now = self._latest if self._latest[:2] == key[:2] else key
+            newest = max(self._newest.get(now, {}).values(), default=assigned.start_tick)
             assert state.version <= newest, f"the master knows of version {state.version}, {newest} is made"
 
     # --- places that somebody else takes away ----------------------------------------------------
