@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
+from elasticflow import poison
 from elasticflow.keys import MemberKeys
 from elasticflow.layout import Layout, Rule, Vector
 from elasticflow.messages import (
@@ -20,7 +21,6 @@ from elasticflow.messages import (
     Push,
     RowsRead,
 )  # fmt: skip
-from elasticflow.poison import poison
 from elasticflow.rows import Keys, Values
 from elasticflow.schedule import Schedule
 from elasticflow.settings import MemberSettings
@@ -242,7 +242,8 @@ class ParameterServers(Strategy):
         if not self._spares:
             return self._new_vector()
         vector = self._spares.pop()
-        poison(*vector.tensors(self._dense))  # and not the padding, which is to stay zero
+        if poison.ON:
+            poison.poison(*vector.tensors(self._dense))  # and not the padding, which is to stay zero
         return vector
 
     def _new_vector(self) -> Vector:

@@ -13,11 +13,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from elasticflow import poison
 from elasticflow.checkpoint import RowFile
 from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.layout import Array, Chunk, Rule
-from elasticflow.poison import ON as poison_is_on
-from elasticflow.poison import poison
 from elasticflow.rows import Rows
 from elasticflow_ps.arena import Arena, Place
 from elasticflow_ps.finite import all_finite, are_numbers
@@ -209,7 +208,7 @@ class Store:
         for number, slab in enumerate(loose):
             if slab.sent:
                 del loose[number]
-                poison(slab.array)
+                poison.poison(slab.array)
                 return _Slab(slab.array, slab.place)
         self._dense_bytes += span.num_bytes
         array, place = self._arena.empty(span.num_bytes)
@@ -219,7 +218,7 @@ class Store:
         """Takes a slab back if nobody needs it any more."""
         if slab.live:
             return
-        if poison_is_on:
+        if poison.ON:
             slab.look_back()
         self._packed_bytes -= slab.packed_bytes
         slab.packed = None

@@ -12,7 +12,6 @@ from elasticflow.api import SGD
 from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.layout import Entry, Layout, Rule, Vector
 from elasticflow.schedule import Kind
-from elasticflow_ps import store as stores
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum
@@ -119,7 +118,6 @@ def test_a_sum_is_compared_once_and_its_own_changes_are_none() -> None:
 
 
 def test_a_version_is_looked_back_at_when_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "poison_is_on", True)
     monkeypatch.setattr(poison, "ON", True)
     store = Store([PARCEL], kernel_for(SGD(lr=0.5)))
     store.initialise(0, PARCEL, [np.ones(len(span), span.dtype) for span in PARCEL.state])
