@@ -114,7 +114,7 @@ PROGRAMS = {
     ),
     "unspeakable_name": (
         TORCH + MODEL.replace("'w'", "'\\udc80': torch.zeros(2), 'w'") + FORWARD + DATA,
-        ["unspeakable_name.py", "there is something in what it says of the model", "surrogates"],
+        ["unspeakable_name.py", "a parameter is named", "must be text that can be encoded"],
     ),
     "huge_rate": (
         GOOD + "def learning_rate(step, epoch):\n    return 1e300\n",
