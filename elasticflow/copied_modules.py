@@ -22,10 +22,11 @@ from elasticflow.program_copy import Copy
 _INIT = "__init__.py"
 
 
-class CopiedLoader(importlib.abc.InspectLoader):
-    """Loads one module. path: of the original."""
+class CopiedLoader(importlib.machinery.SourceFileLoader):
+    """Loads one module. path: of the original, beside which its package's data are found as ever."""
 
-    def __init__(self, path: Path, source: bytes) -> None:
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
         self._path, self._source = str(path), source
 
     def get_source(self, fullname: str) -> str:
@@ -34,10 +35,6 @@ class CopiedLoader(importlib.abc.InspectLoader):
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = compile(self._source, self._path, "exec", dont_inherit=True)
         return code
-
-    def get_filename(self, fullname: str) -> str:
-        """As the loaders of files have it."""
-        return self._path
 
     def exec_module(self, module: ModuleType) -> None:
         code = self.get_code(module.__name__)
@@ -87,7 +84,7 @@ def spec_of(name: str, path: Path, source: bytes) -> importlib.machinery.ModuleS
     """Of a module whose original is, or was, at this path."""
     locations = [str(path.parent)] if path.name == _INIT else None
     spec = importlib.util.spec_from_file_location(
-        name, path, loader=CopiedLoader(path, source), submodule_search_locations=locations
+        name, path, loader=CopiedLoader(name, path, source), submodule_search_locations=locations
     )
     assert spec is not None
     spec.cached = None

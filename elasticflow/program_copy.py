@@ -119,7 +119,8 @@ class _Gathering:
 def _modules_in(package: Path) -> Iterator[Path]:
     for where, folders, files in os.walk(package):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("."))
-        yield from (Path(where, name) for name in sorted(files) if name.endswith(_SUFFIX))
+        sources = (Path(where, name) for name in sorted(files) if name.endswith(_SUFFIX))
+        yield from (path for path in sources if not path.name.startswith(".") and path.is_file())
 
 
 def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -117,8 +117,9 @@ DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 TRY_LOST = 2.0
 """A try of a slice in another process may take ``lost_s``: it stands still after so many times that."""
-MOST_ROUNDS = 1
-"""So often those who hang are replaced before a step is made; then the run ends."""
+MOST_ROUNDS = 2
+"""So often those who hang are replaced before a step is made; then the run ends. A slice is tried apart
+once two workers have hung at it, which a single worker's run has one after the other."""
 CLOSE_S = 60.0
 """The last version of a run that ends where it stands may take so long, beyond the storage's patience."""
 
@@ -1301,7 +1302,8 @@ class MasterState:
         if verdict := self.stall.verdict(now_s):
             return self._act_on(verdict, now_s)
         if self._steps and self.state is RunState.FINISHING:
-            return self._close(RunState.STOPPED, self.stop_reason, now_s)
+            state = RunState.DIVERGED if self._diverging else RunState.STOPPED
+            return self._close(state, self.stop_reason, now_s)
         names = tuple(m.name for m in self.members.values() if _is_there(m) and m.state in _ASKED)
         return [LookAction(names, self.stall.ask(names, self.version, now_s))]
 

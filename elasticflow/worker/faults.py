@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,20 +25,29 @@ class Blame:
 
 
 def blame(
-    error: BaseException, path: str, replica: Replica, batches: Batches, rows: RowNumbers, scratch: Vector
+    error: BaseException,
+    path: str,
+    replica: Replica,
+    batches: Batches,
+    rows: RowNumbers,
+    scratch: Vector,
+    moves: Callable[[], None] = lambda: None,
 ) -> Blame:
     """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one.
 
-    Raises OutsideError where no record is to blame.
+    moves: called as each try begins, and as it ends: all together may take long. Raises OutsideError where no record is to blame.
     """
     spare_records(error, path)
 
     def raises(*chosen: int) -> bool:
+        moves()
         try:
             replica.compute(batches.of_rows(Kind.TRAIN, np.array(chosen)), 0, 1.0, scratch)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
             spare_records(error, path)
             return True
+        finally:
+            moves()
         return False
 
     guilty = tuple(row for row in map(int, rows) if raises(row) and raises(row, row))

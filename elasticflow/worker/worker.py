@@ -161,7 +161,8 @@ class Loaded:
         out = Vector(self.replica.layout)
         with blaming(self.program, "forward"):
             self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
-        return check_cost(float(out.groups[-1][0]))
+        cost = float(out.groups[-1][0])
+        return cost if self.settings.on_nan == "skip" else check_cost(cost)
 
     def try_out(self, shape: Shape) -> float:
         """The cost of so many records at once. Raises ProgramError if the program raises on them."""
@@ -759,7 +760,8 @@ class Worker:
         rows = self._batches.rows(work, number)
         alone = rows if work.kind is Kind.TRAIN else rows[:0]
         try:
-            found = blame(error, self._loaded.program.path, self._replica, self._batches, alone, scratch)
+            path, moves = self._loaded.program.path, self._count_try
+            found = blame(error, path, self._replica, self._batches, alone, scratch, moves)
         finally:
             self._strategy.give_back(scratch)
         self._faulty[number] = Faulty(

@@ -1,7 +1,8 @@
 """Numbers that are none: NaN, and what is infinite.
 
 Gradients and updates that hold such numbers are never made part of a version, see ``on_nan`` in
-``conf/local.yaml``. A parameter or buffer that was infinite before may stay so: masks are.
+``conf/local.yaml``. A parameter or buffer that was infinite before may stay so, as masks are, and so may one
+that was NaN, which may stand for what is not set yet.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ def all_finite(values: Array) -> bool:
 
 
 def are_numbers(after: Array, before: Array) -> bool:
-    """Whether no element is NaN, and none is infinite but those that were so before."""
+    """Whether no element is NaN or infinite, but those that were so before."""
     if np.isfinite(after).all():
         return True
     with np.errstate(invalid="ignore"):
-        return bool((np.isfinite(after) | (after == before)).all())
+        return bool((np.isfinite(after) | (after == before) | np.isnan(before)).all())
 
 
 def first_odd(layout: Layout, pieces: Iterable[tuple[Span, Array]]) -> str:

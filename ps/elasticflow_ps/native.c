@@ -282,7 +282,7 @@ INLINE void NAME(note)(PLAIN *odd, const REAL *out, size_t n)
         odd[0] += out[i] * 0;
 }
 
-/* Whether one has become so: what was infinite may stay so. Looks again only if there is anything to be seen. */
+/* Whether one has become so: what was infinite, or NaN, may stay so. Looks again only if there is anything to be seen. */
 INLINE int NAME(is_spoiled)(const PLAIN *odds, const REAL *params, const REAL *out, size_t n)
 {
     PLAIN odd = 0;
@@ -290,7 +290,7 @@ INLINE int NAME(is_spoiled)(const PLAIN *odds, const REAL *params, const REAL *o
     if (odd == 0)
         return 0;
     odd = 0;
-    EACH_ADDING(i, n) odd += out[i] == params[i] ? 0 : out[i] * 0;
+    EACH_ADDING(i, n) odd += out[i] == params[i] || params[i] != params[i] ? 0 : out[i] * 0;
     return odd != 0;
 }
 

@@ -438,6 +438,9 @@ class Serving:
     # --- what servers agree on before they apply anything ----------------------------------------
 
     def _send_norms(self, action: st.NormsAction) -> None:
+        for root in action.roots:
+            if isinstance(root, Sum) and root.compare:
+                root.compare()  # what was written too early is no divergence
         roots = list(zip(self._parcels, action.roots, strict=True))
         norms = [norm for parcel, root in roots for norm in self._store.norms(parcel, root) if self._clips]
         odd = (pair for pair in roots if not self._store.is_sound(action.tick, *pair))

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import config
-from elasticflow.cli.resuming import new_program
+from elasticflow.cli.resuming import new_program, program_of
 from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
@@ -86,10 +86,11 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     options.update(run_dir=None, backend="slurm")  # the folder is known
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
-    if arguments.program:
-        options["program"] = os.path.abspath(arguments.program)
-    if anew := new_program(arguments):
-        options.update(program=anew, program_sha256="")
+    named = os.path.abspath(arguments.program) if arguments.program else ""
+    if before and arguments.resume:
+        options |= program_of(run, before, named, new_program(arguments))
+    elif named:
+        options["program"] = named
     chosen = config.make(arguments.config, options, before)
     if not chosen.program_sha256:
         parse(chosen.program)

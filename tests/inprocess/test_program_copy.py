@@ -139,6 +139,24 @@ def test_the_copy_is_loaded_whatever_lies_there(tmp_path: Path, disturb: Callabl
     assert module.ours_a.late() == "a word", "data beside the program is found by __file__"
 
 
+def test_data_of_a_package_beside_it_are_found(tmp_path: Path) -> None:
+    program = "import ours_data\n" + BODY
+    package = """
+import importlib.resources, pkgutil
+ONE = importlib.resources.files(__name__).joinpath("words.txt").read_text()
+OTHER = pkgutil.get_data(__name__, "words.txt").decode()
+"""
+    path = write(tmp_path, {"ours.py": program, "ours_data/__init__.py": package, "ours_data/words.txt": "w"})
+    module = loaded(path, gather(path)).ours_data
+    assert (module.ONE, module.OTHER) == ("w", "w")
+
+
+def test_locks_of_editors_are_no_modules(tmp_path: Path) -> None:
+    path = write(tmp_path, {"ours.py": "import ours_pack\n" + BODY, "ours_pack/__init__.py": ""})
+    (tmp_path / "ours_pack" / ".#x.py").symlink_to("somebody@somewhere")
+    assert gather(path).files.keys() == {"ours.py", "ours_pack/__init__.py"}
+
+
 def test_tracebacks_show_the_copys_lines(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     copy = gather(path)

@@ -79,7 +79,8 @@ def test_all_finite(way) -> None:
     assert all_finite(np.zeros(0, np.float32)) and all_finite(np.arange(3))
     assert are_numbers(np.array([np.inf, 1.0]), np.array([np.inf, 2.0]))
     assert not are_numbers(np.array([-np.inf]), np.array([np.inf]))
-    assert not are_numbers(np.array([np.nan]), np.array([np.nan]))
+    assert are_numbers(np.array([np.nan]), np.array([np.nan])), "what is not set may stay so"
+    assert not are_numbers(np.array([np.nan]), np.array([1.0]))
 
 
 ENTRIES = (

@@ -7,7 +7,7 @@ import msgspec
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
-from elasticflow.master.state import CLOSE_S, MasterState, Memory
+from elasticflow.master.state import CLOSE_S, MOST_ROUNDS, MasterState, Memory
 from elasticflow.messages import Heartbeat, Here, Join, Offer, Progress, Ready, Stacks
 
 from .test_master_state import SPEC, Run, names, only, running
@@ -53,15 +53,19 @@ def made(run: Run, version: int) -> None:
     run.tell(Progress(name=run.state.row.leader, generation=run.state.generation, version=version))
 
 
-def stalled_twice() -> tuple[Run, list[ac.Action]]:
-    """At version 3, and its workers have hung again after they were replaced."""
+def stalled_again() -> tuple[Run, list[ac.Action]]:
+    """At version 3, and its workers have hung again, however often they were replaced."""
     run = running(stall_s=STALL_S)
     made(run, 3)
-    answered(run, still(run, "worker-1", "worker-2"), "worker-1", "worker-2")
-    for name in ("worker-3", "worker-4"):
-        run.join(name)
-        run.tell(Ready(name=name, generation=run.state.generation))
-    return run, answered(run, still(run, "worker-3", "worker-4"), "worker-3", "worker-4")
+    actions = answered(run, still(run, "worker-1", "worker-2"), "worker-1", "worker-2")
+    for turn in range(MOST_ROUNDS):
+        fresh = [f"worker-{2 * turn + 3}", f"worker-{2 * turn + 4}"]
+        assert names(ac.StartAction, actions) == fresh
+        for name in fresh:
+            run.join(name)
+            run.tell(Ready(name=name, generation=run.state.generation))
+        actions = answered(run, still(run, *fresh), *fresh)
+    return run, actions
 
 
 def test_who_hangs_is_replaced_and_it_is_no_failure() -> None:
@@ -90,7 +94,7 @@ def test_a_server_that_hangs_is_replaced() -> None:
 
 
 def test_a_run_that_hangs_again_ends_with_what_it_has() -> None:
-    run, actions = stalled_twice()
+    run, actions = stalled_again()
     assert names(ac.HaltAction, actions) == ["server-0"] and run.state.state is RunState.FINISHING
     assert not only(ac.StartAction, actions), "nobody is needed any more"
     generation = run.state.generation + 1
@@ -105,19 +109,19 @@ def test_a_run_that_hangs_again_ends_with_what_it_has() -> None:
 
 
 def test_if_that_cannot_be_written_the_run_ends_all_the_same() -> None:
-    run, _ = stalled_twice()
+    run, _ = stalled_again()
     generation = run.state.generation + 1
     run.tell(Offer(name="server-0", generation=generation, held=((0, 3),)))
     run.tell(Ready(name="server-0", generation=generation))
     end = run.end(run.written(3, last=True, error="the disk is full"))
     assert end.state is RunState.STALLED and "the disk is full" in end.text
-    run, _ = stalled_twice()
+    run, _ = stalled_again()
     end = run.end(run.pass_time(run.state.config.storage_patience_s + CLOSE_S))
     assert end.state is RunState.STALLED and "no checkpoint of it was made within 360 s" in end.text
 
 
 def test_the_next_master_ends_the_run_as_well() -> None:
-    run, _ = stalled_twice()
+    run, _ = stalled_again()
     memory = msgspec.json.decode(msgspec.json.encode(run.state.memory()), type=Memory)
     run.state = MasterState(run.state.config, memory=memory)
     halted = run.state.adopt({"server-0": 1, "worker-3": 1, "worker-4": 1}, run.now_s)
@@ -151,11 +155,12 @@ def test_who_loads_is_waited_for_as_long_as_it_does_anything() -> None:
 def test_loading_that_hangs_again_ends_the_run() -> None:
     run = Run(stall_s=STALL_S, workers="1")
     run.join("server-0")
-    run.tell(Heartbeat(name="worker-1", tick=-1))
-    answered(run, still(run, "worker-1"), "worker-1")
-    run.tell(Heartbeat(name="worker-2", tick=-1))
-    end = run.end(answered(run, still(run, "worker-2"), "worker-2"))
-    assert end.state is RunState.STALLED and "nothing has moved for 60 s: worker-2" in end.text
+    for turn in range(MOST_ROUNDS + 1):
+        worker = f"worker-{turn + 1}"
+        run.tell(Heartbeat(name=worker, tick=-1))
+        actions = answered(run, still(run, worker), worker)
+    end = run.end(actions)
+    assert end.state is RunState.STALLED and f"nothing has moved for 60 s: {worker}" in end.text
 
 
 def test_servers_that_read_for_long_are_waited_for() -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from elasticflow import config
 from elasticflow.backend import MASTER
-from elasticflow.cli.resuming import new_program
+from elasticflow.cli.resuming import new_program, program_of
 from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
@@ -127,10 +127,12 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
     options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     options.update(run_dir=str(run.path), backend="yarn")
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
-    if arguments.program:
-        options["program"] = arguments.program  # in each container's own folder
-    if new_program(arguments):
-        options.update(program=arguments.new_program, program_sha256="")
+    named = arguments.program or ""  # in each container's own folder
+    if before and arguments.resume:
+        anew = arguments.new_program if new_program(arguments) else ""
+        options |= program_of(run, before, named, anew)
+    elif named:
+        options["program"] = named
     chosen = config.make(arguments.config, options, before)
     read(chosen.yarn)
     if arguments.resume:

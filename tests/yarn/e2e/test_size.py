@@ -89,6 +89,7 @@ def test_gives_back_before_it_is_preempted(submit: Submit, prod: Others, undistu
 def test_stopped_by_its_name_and_resumed_in_another_size(submit: Submit, undisturbed: str) -> None:
     run = submit("small_torch.py", "--workers", 2, shut=["step 20"], yarn={"name": "nightly"})
     run.held_at("step 20")
+    run.wait_until(lambda s: [worker["state"] for worker in s["workers"]] == ["ready"] * 2)
     told = cli("status", "nightly")
     assert told.returncode == 0 and "workers 2/2" in told.stdout, told
     stopping = run.stop("step 20")
