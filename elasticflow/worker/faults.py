@@ -35,7 +35,8 @@ def blame(
 ) -> Blame:
     """Tries each record of a slice of training alone, and twice: BatchNorm, say, wants more than one.
 
-    moves: called as each try begins, and as it ends: all together may take long. Raises OutsideError where no record is to blame.
+    moves: called as each try begins, and as it ends: all together may take long.
+    Raises OutsideError where no record is to blame.
     """
     spare_records(error, path)
 

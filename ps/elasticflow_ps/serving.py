@@ -128,6 +128,7 @@ class Serving:
             cut_every_steps=assignment.cut_every_steps,
             snapshots=snapshots,
         )
+        self._first_version = self.version
 
     @property
     def version(self) -> int:
@@ -284,7 +285,9 @@ class Serving:
 
     def _tell_progress(self, ticks: list[int]) -> None:
         losses, self._losses, self._untold = self._losses, [], []
-        self._told_s, self._told_version = time.monotonic(), self.version
+        # The first version that is made is news that does not wait: the run may end soon after.
+        self._told_s = time.monotonic() if self.version > self._first_version else 0.0
+        self._told_version = self.version
         self._send(
             Progress(
                 name=self._name,
