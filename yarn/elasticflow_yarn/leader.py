@@ -127,11 +127,11 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
     options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     options.update(run_dir=str(run.path), backend="yarn")
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
-    named = arguments.program or ""  # in each container's own folder
+    named = arguments.program or ""  # in each container's own folder, whatever it was before
     if before and arguments.resume:
         anew = arguments.new_program if new_program(arguments) else ""
         options |= program_of(run, before, named, anew)
-    elif named:
+    if named and not arguments.new_program:
         options["program"] = named
     chosen = config.make(arguments.config, options, before)
     read(chosen.yarn)
