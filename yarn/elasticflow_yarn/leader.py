@@ -128,10 +128,10 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
     options.update(run_dir=str(run.path), backend="yarn")
     before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     named = arguments.program or ""  # in each container's own folder, whatever it was before
+    anew = arguments.new_program if new_program(arguments) else ""
     if before and arguments.resume:
-        anew = arguments.new_program if new_program(arguments) else ""
         options |= program_of(run, before, named, anew)
-    if named and not arguments.new_program:
+    if named and not anew:
         options["program"] = named
     chosen = config.make(arguments.config, options, before)
     read(chosen.yarn)
