@@ -58,15 +58,14 @@ def _check_same_slicing(manifest: Manifest, config: Config) -> None:
         epochs=1,
         asynchronous=config.asynchronous,
     )
-    batches = {min(config.step_records, num_records), num_records % config.step_records} - {0}
-    for size in sorted(batches):
-        if schedule.used_slices(size) != config.num_slices:
-            raise CheckpointError(
-                f"the checkpoint at step {manifest.step} was made by an ElasticFlow that cut a batch of "
-                f"{size} records, such as an epoch's last, into {config.num_slices} slices, where this one "
-                f"makes {schedule.used_slices(size)}: the model would be another. Go on with that "
-                "ElasticFlow, or start anew in another --run-dir."
-            )
+    tail = num_records % config.step_records
+    if tail and schedule.used_slices(tail) != config.num_slices:
+        raise CheckpointError(
+            f"the checkpoint at step {manifest.step} was made by an ElasticFlow that cut the last batch of "
+            f"an epoch, here of {tail} records, into {config.num_slices} slices, where this one makes "
+            f"{schedule.used_slices(tail)}: the model would be another. Go on with that ElasticFlow, or "
+            "start anew in another --run-dir."
+        )
 
 
 def files_told(files: tuple[FileId, ...]) -> tuple[tuple[str, int, str], ...]:

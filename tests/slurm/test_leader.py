@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 import pytest
 
 from elasticflow import leading
+from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import Failing, check_begun, patiently
+from elasticflow.program_copy import keep, take
 from elasticflow.run_dir import RunDir
+from elasticflow_slurm import leader
 
 
 @pytest.fixture
@@ -75,3 +79,20 @@ def test_masters_that_fail_one_after_the_other_know_of_each_other() -> None:
     assert [fails(now_s) for now_s in (100.0, 129.0, 130.0)] == [True, True, False]
     failing.end()
     assert fails(200.0) and fails(229.0)
+
+
+def test_another_program_than_the_runs_is_not_taken_by_mistake(tmp_path: Path) -> None:
+    for name in ("one.py", "other.py"):
+        (tmp_path / name).write_text(
+            "def model():\n    return {}\n\n\ndef forward(x, params):\n    return 0\n"
+        )
+    run = RunDir(tmp_path / "run")
+    settings = Config(program=str(tmp_path / "one.py"), run_dir=str(run.path), backend="slurm")
+    chosen, copy = take(settings)
+    assert copy
+    run.create(chosen)
+    keep(run, copy)
+    given = {"program": str(tmp_path / "other.py"), "run_dir": str(run.path), "resume": True}
+    none = dict.fromkeys((*OPTIONS, *SWITCHES, "config", "new_program"))
+    with pytest.raises(ConfigError, match=r"other\.py: the run in .* is of one\.py"):
+        leader._folder(argparse.Namespace(**{**none, **given}), 7)
