@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.figures import Figure, figure, median
 from elasticflow import checkpoint
 from elasticflow.api import Adam
-from elasticflow.layout import Array, Entry, Layout, Rule, spread
+from elasticflow.step.layout import Array, Entry, Layout, Rule, spread
 from elasticflow.storage import DirectoryStorage
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of

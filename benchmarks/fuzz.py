@@ -23,12 +23,18 @@ import zmq
 from benchmarks.figures import Figure, figure
 from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
-from elasticflow.config import Config
-from elasticflow.keys import MasterKeys, MemberKeys, data_password, make_keys
-from elasticflow.layout import Entry, Layout, Rule, spread
 from elasticflow.master.events import ScaleEvent, StopEvent, TimeEvent
 from elasticflow.master.state import MasterState
-from elasticflow.messages import (
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Entry, Layout, Rule, spread
+from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.control import ControlListener, control_link
+from elasticflow.wire.data import DataLink, DataListener
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MasterKeys, MemberKeys, data_password, make_keys
+from elasticflow.wire.messages import (
     Answer,
     Assignment,
     Beat,
@@ -71,19 +77,8 @@ from elasticflow.messages import (
     decode_from_master,
     encode,
 )  # fmt: skip
-from elasticflow.schedule import Kind, Schedule
-from elasticflow.settings import MemberSettings
-from elasticflow.storage import DirectoryStorage
-from elasticflow.transport import (
-    Context,
-    ControlListener,
-    DataLink,
-    DataListener,
-    Seal,
-    Socket,
-    admit_only_members,
-    control_link,
-)
+from elasticflow.wire.seal import Seal
+from elasticflow.wire.sockets import Context, Socket
 from elasticflow_ps.loans import this_host
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.server import ParameterServer

@@ -15,7 +15,7 @@ from benchmarks import crowd, sparse, wire
 from benchmarks.dense import PROGRAM, WARM_UP, Flat
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import TCP, job, step_seconds
-from elasticflow.available import available_memory
+from elasticflow.process.available import available_memory
 
 FOLDER = Path(__file__).parent.parent / "docs"
 MEGABYTES = (1, 4, 16, 64, 256, 1000)

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, figure, median
 from elasticflow import checkpoint
-from elasticflow.layout import Array, Entry, Layout, Rule, Vector, spread
+from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector, spread
 from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
 from tests.clusters.hadoop import HadoopCluster
 

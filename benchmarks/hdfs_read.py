@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks.figures import Figure, figure, median
 from elasticflow.data import Parquet, Sources
 from elasticflow.frameworks import Replica
-from elasticflow.schedule import Kind, Schedule
+from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.worker.batches import Batches
 from tests.clusters.hadoop import HadoopCluster
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from elasticflow.cli.connection import Connection
 from elasticflow.errors import RunError
-from elasticflow.messages import StatusRequest
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
+from elasticflow.wire.messages import StatusRequest
 
 PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
 TCP = {"shared_memory": False}

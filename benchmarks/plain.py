@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.cases import CASES, Case
-from elasticflow.fingerprint import environment
+from elasticflow.process.fingerprint import environment
 
 
 def steps_of(case: Case, kind: str, world: int = 1, port: int = 29512) -> list[float]:

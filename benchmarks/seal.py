@@ -9,9 +9,10 @@ import numpy as np
 import zmq
 
 from benchmarks.figures import Figure, figure, median
-from elasticflow.keys import MemberKeys, make_keys
-from elasticflow.messages import Initial
-from elasticflow.transport import DataLink, DataListener, Received, admit_only_members
+from elasticflow.wire.data import DataLink, DataListener, Received
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MemberKeys, make_keys
+from elasticflow.wire.messages import Initial
 
 MEGABYTES, PARTS, ROUNDS = 4, 25, 5
 COMMAND = "python -m benchmarks seal"

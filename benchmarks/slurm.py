@@ -16,7 +16,7 @@ import yaml
 from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import wait_until
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from tests.clusters.slurm import SlurmCluster
 from tests.pure.slurm_world import polls_a_minute
 

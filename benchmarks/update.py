@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, figure, median
 from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
-from elasticflow.layout import CHUNK_BYTES, Array, Entry, Layout, Rule, spread
+from elasticflow.step.layout import CHUNK_BYTES, Array, Entry, Layout, Rule, spread
 from elasticflow_ps import native
 from elasticflow_ps.arena import Arena
 from elasticflow_ps.optimizers import kernel_for

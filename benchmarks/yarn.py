@@ -17,7 +17,7 @@ import yaml
 from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import wait_until
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from tests.clusters.hadoop import HadoopCluster
 
 ROUNDS = 5

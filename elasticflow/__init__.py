@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from elasticflow.embedding import Embedding as Embedding
     from elasticflow.embedding import Normal as Normal
     from elasticflow.embedding import Uniform as Uniform
-    from elasticflow.rows import hash_ids as hash_ids
+    from elasticflow.step.rows import hash_ids as hash_ids
 
 __version__ = "0.1.0"
 _HOMES = {
     "elasticflow.api": ("SGD", "Adagrad", "Adam", "AdamW", "Ftrl"),
     "elasticflow.embedding": ("Constant", "Embedding", "Normal", "Uniform"),
-    "elasticflow.rows": ("hash_ids",),
+    "elasticflow.step.rows": ("hash_ids",),
 }
 __all__ = [
     "SGD", "Adagrad", "Adam", "AdamW", "Constant", "Embedding", "Ftrl", "Normal", "Uniform", "data",

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.run_dir import RunDir
-from elasticflow.settings import MemberSettings
-from elasticflow.texts import bear_any_text
+from elasticflow.process.texts import bear_any_text
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
+from elasticflow.wire.keys import MemberKeys, read_keys
 
 
 def run(settings: MemberSettings) -> int:

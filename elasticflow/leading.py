@@ -13,18 +13,17 @@ from typing import TypeVar
 import msgspec
 
 from elasticflow.checkpoint import commits, load_manifest
-from elasticflow.cli.watching import read_report
-from elasticflow.config import Config
+from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.fingerprint import one_thread
 from elasticflow.master.fence import Superseded
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED
-from elasticflow.presence import is_alive
-from elasticflow.program_copy import keep, take
-from elasticflow.retry import Backoff, is_curable
-from elasticflow.run_dir import EXIT_CODES, Job, RunDir, publish
-from elasticflow.work import check_same_work
+from elasticflow.process.fingerprint import one_thread
+from elasticflow.process.retry import Backoff, is_curable
+from elasticflow.program.copy import keep, take
+from elasticflow.run.config import Config
+from elasticflow.run.folder import EXIT_CODES, Job, RunDir, publish
+from elasticflow.run.work import check_same_work
 
 T = TypeVar("T")
 LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
@@ -82,7 +81,7 @@ def check_resume(run: RunDir, chosen: Config) -> None:
     if is_alive(run):
         host = run.host()
         raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
-    report = read_report(run)
+    report = run.read_report()
     if report and report["state"] == "finished" and report["epochs"] >= chosen.epochs:
         raise RunError(f"{run.path}: there is nothing left to do: {report['text']}.")
     storage = run.storage()

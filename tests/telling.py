@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from elasticflow.api import SGD
-from elasticflow.config import Config
-from elasticflow.layout import Entry, Rule
 from elasticflow.master.divergence import Divergence
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.row import Row
 from elasticflow.master.status import Story, StoryMemory
-from elasticflow.messages import Excluded, Progress, Share, Spec, Usage
-from elasticflow.schedule import Schedule
+from elasticflow.run.config import Config
+from elasticflow.step.layout import Entry, Rule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Excluded, Progress, Share, Spec, Usage
 from elasticflow_ps.memory import Need
 
 SCHEDULE = Schedule(num_records=100, num_test=10, batch_size=10, num_slices=4, epochs=3)

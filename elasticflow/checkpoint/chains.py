@@ -18,7 +18,7 @@ import numpy as np
 
 from elasticflow.checkpoint.names import ROWS, VALUE, step_of_row_file
 from elasticflow.embedding import TableSpec
-from elasticflow.layout import Layout
+from elasticflow.step.layout import Layout
 
 KEYS, SEEN = "keys", "seen"
 CANDIDATES, COUNTS, CANDIDATES_SEEN = "candidates", "counts", "candidates_seen"

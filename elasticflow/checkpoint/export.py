@@ -35,7 +35,7 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.manifest import Manifest
 from elasticflow.checkpoint.reader import tensors
 from elasticflow.errors import CheckpointError, ConfigError
-from elasticflow.layout import Array
+from elasticflow.step.layout import Array
 from elasticflow.storage import Storage
 
 _Named: TypeAlias = Iterable[tuple[str, Array]]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from elasticflow.layout import Array, Chunk, aligned_empty
+from elasticflow.step.layout import Array, Chunk, aligned_empty
 from elasticflow.storage import Storage, Writable
 
 _PAGE_BYTES = 4096

@@ -18,7 +18,7 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.names import MANIFEST, VALUE, folder_of, is_part_name
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Chunk, Entry, Layout, Rule
+from elasticflow.step.layout import Chunk, Entry, Layout, Rule
 
 FORMAT = 3
 READABLE = (2, FORMAT)
@@ -64,8 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tick: the internal position, counted like steps but through evaluation too.
     work: what fixes the work to do, such as seed, batch_size, slices, epochs, num_records.
     quarantined: (row, first tick in which it was left out).
-    sources: files of the records, by name, number of bytes, and hash of a sample; see ``elasticflow.work``.
-    programs: those that the run went by so far, the present one last; see ``elasticflow.program_copy``.
+    sources: files of the records, by name, number of bytes, and hash of a sample; see ``run.work``.
+    programs: those that the run went by so far, the present one last; see ``program.copy``.
     signature: of the layout of ``entries``. tables: in the order of their entries.
     """
 

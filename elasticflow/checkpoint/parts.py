@@ -10,7 +10,7 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.hdf5 import write_arrays
 from elasticflow.checkpoint.manifest import Part, Saved, is_kept
 from elasticflow.checkpoint.names import MANIFEST, VALUE
-from elasticflow.layout import Array, Chunk, Layout
+from elasticflow.step.layout import Array, Chunk, Layout
 from elasticflow.storage import Storage
 
 

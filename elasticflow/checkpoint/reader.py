@@ -18,8 +18,8 @@ from elasticflow.checkpoint.manifest import Manifest, Part, kept_chunks
 from elasticflow.checkpoint.names import VALUE
 from elasticflow.checkpoint.row_files import latest
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Array, Chunk, Entry, Layout, Rule
-from elasticflow.rows import ids_of
+from elasticflow.step.layout import Array, Chunk, Entry, Layout, Rule
+from elasticflow.step.rows import ids_of
 from elasticflow.storage import Storage
 
 

@@ -20,8 +20,8 @@ from elasticflow.checkpoint.chains import (
 from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.hdf5 import write_arrays
 from elasticflow.checkpoint.names import ROWS
-from elasticflow.layout import Array, Chunk
-from elasticflow.rows import Keys, bounds
+from elasticflow.step.layout import Array, Chunk
+from elasticflow.step.rows import Keys, bounds
 from elasticflow.storage import Storage
 
 

@@ -9,10 +9,10 @@ from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
-from elasticflow.cli.watching import read_report, show_end, watch
+from elasticflow.cli.watching import show_end, watch
+from elasticflow.cluster.presence import NoMaster, how_it_ended, presence_of, wait_for_master, wait_until_over
 from elasticflow.errors import RunError
-from elasticflow.presence import NoMaster, how_it_ended, presence_of, wait_for_master, wait_until_over
-from elasticflow.run_dir import EXIT_CODES, RunDir
+from elasticflow.run.folder import EXIT_CODES, RunDir
 
 RECALLED = 10
 """So many events of the time before are shown."""
@@ -39,7 +39,7 @@ def attach_to(run: RunDir) -> int:
                     with contextlib.suppress(NoMaster):
                         watch(run, display, _look_away)
                         wait_until_over(run, presence)
-                report = read_report(run)
+                report = run.read_report()
                 if report:
                     display.show(report)  # what happened after the last status that came
         except KeyboardInterrupt:

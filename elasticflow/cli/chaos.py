@@ -10,11 +10,11 @@ import sys
 
 import msgspec
 
-from elasticflow.chaos import GROUPS, KINDS, Continued, Struck, harass, kinds_of, strikes
 from elasticflow.cli.folders import find_run
+from elasticflow.cli.killing import GROUPS, KINDS, Continued, Struck, harass, kinds_of, strikes
+from elasticflow.cluster.presence import read_address
 from elasticflow.errors import ConfigError
-from elasticflow.presence import read_address
-from elasticflow.run_dir import FAILURES
+from elasticflow.run.folder import FAILURES
 
 RATE = 6.0
 

@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from elasticflow import config
 from elasticflow.api import Optimizer
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProgramError
-from elasticflow.fingerprint import environment
-from elasticflow.layout import Layout, Rule
-from elasticflow.program import parse
-from elasticflow.schedule import Kind
-from elasticflow.settings import MemberSettings
+from elasticflow.process.fingerprint import environment
+from elasticflow.program.loading import parse
+from elasticflow.run import config
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Layout, Rule
+from elasticflow.step.schedule import Kind
 from elasticflow.worker.shapes import shapes_of
 
 if TYPE_CHECKING:

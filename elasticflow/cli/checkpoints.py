@@ -10,9 +10,9 @@ from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import CheckpointError, RunError
-from elasticflow.layout import Rule
-from elasticflow.program_copy import fetch, keep
-from elasticflow.run_dir import RunDir, remove_tree
+from elasticflow.program.copy import fetch, keep
+from elasticflow.run.folder import RunDir, remove_tree
+from elasticflow.step.layout import Rule
 from elasticflow.storage import Storage, storage_of
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import zmq
 
+from elasticflow.cluster.presence import find_address, how_to_kill, presence_of
 from elasticflow.errors import RunError
-from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, StatusRequest, ToMaster, decode_from_master
-from elasticflow.presence import find_address, how_to_kill, presence_of
-from elasticflow.run_dir import EXIT_CODES, RunDir
-from elasticflow.transport import Socket, control_frame, control_link
+from elasticflow.run.folder import EXIT_CODES, RunDir
+from elasticflow.wire.control import control_frame, control_link
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.messages import Answer, StatusRequest, ToMaster, decode_from_master
+from elasticflow.wire.sockets import Socket
 
 LOOK_S = 1.0
 """How often somebody who waits for an answer looks whether there still is a master, and where."""

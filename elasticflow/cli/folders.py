@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from elasticflow.backend import CLUSTERS, load_cluster
-from elasticflow.config import Config
+from elasticflow.cluster.contract import CLUSTERS, load_cluster
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.run_dir import RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 
 RUNS = Path("runs")
 

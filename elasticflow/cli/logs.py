@@ -10,10 +10,10 @@ import sys
 import time
 
 from elasticflow.cli.folders import find_run
+from elasticflow.cluster.logbook import LogBook, log_book_of
+from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
-from elasticflow.logbook import LogBook, log_book_of
-from elasticflow.presence import Presence, presence_of
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 
 MASTERS = ("master", "leader")
 """The log that a run's master writes to: here, and in a cluster's job."""

@@ -8,7 +8,7 @@ import sys
 
 from elasticflow import __version__
 from elasticflow.errors import ElasticFlowError
-from elasticflow.texts import bear_any_text
+from elasticflow.process.texts import bear_any_text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from elasticflow.backend import load_cluster
+from elasticflow.cluster.contract import load_cluster
 
 
 def pack(arguments: argparse.Namespace) -> int:

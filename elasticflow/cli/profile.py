@@ -20,20 +20,21 @@ from typing import Any
 
 import msgspec
 
-from elasticflow import checkpoint, config
+from elasticflow import checkpoint
 from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.profile_files import Profile, check_folder, curve_points, write
 from elasticflow.cli.train import METAVARS, OPTIONS, end_at_once, start_master
-from elasticflow.cli.watching import read_report, users_part
-from elasticflow.config import Config
+from elasticflow.cli.watching import users_part
+from elasticflow.cluster.presence import wait_until_over
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.messages import ScaleRequest, StopRequest
-from elasticflow.presence import wait_until_over
-from elasticflow.program import parse
-from elasticflow.program_copy import keep, take
-from elasticflow.run_dir import FAILURES, RunDir
+from elasticflow.program.copy import keep, take
+from elasticflow.program.loading import parse
+from elasticflow.run import config
+from elasticflow.run.config import Config
+from elasticflow.run.folder import FAILURES, RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import Phase, Step, changes, measure, overheads_of, steps_of
+from elasticflow.wire.messages import ScaleRequest, StopRequest
 
 SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "data", "date")
 """Settings of a run that decide how fast it is."""
@@ -176,7 +177,7 @@ def _failure(run: RunDir, master: subprocess.Popen[bytes]) -> dict[str, Any] | N
     """The report of a run that failed by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         master.wait(timeout=5)
-    report = read_report(run)
+    report = run.read_report()
     return report if report and report["state"] in FAILURES else None
 
 
@@ -232,7 +233,7 @@ def _is_complete(status: dict[str, Any], size: int) -> bool:
 
 
 def _profile_of(run: RunDir, chosen: Config, phases: list[Phase]) -> Profile:
-    report = read_report(run)
+    report = run.read_report()
     assert report is not None
     steps = _steps(run, report)
     points = measure(steps, phases)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.errors import ConfigError, DataError
-from elasticflow.run_dir import replace
+from elasticflow.run.folder import replace
 from elasticflow.scheduler.fit import Fit
 from elasticflow.scheduler.measured import Change, Point
 from elasticflow.scheduler.overheads import Overheads

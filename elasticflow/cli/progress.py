@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from elasticflow.dates import against, clock, zone_of
+from elasticflow.run.dates import against, clock, zone_of
 
 LINE_EVERY_S = 2.0
 WIDE = 120

@@ -13,11 +13,11 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
-from elasticflow.cli.watching import faults_line, read_report, skipped_line
+from elasticflow.cli.watching import faults_line, skipped_line
+from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
-from elasticflow.messages import StatusRequest
-from elasticflow.presence import is_alive
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
+from elasticflow.wire.messages import StatusRequest
 
 BAR = 30
 """Characters of the longest bar."""
@@ -61,7 +61,7 @@ def _told(run: RunDir) -> dict[str, Any]:
             status = connection.ask(StatusRequest()).status
         assert status is not None
         return {**status, "text": "under way"}
-    return read_report(run) or _remembered(run)
+    return run.read_report() or _remembered(run)
 
 
 def _remembered(run: RunDir) -> dict[str, Any]:

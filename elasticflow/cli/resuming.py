@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from elasticflow.errors import ConfigError, ProgramError
-from elasticflow.program_copy import fetch, gather
-from elasticflow.run_dir import RunDir
+from elasticflow.program.copy import fetch, gather
+from elasticflow.run.folder import RunDir
 from elasticflow.storage.urls import is_url
 
 

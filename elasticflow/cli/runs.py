@@ -17,11 +17,8 @@ from rich.text import Text
 from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
-from elasticflow.cli.watching import faults_line, read_report, skipped_line
-from elasticflow.dates import span
-from elasticflow.errors import RunError
-from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
-from elasticflow.presence import (
+from elasticflow.cli.watching import faults_line, skipped_line
+from elasticflow.cluster.presence import (
     Presence,
     how_it_ended,
     is_alive,
@@ -29,8 +26,11 @@ from elasticflow.presence import (
     wait_for_master,
     wait_until_over,
 )
-from elasticflow.run_dir import FAILURES, RunDir
-from elasticflow.texts import as_json
+from elasticflow.errors import RunError
+from elasticflow.process.texts import as_json
+from elasticflow.run.dates import span
+from elasticflow.run.folder import FAILURES, RunDir
+from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _newer(run: RunDir, connection: Connection, news: int) -> dict[str, Any] | N
     try:
         return connection.next_status()
     except RunError:
-        report = None if is_alive(run) else read_report(run)
+        report = None if is_alive(run) else run.read_report()
         if report is None:
             raise
         return {**report, "news": news + 1}
@@ -207,7 +207,7 @@ def stop(arguments: argparse.Namespace) -> int:
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
         _wait_for_end(connection)
     wait_until_over(run)
-    report = read_report(run)
+    report = run.read_report()
     if not report or report["state"] in FAILURES:
         raise RunError(f"{run.path}: did not stop well: {report['text'] if report else 'it left no report'}")
     print(f"{run.path}: {report['state']}: {report['text']}")

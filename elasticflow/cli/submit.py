@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.backend import load_cluster
 from elasticflow.cli.attach import attach_to
 from elasticflow.cli.train import add_settings, settings
-from elasticflow.config import Config
-from elasticflow.dates import has_fields
+from elasticflow.cluster.contract import load_cluster
 from elasticflow.errors import ConfigError
-from elasticflow.program import parse
-from elasticflow.run_dir import RunDir
+from elasticflow.program.loading import parse
+from elasticflow.run.config import Config
+from elasticflow.run.dates import has_fields
+from elasticflow.run.folder import RunDir
 
 FILES = (".yaml", ".yml")
 

@@ -16,22 +16,22 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow import config
-from elasticflow.backend import load_backend
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import new_folder, newest_folder
 from elasticflow.cli.progress import Display
 from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
-from elasticflow.cli.watching import read_report, show_end, watch
-from elasticflow.config import Config
+from elasticflow.cli.watching import show_end, watch
+from elasticflow.cluster.contract import load_backend
+from elasticflow.cluster.presence import is_alive, read_address, wait_until_over
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.messages import StopRequest
-from elasticflow.presence import is_alive, read_address, wait_until_over
-from elasticflow.program import parse
-from elasticflow.program_copy import Copy, keep, take
-from elasticflow.run_dir import EXIT_CODES, FAILURES, RunDir, last_line, replace
+from elasticflow.program.copy import Copy, keep, take
+from elasticflow.program.loading import parse
+from elasticflow.run import config
+from elasticflow.run.config import Config
+from elasticflow.run.folder import EXIT_CODES, FAILURES, RunDir, last_line, replace
 from elasticflow.storage.urls import is_url
+from elasticflow.wire.messages import StopRequest
 
 AT_ONCE_S = 20.0
 """So long a master may take to end at once; then it is killed."""
@@ -225,7 +225,7 @@ def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
             watch(run, display, lambda connection: stopping.interrupted(connection, display))
             wait_until_over(run)  # first, for that has an end: both master and supervisor hold the lock
             code = master.wait()
-            report = read_report(run)
+            report = run.read_report()
             if report:
                 display.show(report)  # what happened after the last status that came
     except KeyboardInterrupt:

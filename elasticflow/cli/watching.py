@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from elasticflow import checkpoint
 from elasticflow.cli.connection import ENDED, Connection
 from elasticflow.cli.progress import Display, deadline_line, duration, evaluation_line
+from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
-from elasticflow.presence import is_alive
-from elasticflow.run_dir import FAILURES, RunDir
+from elasticflow.run.folder import FAILURES, RunDir
 
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
@@ -33,14 +31,6 @@ def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], Non
     except RunError:
         if is_alive(run):
             raise
-
-
-def read_report(run: RunDir) -> dict[str, Any] | None:
-    """How a run ended; None if it left no word."""
-    if not run.report.exists():
-        return None
-    report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
-    return report
 
 
 def show_end(run: RunDir, report: dict[str, Any]) -> None:

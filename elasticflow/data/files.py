@@ -21,7 +21,7 @@ import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
-from elasticflow.file_ids import STAY, FileId, changed, of_local, sampled
+from elasticflow.storage.file_ids import STAY, FileId, changed, of_local, sampled
 from elasticflow.storage.urls import SCHEMES
 
 if TYPE_CHECKING:

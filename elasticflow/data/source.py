@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from elasticflow.data.permutation import WINDOW_BLOCKS, Rows, Shuffle
 from elasticflow.errors import DataError
-from elasticflow.file_ids import FileId
+from elasticflow.storage.file_ids import FileId
 
 Array = npt.NDArray[np.generic]
 

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.layout import Array
-from elasticflow.rows import EARLY_MOST, Grouped, Values
+from elasticflow.step.layout import Array
+from elasticflow.step.rows import EARLY_MOST, Grouped, Values
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 NO_COLUMNS: Mapping[str, Array] = MappingProxyType({})

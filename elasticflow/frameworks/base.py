@@ -19,8 +19,8 @@ from elasticflow.api import Optimizer, _Optimizer
 from elasticflow.embedding import Embedding, TableSpec
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.lookups import Lookups
-from elasticflow.layout import Array, Entry, Layout, Rule, Vector
-from elasticflow.program import Program, blaming
+from elasticflow.program.loading import Program, blaming
+from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector
 
 Batch: TypeAlias = dict[str, Any]
 """Arguments of ``forward`` by name, in the framework's own tensors."""

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.ahead import NO_COLUMNS, Ahead, Asked, Ids
-from elasticflow.layout import Array, Entry, Rule, Vector
-from elasticflow.rows import (
+from elasticflow.step.layout import Array, Entry, Rule, Vector
+from elasticflow.step.rows import (
     Grouped,
     Keys,
     Places,

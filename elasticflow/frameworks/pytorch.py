@@ -30,8 +30,8 @@ from elasticflow.frameworks.base import (
     take_optimizer,
 )  # fmt: skip
 from elasticflow.frameworks.lookups import Lookup, Lookups, put
-from elasticflow.layout import Array, Entry, Rule, Vector
-from elasticflow.program import Program, blaming
+from elasticflow.program.loading import Program, blaming
+from elasticflow.step.layout import Array, Entry, Rule, Vector
 
 TRAINABLE = (torch.float32, torch.float64)
 

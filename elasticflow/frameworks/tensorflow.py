@@ -42,8 +42,8 @@ from elasticflow.frameworks.base import (
     take_optimizer,
 )
 from elasticflow.frameworks.lookups import Lookups, put
-from elasticflow.layout import Array, Entry, Rule, Vector
-from elasticflow.program import Program, blaming
+from elasticflow.program.loading import Program, blaming
+from elasticflow.step.layout import Array, Entry, Rule, Vector
 
 TRAINABLE = (tf.float32, tf.float64)
 VARIABLES = (tf.Variable, keras.Variable)

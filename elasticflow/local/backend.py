@@ -17,17 +17,17 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.backend import Backend, Ended, How
-from elasticflow.config import Config
+from elasticflow.cluster.contract import Backend, Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.fingerprint import environment
 from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
-from elasticflow.member import EXIT_ABANDONED
-from elasticflow.program import foreign_imports
-from elasticflow.program_copy import fetch
-from elasticflow.run_dir import RunDir, last_line
-from elasticflow.settings import MemberSettings
+from elasticflow.process.fingerprint import environment
+from elasticflow.program.copy import fetch
+from elasticflow.program.loading import foreign_imports
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir, last_line
+from elasticflow.run.settings import MemberSettings
 
 SOCKET = "nursery.sock"
 HELLO_S = 30.0

@@ -38,14 +38,14 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.local.process import Process
-from elasticflow.settings import MemberSettings
+from elasticflow.run.settings import MemberSettings
 
 ALWAYS = (
     "numpy.random",
     "zmq",
     "elasticflow.local.backend",
     "elasticflow.worker.worker",
-    "elasticflow.strategies",
+    "elasticflow.worker.strategy",
     "elasticflow.storage",
     "elasticflow_ps.client",
     "elasticflow_ps.server",

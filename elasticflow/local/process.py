@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.run_dir import publish
+from elasticflow.run.folder import publish
 
 END_S = 10.0
 """How long a killed process may take to end: longer than any does, but those stuck in the kernel."""

@@ -13,13 +13,13 @@ import gc
 import os
 import sys
 
-from elasticflow.backend import load_backend
+from elasticflow.cluster.contract import load_backend
 from elasticflow.errors import ElasticFlowError
-from elasticflow.fingerprint import one_thread
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.run_dir import EXIT_CODES, RunDir
-from elasticflow.texts import bear_any_text, sendable
+from elasticflow.process.fingerprint import one_thread
+from elasticflow.process.texts import bear_any_text, sendable
+from elasticflow.run.folder import EXIT_CODES, RunDir
 
 
 def main(argv: list[str] | None = None) -> int:

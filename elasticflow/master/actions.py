@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from elasticflow.checkpoint import Part
 from elasticflow.master.members import RunState
-from elasticflow.messages import Assignment, Excluded, Share
+from elasticflow.wire.messages import Assignment, Excluded, Share
 
 
 @dataclass(frozen=True)

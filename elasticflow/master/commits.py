@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticflow.checkpoint import Part
-from elasticflow.messages import Written
+from elasticflow.wire.messages import Written
 
 
 class Commits:

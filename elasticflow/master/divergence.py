@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elasticflow.master.commits import Commits
-from elasticflow.messages import Diverged, Inspected, Share, Skipped
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Diverged, Inspected, Share, Skipped
 
 INSPECT_S = 10.0
 """The run ends after so long, whoever has not found out by then."""

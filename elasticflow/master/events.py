@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from elasticflow.messages import (
+from elasticflow.wire.messages import (
     Departing,
     Diverged,
     Failed,

@@ -12,7 +12,7 @@ import os
 import threading
 
 from elasticflow.errors import RunError
-from elasticflow.guard import guarded_thread
+from elasticflow.process.guard import guarded_thread
 from elasticflow.storage import Storage
 
 FOLDER = "terms"

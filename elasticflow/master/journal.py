@@ -10,9 +10,9 @@ import msgspec
 from elasticflow.errors import RunError
 from elasticflow.master.state import Memory
 from elasticflow.master.status import StoryMemory
-from elasticflow.run_dir import RunPath, replace
+from elasticflow.process.texts import as_json
+from elasticflow.run.folder import RunPath, replace
 from elasticflow.storage.background import Background
-from elasticflow.texts import as_json
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):

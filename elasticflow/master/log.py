@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from elasticflow.texts import sendable
+from elasticflow.process.texts import sendable
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from elasticflow.messages import Usage
+from elasticflow.wire.messages import Usage
 
 
 class RunState(str, Enum):

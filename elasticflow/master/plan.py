@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from elasticflow.messages import Share
-from elasticflow.slices import cover
+from elasticflow.step.slices import cover
+from elasticflow.wire.messages import Share
 
 SAME_SPEED = 1.15
 """Speeds that differ by less than this are taken as equal: noise must not move slices about."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from elasticflow.config import Config
-from elasticflow.messages import Excluded, Faulty
+from elasticflow.run.config import Config
+from elasticflow.wire.messages import Excluded, Faulty
 
 MOST_PERCENT = 1
 """Where more of the records raise, they are probably not to blame; but one may always be."""

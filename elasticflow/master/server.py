@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq
 
-from elasticflow.backend import MASTER, How, load_backend
 from elasticflow.checkpoint import (
     Manifest,
     ProgramUse,
@@ -25,10 +24,8 @@ from elasticflow.checkpoint import (
     prune,
     verify,
 )
-from elasticflow.config import Config
+from elasticflow.cluster.contract import MASTER, How, load_backend
 from elasticflow.errors import CheckpointError, ElasticFlowError, RunError
-from elasticflow.keys import MasterKeys, read_keys
-from elasticflow.layout import Layout
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.fence import LOOK_S, Fence, Superseded
@@ -37,7 +34,17 @@ from elasticflow.master.log import say
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
-from elasticflow.messages import (
+from elasticflow.run.config import Config
+from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.run.settings import MemberSettings
+from elasticflow.run.work import check_same_files, check_same_work, files_told, work_of
+from elasticflow.step.layout import Layout
+from elasticflow.step.schedule import SLICING
+from elasticflow.storage.background import Background
+from elasticflow.wire.control import ControlListener
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MasterKeys, read_keys
+from elasticflow.wire.messages import (
     Answer,
     Attempt,
     Beat,
@@ -64,13 +71,8 @@ from elasticflow.messages import (
     ToMaster,
     Written,
 )  # fmt: skip
-from elasticflow.run_dir import Address, RunDir, publish
-from elasticflow.schedule import SLICING
-from elasticflow.settings import MemberSettings
-from elasticflow.storage.background import Background
-from elasticflow.strategies import load_strategy
-from elasticflow.transport import Context, ControlListener, admit_only_members, poll_ms
-from elasticflow.work import check_same_files, check_same_work, files_told, work_of
+from elasticflow.wire.sockets import Context, poll_ms
+from elasticflow.worker.strategy import load_strategy
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from elasticflow.messages import Stacks
+from elasticflow.wire.messages import Stacks
 
 STEPS = 20
 """A run does not stand still before so many times the median step has passed."""

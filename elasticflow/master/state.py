@@ -13,11 +13,7 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.config import Config
 from elasticflow.errors import BrokenError
-from elasticflow.file_ids import STAY, first_change
-from elasticflow.fingerprint import differences
-from elasticflow.layout import Layout, spread
 from elasticflow.master.actions import (
     Action,
     AssignAction,
@@ -64,7 +60,12 @@ from elasticflow.master.plan import Speed, make_plan, unevenness
 from elasticflow.master.quarantine import Quarantine, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.master.stall import Stall, Verdict
-from elasticflow.messages import (
+from elasticflow.process.fingerprint import differences
+from elasticflow.run.config import Config
+from elasticflow.step.layout import Layout, spread
+from elasticflow.step.schedule import Schedule
+from elasticflow.storage.file_ids import STAY, first_change
+from elasticflow.wire.messages import (
     Assignment,
     Departing,
     Diverged,
@@ -88,7 +89,6 @@ from elasticflow.messages import (
     Troubled,
     Written,
 )
-from elasticflow.schedule import Schedule
 from elasticflow_ps.memory import Need, needs
 
 USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")

@@ -15,17 +15,17 @@ from typing import Any
 
 import msgspec
 
-from elasticflow import dates
 from elasticflow.checkpoint import ProgramUse
-from elasticflow.config import Config
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.costs import KEPT, Fault, Faults
 from elasticflow.master.members import Member, RunState
 from elasticflow.master.outlook import Outlook, look
 from elasticflow.master.state import MasterState
-from elasticflow.messages import Progress, Usage, Written
-from elasticflow.schedule import Schedule
-from elasticflow.texts import EVENT_CHARS, sendable
+from elasticflow.process.texts import EVENT_CHARS, sendable
+from elasticflow.run import dates
+from elasticflow.run.config import Config
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Progress, Usage, Written
 
 RATE_WINDOW_S = 5.0
 LOOK_S = 1.0

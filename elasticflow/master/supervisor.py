@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from elasticflow.master.log import say
-from elasticflow.run_dir import EXIT_CODES
+from elasticflow.run.folder import EXIT_CODES
 
 CRASHED = 70
 """Exit code of a master that met an error nobody expected."""

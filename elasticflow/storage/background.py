@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from elasticflow.errors import ElasticFlowError
-from elasticflow.guard import guarded_thread
-from elasticflow.retry import Backoff, is_curable
-from elasticflow.texts import sendable
+from elasticflow.process.guard import guarded_thread
+from elasticflow.process.retry import Backoff, is_curable
+from elasticflow.process.texts import sendable
 
 T = TypeVar("T")
 

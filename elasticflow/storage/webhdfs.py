@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from elasticflow.errors import ConfigError
-from elasticflow.hadoop import HadoopConf
-from elasticflow.retry import Backoff
+from elasticflow.process.retry import Backoff
 from elasticflow.storage.datanode import DataNode, Reading, Writing, certificates
+from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.names import TEMPORARY
 from elasticflow.storage.range_file import RangeFile
 from elasticflow.storage.refusals import Passing, reason, refusal

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from elasticflow.data import Source, Sources
 from elasticflow.frameworks import Batch, Replica
-from elasticflow.layout import Array
-from elasticflow.messages import Excluded
-from elasticflow.poison import poison
-from elasticflow.schedule import Kind, Schedule, Work
+from elasticflow.process.poison import poison
+from elasticflow.step.layout import Array
+from elasticflow.step.schedule import Kind, Schedule, Work
+from elasticflow.wire.messages import Excluded
 
 RowNumbers = npt.NDArray[np.int64]
 Slice = tuple[Batch | None, int]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from elasticflow.frameworks import CostError, Replica
-from elasticflow.layout import Vector
-from elasticflow.program import describe, users_traceback
-from elasticflow.schedule import Kind
+from elasticflow.program.loading import describe, users_traceback
+from elasticflow.step.layout import Vector
+from elasticflow.step.schedule import Kind
 from elasticflow.worker.batches import Batches, RowNumbers
 from elasticflow.worker.whose_fault import spare_records
 

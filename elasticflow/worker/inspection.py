@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticflow.layout import Rule, Vector
+from elasticflow.step.layout import Rule, Vector
 
 
 def odd_gradient(vector: Vector) -> str:

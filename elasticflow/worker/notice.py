@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from elasticflow.guard import guarded_thread
+from elasticflow.process.guard import guarded_thread
 
 SIGNALS = {
     signal.SIGTERM: "it was told to end (SIGTERM): preempted, or cancelled",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from elasticflow.schedule import Kind, Schedule
+from elasticflow.step.schedule import Kind, Schedule
 
 
 class Shape(NamedTuple):

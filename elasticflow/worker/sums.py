@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from elasticflow.layout import Rule, Vector
-from elasticflow.schedule import Kind
-from elasticflow.slices import Node
+from elasticflow.step.layout import Rule, Vector
+from elasticflow.step.schedule import Kind
+from elasticflow.step.slices import Node
 
 Total = tuple[Node, Vector | None]
 """A node and the sum over its slices; None if those hold no records."""

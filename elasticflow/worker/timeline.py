@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from elasticflow.messages import Usage
+from elasticflow.wire.messages import Usage
 
 
 class Timeline:

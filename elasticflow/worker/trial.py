@@ -29,11 +29,11 @@ import numpy as np
 
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import Interrupted
-from elasticflow.layout import Vector
-from elasticflow.messages import Excluded
-from elasticflow.rows import Keys, Values
-from elasticflow.schedule import Schedule
-from elasticflow.settings import MemberSettings
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Vector
+from elasticflow.step.rows import Keys, Values
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Excluded
 
 CHILD = "elasticflow.worker.tried"
 LOAD_S = 900.0

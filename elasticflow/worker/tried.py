@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from elasticflow.layout import Vector
-from elasticflow.rows import Keys, Values
-from elasticflow.schedule import Kind
+from elasticflow.step.layout import Vector
+from elasticflow.step.rows import Keys, Values
+from elasticflow.step.schedule import Kind
 from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.trial import Begin, Begun, FromChild, RowsAre, RowsOf, ToChild, Tried, Try
 from elasticflow.worker.worker import Loaded

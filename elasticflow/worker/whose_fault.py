@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from elasticflow.errors import BrokenError, ElasticFlowError, UnreadableError
-from elasticflow.program import describe
+from elasticflow.program.loading import describe
 
 
 class Fault(Enum):

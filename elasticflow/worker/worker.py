@@ -24,15 +24,22 @@ import msgspec
 import numpy as np
 
 from elasticflow.api import HUGE, is_number
+from elasticflow.cluster.member import MasterLink, checked
 from elasticflow.data import Sources, open_path, open_source
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError, ProtocolError, UnreadableError
-from elasticflow.file_ids import FileId, folded
-from elasticflow.fingerprint import fingerprint
 from elasticflow.frameworks import CostError, Interrupted, Replica, check_cost, open_replica, set_up
-from elasticflow.keys import MemberKeys
-from elasticflow.layout import Rule, Vector
-from elasticflow.member import MasterLink, checked
-from elasticflow.messages import (
+from elasticflow.process.fingerprint import fingerprint
+from elasticflow.process.stacks import Activity
+from elasticflow.process.texts import sendable
+from elasticflow.program.copy import copy_of
+from elasticflow.program.loading import Program, bind, blaming, describe, load, naming
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Rule, Vector
+from elasticflow.step.schedule import Kind, Schedule, Work
+from elasticflow.step.slices import Node, nodes_of
+from elasticflow.storage.file_ids import FileId, folded
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import (
     Assignment,
     Attempt,
     Beat,
@@ -53,19 +60,12 @@ from elasticflow.messages import (
     Skipped,
     Spec,
 )  # fmt: skip
-from elasticflow.program import Program, bind, blaming, describe, load, naming
-from elasticflow.program_copy import copy_of
-from elasticflow.schedule import Kind, Schedule, Work
-from elasticflow.settings import MemberSettings
-from elasticflow.slices import Node, nodes_of
-from elasticflow.stacks import Activity
-from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
-from elasticflow.texts import sendable
 from elasticflow.worker.batches import Batches, slice_seed
 from elasticflow.worker.faults import blame
 from elasticflow.worker.inspection import odd_gradient
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.shapes import Shape, short_tail
+from elasticflow.worker.strategy import Event, Outgoing, Overdue, Position, Severed, Strategy, load_strategy
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice

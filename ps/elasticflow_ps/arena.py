@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elasticflow.layout import ALIGN_BYTES, aligned_empty
+from elasticflow.step.layout import ALIGN_BYTES, aligned_empty
 from elasticflow_ps.loans import Block, Bytes, try_block
 
 BLOCK_BYTES = 64 << 20

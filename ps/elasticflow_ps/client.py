@@ -9,10 +9,15 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
-from elasticflow import poison
-from elasticflow.keys import MemberKeys
-from elasticflow.layout import Layout, Rule, Vector
-from elasticflow.messages import (
+from elasticflow.process import poison
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Layout, Rule, Vector
+from elasticflow.step.rows import Keys, Values
+from elasticflow.step.schedule import Schedule
+from elasticflow.step.slices import Node
+from elasticflow.wire.data import DataLink
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import (
     Assignment,
     Initial,
     Lend,
@@ -21,12 +26,8 @@ from elasticflow.messages import (
     Push,
     RowsRead,
 )  # fmt: skip
-from elasticflow.rows import Keys, Values
-from elasticflow.schedule import Schedule
-from elasticflow.settings import MemberSettings
-from elasticflow.slices import Node
-from elasticflow.strategies import Event, Overdue, Position, Severed, Strategy
-from elasticflow.transport import Context, DataLink
+from elasticflow.wire.sockets import Context
+from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow_ps import client_state as cs
 from elasticflow_ps.compression import compression_of
 from elasticflow_ps.loans import Block, try_block

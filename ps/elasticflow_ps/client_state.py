@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from elasticflow.messages import Compute, FromServer, Gone, Share, Uninitialised, Version
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Compute, FromServer, Gone, Share, Uninitialised, Version
 
 LATEST = -1
 """Asks for whatever is the newest version."""

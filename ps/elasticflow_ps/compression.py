@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, Rule, Vector
-from elasticflow.settings import MemberSettings
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Array, Rule, Vector
 from elasticflow_ps.finite import all_finite
 from elasticflow_ps.packing import Values, from_bfloat16, round_to_bfloat16, take_largest, to_bfloat16
 from elasticflow_ps.parcels import Span

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from elasticflow.layout import Array, Layout, Rule
+from elasticflow.step.layout import Array, Layout, Rule
 from elasticflow_ps import native
 from elasticflow_ps.parcels import Span
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array
-from elasticflow.messages import AllSafe, Fetch, Gone, Keep, Kept, Safe, State
+from elasticflow.step.layout import Array
+from elasticflow.wire.messages import AllSafe, Fetch, Gone, Keep, Kept, Safe, State
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps.parcels import Span
 from elasticflow_ps.store import Snapshot, Store, Tracker, parse

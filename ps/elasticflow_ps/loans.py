@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.layout import ALIGN_BYTES
-from elasticflow.messages import Lend
+from elasticflow.step.layout import ALIGN_BYTES
+from elasticflow.wire.messages import Lend
 
 Bytes = npt.NDArray[np.uint8]
 

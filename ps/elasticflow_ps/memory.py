@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from elasticflow.api import Optimizer
 from elasticflow.embedding import TableSpec
-from elasticflow.layout import Layout, Rule
-from elasticflow.rows import NUM_BUCKETS
+from elasticflow.step.layout import Layout, Rule
+from elasticflow.step.rows import NUM_BUCKETS
 from elasticflow_ps.optimizers import kernel_for
 
 VERSIONS = 3

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.embedding import Constant, Initializer, Uniform
-from elasticflow.layout import Array
-from elasticflow.rows import Grouped, Keys, Rows, Values
-from elasticflow.rows import first_values as first_values_with_numpy
-from elasticflow.rows import grouped as grouped_with_numpy
+from elasticflow.step.layout import Array
+from elasticflow.step.rows import Grouped, Keys, Rows, Values
+from elasticflow.step.rows import first_values as first_values_with_numpy
+from elasticflow.step.rows import grouped as grouped_with_numpy
 
 RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
@@ -309,7 +309,7 @@ def merge(left: Rows, right: Rows) -> Rows:
 
 
 def grouped(ids: npt.NDArray[np.int64]) -> Grouped:
-    """``elasticflow.rows.grouped``."""
+    """``elasticflow.step.rows.grouped``."""
     n = len(ids)
     if not rows_available or not n or n > MAX_IDS:
         return grouped_with_numpy(ids)
@@ -323,7 +323,7 @@ def grouped(ids: npt.NDArray[np.int64]) -> Grouped:
 
 
 def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> Values:
-    """``elasticflow.rows.first_values``."""
+    """``elasticflow.step.rows.first_values``."""
     if not rows_available or isinstance(initializer, Constant):
         return first_values_with_numpy(initializer, seed, keys, dim)
     values = np.empty((len(keys), dim), np.float32)

@@ -13,9 +13,9 @@ import select
 from collections.abc import Sequence
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, Layout, Vector
-from elasticflow.messages import Lend, Mapped
-from elasticflow.schedule import Kind
+from elasticflow.step.layout import Array, Layout, Vector
+from elasticflow.step.schedule import Kind
+from elasticflow.wire.messages import Lend, Mapped
 from elasticflow_ps.arena import Place
 from elasticflow_ps.loans import borrow
 from elasticflow_ps.parcels import Parcel

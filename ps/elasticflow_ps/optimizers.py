@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow import api
-from elasticflow.layout import Array, aligned_empty
+from elasticflow.step.layout import Array, aligned_empty
 from elasticflow_ps import native
 from elasticflow_ps.finite import are_numbers
 

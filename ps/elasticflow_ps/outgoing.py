@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from elasticflow.layout import Array, Layout, Rule, Vector
-from elasticflow.messages import Push
-from elasticflow.rows import Rows, blocks
-from elasticflow.schedule import Kind
-from elasticflow.strategies import Outgoing
+from elasticflow.step.layout import Array, Layout, Rule, Vector
+from elasticflow.step.rows import Rows, blocks
+from elasticflow.step.schedule import Kind
+from elasticflow.wire.messages import Push
+from elasticflow.worker.strategy import Outgoing
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.remote import Remote

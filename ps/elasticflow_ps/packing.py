@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.layout import Array
+from elasticflow.step.layout import Array
 from elasticflow_ps import native
 
 Values = npt.NDArray[np.float32]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from elasticflow.layout import CHUNK_BYTES, Array, Chunk, Layout, Rule, Vector
-from elasticflow.schedule import Kind
+from elasticflow.step.layout import CHUNK_BYTES, Array, Chunk, Layout, Rule, Vector
+from elasticflow.step.schedule import Kind
 
 
 class Span:

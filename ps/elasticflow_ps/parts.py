@@ -8,10 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from elasticflow.checkpoint import Part, part_name, row_file_name, write_part
-from elasticflow.layout import Layout
-from elasticflow.messages import ToMaster, Troubled, Written
+from elasticflow.step.layout import Layout
 from elasticflow.storage import Storage
 from elasticflow.storage.background import Background
+from elasticflow.wire.messages import ToMaster, Troubled, Written
 from elasticflow_ps.row_files import Changes
 from elasticflow_ps.store import Snapshot
 

@@ -9,9 +9,9 @@ import numpy as np
 import zmq
 
 from elasticflow.frameworks import Interrupted
-from elasticflow.layout import Layout
-from elasticflow.messages import Read, RowsRead
-from elasticflow.rows import Keys, Values, blocks, part_of
+from elasticflow.step.layout import Layout
+from elasticflow.step.rows import Keys, Values, blocks, part_of
+from elasticflow.wire.messages import Read, RowsRead
 from elasticflow_ps.remote import Remote
 
 

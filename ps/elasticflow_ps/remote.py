@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elasticflow.layout import Layout
-from elasticflow.messages import FromServer, Lend, Mapped, ServerInfo, Version
-from elasticflow.transport import DataLink
+from elasticflow.step.layout import Layout
+from elasticflow.wire.data import DataLink
+from elasticflow.wire.messages import FromServer, Lend, Mapped, ServerInfo, Version
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from elasticflow.checkpoint import RowFile, extended, should_be_whole, write_rows
-from elasticflow.layout import Array, Chunk
+from elasticflow.step.layout import Array, Chunk
 from elasticflow.storage import Storage
 from elasticflow_ps.store import Store
 from elasticflow_ps.tables import changed

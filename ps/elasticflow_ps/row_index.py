@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from elasticflow.rows import BUCKET_BITS, Keys, Values, bounds
+from elasticflow.step.rows import BUCKET_BITS, Keys, Values, bounds
 from elasticflow_ps import native
 from elasticflow_ps.growing import Growing
 from elasticflow_ps.native import Places, RowIndex, Seen

@@ -5,7 +5,7 @@ its key, in the order of keys; it lies there, or right after those before it tha
 (linear probing; ordered as in Amble and Knuth, "Ordered hash tables", 1974). So ascending keys walk the array
 in its order, memory can be asked for ahead, and rows come out ascending without a sort.
 
-Bits: those of NumPy in row_index.py, table.py and elasticflow/rows.py. Compiled as native.c is. */
+Bits: those of NumPy in row_index.py, table.py and elasticflow/step/rows.py. Compiled as native.c is. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -317,7 +317,7 @@ ANY_WIDTH size_t merge_rows(const Key *left_keys, const Real *left, size_t num_l
     return n;
 }
 
-/* --- keys and first values: see elasticflow/rows.py ---------------------------------------------- */
+/* --- keys and first values: see elasticflow/step/rows.py ---------------------------------------------- */
 
 static const uint64_t GAMMA = 0x9E3779B97F4A7C15;
 

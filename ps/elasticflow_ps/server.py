@@ -21,13 +21,18 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from elasticflow.available import available_memory
 from elasticflow.checkpoint import folder_of
+from elasticflow.cluster.member import MasterLink
 from elasticflow.errors import CheckpointError, ProtocolError
-from elasticflow.keys import MemberKeys
-from elasticflow.layout import Layout
-from elasticflow.member import MasterLink
-from elasticflow.messages import (
+from elasticflow.process.available import available_memory
+from elasticflow.process.network import own_address
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Layout
+from elasticflow.storage import Storage
+from elasticflow.wire.data import Closed, DataListener, Opened, Received
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import (
     AllSafe,
     Assignment,
     Beat,
@@ -64,18 +69,7 @@ from elasticflow.messages import (
     ToServer,
     Troubled,
 )  # fmt: skip
-from elasticflow.network import own_address
-from elasticflow.settings import MemberSettings
-from elasticflow.storage import Storage
-from elasticflow.transport import (
-    Closed,
-    Context,
-    DataListener,
-    Opened,
-    Received,
-    admit_only_members,
-    poll_ms,
-)  # fmt: skip
+from elasticflow.wire.sockets import Context, poll_ms
 from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.compression import compression_of

@@ -12,8 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, Layout, Rule
-from elasticflow.messages import (
+from elasticflow.step.layout import Array, Layout, Rule
+from elasticflow.step.rows import EARLY_MOST, Keys, Rows, blocks
+from elasticflow.step.schedule import Kind
+from elasticflow.step.slices import Node
+from elasticflow.wire.messages import (
     Assignment,
     Clip,
     Compute,
@@ -35,9 +38,6 @@ from elasticflow.messages import (
     Uninitialised,
     Version,
 )  # fmt: skip
-from elasticflow.rows import EARLY_MOST, Keys, Rows, blocks
-from elasticflow.schedule import Kind
-from elasticflow.slices import Node
 from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.compression import Compression

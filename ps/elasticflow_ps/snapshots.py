@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from elasticflow.messages import AllSafe, Keep, Kept, Safe
+from elasticflow.wire.messages import AllSafe, Keep, Kept, Safe
 
 REST = 4.0
 """Between two orders at least so many times as long as the first took, so that most time is free of it."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from elasticflow.checkpoint import Reader, chain_of, load_manifest
 from elasticflow.errors import CheckpointError, ProtocolError
-from elasticflow.messages import Fetch, Gone, State
 from elasticflow.storage import Storage
 from elasticflow.storage.background import Background
+from elasticflow.wire.messages import Fetch, Gone, State
 from elasticflow_ps.keeping import Shape
 from elasticflow_ps.store import Store, parse
 from elasticflow_ps.watch import Watched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from elasticflow.schedule import Kind
+from elasticflow.step.schedule import Kind
 
 USUAL = 2.0
 """A tick that takes up to so many times the median is nothing unusual."""

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from elasticflow.messages import Pull, Push, Share
-from elasticflow.schedule import Kind, Schedule
-from elasticflow.slices import Node, SliceTree
+from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.step.slices import Node, SliceTree
+from elasticflow.wire.messages import Pull, Push, Share
 from elasticflow_ps.lateness import Lateness
 from elasticflow_ps.snapshots import Snapshots
 

@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from elasticflow import poison
 from elasticflow.checkpoint import RowFile
 from elasticflow.errors import BrokenError, ProtocolError
-from elasticflow.layout import Array, Chunk, Rule
-from elasticflow.rows import Rows
+from elasticflow.process import poison
+from elasticflow.step.layout import Array, Chunk, Rule
+from elasticflow.step.rows import Rows
 from elasticflow_ps.arena import Arena, Place
 from elasticflow_ps.finite import all_finite, are_numbers
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm

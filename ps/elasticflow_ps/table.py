@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, aligned_empty
-from elasticflow.rows import Keys, Rows, Values, bounds, no_rows
+from elasticflow.step.layout import Array, aligned_empty
+from elasticflow.step.rows import Keys, Rows, Values, bounds, no_rows
 from elasticflow_ps import native
 from elasticflow_ps.growing import Growing
 from elasticflow_ps.native import Places

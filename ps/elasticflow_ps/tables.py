@@ -10,8 +10,8 @@ import numpy as np
 from elasticflow.api import Optimizer
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Array, Chunk, Layout
-from elasticflow.rows import Keys, Rows, bounds, table_seed
+from elasticflow.step.layout import Array, Chunk, Layout
+from elasticflow.step.rows import Keys, Rows, bounds, table_seed
 from elasticflow_ps import native
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import Parcel

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from elasticflow import poison
 from elasticflow.errors import BrokenError, ProtocolError
-from elasticflow.layout import Array
+from elasticflow.process import poison
+from elasticflow.step.layout import Array
 from elasticflow_ps.parcels import Span
 
 WINDOWS, WINDOW_BYTES = 16, 4096

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from elasticflow.keys import MemberKeys
-from elasticflow.layout import Array
-from elasticflow.messages import FromServer, ServerInfo, ToServer
-from elasticflow.settings import MemberSettings
-from elasticflow.transport import Closed, Context, DataLink, DataListener, Opened, Peer, Socket
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Array
+from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Peer
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import FromServer, ServerInfo, ToServer
+from elasticflow.wire.sockets import Context, Socket
 from elasticflow_ps.store import Tracker
 
 TURN = 64

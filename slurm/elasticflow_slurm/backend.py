@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.backend import MASTER, Backend, Ended
-from elasticflow.clerk import Clerk
-from elasticflow.config import Config
+from elasticflow.cluster.clerk import Clerk
+from elasticflow.cluster.contract import MASTER, Backend, Ended
+from elasticflow.cluster.finder import Finder
+from elasticflow.cluster.presence import Presence
 from elasticflow.errors import RunError
-from elasticflow.finder import Finder
-from elasticflow.network import own_address
-from elasticflow.presence import Presence
-from elasticflow.run_dir import RunDir
-from elasticflow.settings import MemberSettings
+from elasticflow.process.network import own_address
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmError

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from elasticflow.config import Positive, PositiveSeconds
 from elasticflow.errors import ConfigError
+from elasticflow.run.config import Positive, PositiveSeconds
 
 Count = Annotated[int, Meta(ge=0)]
 

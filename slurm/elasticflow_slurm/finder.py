@@ -7,9 +7,9 @@ import os
 import random
 import time
 
-from elasticflow.finder import Finder, Orphaned
-from elasticflow.presence import Presence
-from elasticflow.run_dir import UNKNOWN, RunDir, last_line
+from elasticflow.cluster.finder import Finder, Orphaned
+from elasticflow.cluster.presence import Presence
+from elasticflow.run.folder import UNKNOWN, RunDir, last_line
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
 from elasticflow_slurm.comments import read

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.run_dir import publish
+from elasticflow.run.folder import publish
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import read

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow import config
 from elasticflow.cli.resuming import new_program, program_of
 from elasticflow.cli.train import OPTIONS, SWITCHES
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.program import parse
-from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish
+from elasticflow.program.loading import parse
+from elasticflow.run import config
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish
 from elasticflow_slurm import index
 from elasticflow_slurm.backend import SlurmBackend, comes_again
 from elasticflow_slurm.bindings import choose

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from elasticflow.pause import NEVER_S, Pause
+from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow_slurm.client import Job
 from elasticflow_slurm.config import Place
 

@@ -6,8 +6,8 @@ import contextlib
 import signal
 from datetime import datetime
 
-from elasticflow.backend import Ended, How
-from elasticflow.member import EXIT_ABANDONED
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow_slurm.client import Job
 
 _TAKEN = {

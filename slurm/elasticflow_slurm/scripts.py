@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import launch
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
-from elasticflow.fingerprint import SETTINGS, THREAD_SETTINGS
-from elasticflow.settings import MemberSettings
+from elasticflow.process.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import Place, SlurmConfig

@@ -18,10 +18,10 @@ from enum import Enum
 
 import msgspec
 
-from elasticflow.backend import Ended
+from elasticflow.cluster.contract import Ended
+from elasticflow.cluster.nodes import Nodes
+from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.master.members import number_of
-from elasticflow.nodes import Nodes
-from elasticflow.pause import NEVER_S, Pause
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmError
 from elasticflow_slurm.comments import LEADER, jobs_of, read

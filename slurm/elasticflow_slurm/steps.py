@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import launch
-from elasticflow.backend import Ended, How
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import RunError
-from elasticflow.fingerprint import environment
 from elasticflow.local.process import Process, end, has_ended, recorded
-from elasticflow.member import EXIT_ABANDONED
-from elasticflow.run_dir import last_line
-from elasticflow.settings import MemberSettings
+from elasticflow.process.fingerprint import environment
+from elasticflow.run.folder import last_line
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.scripts import ALIKE
 
 SHORT_S, WAIT_S = 5.0, 3.0

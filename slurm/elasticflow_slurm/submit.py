@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.cli.folders import new_folder
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
-from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish, replace
-from elasticflow.settings import MemberSettings
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish, replace
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError

@@ -8,7 +8,7 @@ import numpy as np
 
 from elasticflow import checkpoint
 from elasticflow.api import AdamW
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
 
 ENTRIES = (
     Entry("net.0.weight", (20, 7), "float32", Rule.UPDATE),

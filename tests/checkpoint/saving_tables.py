@@ -10,8 +10,8 @@ from saving import SLOTS, Model, make_manifest, make_model, write_parts
 
 from elasticflow import checkpoint
 from elasticflow.embedding import Constant, TableSpec
-from elasticflow.layout import Entry, Rule, spread
-from elasticflow.rows import BUCKET_BITS, ids_of, keys_of
+from elasticflow.step.layout import Entry, Rule, spread
+from elasticflow.step.rows import BUCKET_BITS, ids_of, keys_of
 
 DENSE = (Entry("w", (40, 5), "float32", Rule.UPDATE), Entry("cost", (), "float64", Rule.REPORT))
 

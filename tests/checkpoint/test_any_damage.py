@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from saving_tables import Servers, Table, make_spec
 
 from elasticflow import checkpoint
-from elasticflow.layout import Entry, Rule
+from elasticflow.step.layout import Entry, Rule
 from elasticflow.storage import DirectoryStorage
 
 SMALL = (Entry("w", (40, 5), "float32", Rule.UPDATE), Entry("seen", (), "int64", Rule.FIRST))

@@ -12,7 +12,7 @@ from saving import make_manifest, make_model, save, write_parts
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError, ConfigError
-from elasticflow.layout import Rule
+from elasticflow.step.layout import Rule
 from elasticflow.storage import DirectoryStorage
 
 

@@ -7,7 +7,7 @@ from saving import ENTRIES, make_model, save
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError, ConfigError
-from elasticflow.layout import Entry, Rule
+from elasticflow.step.layout import Entry, Rule
 
 NET = (
     Entry("net.0.weight", (6, 4), "float32", Rule.UPDATE),

@@ -10,7 +10,7 @@ from saving import ENTRIES, SLOTS, make_manifest, make_model, save, write_parts
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Entry, Layout, Rule, spread
+from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.storage import DirectoryStorage
 
 BIG = (Entry("table", (300_000, 8), "float32", Rule.UPDATE), *ENTRIES)

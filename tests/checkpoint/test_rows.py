@@ -20,8 +20,8 @@ from elasticflow.checkpoint.manifest import decode, encode
 from elasticflow.cli import checkpoints
 from elasticflow.embedding import Uniform
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Entry, Layout, Rule, spread
-from elasticflow.rows import NUM_BUCKETS, bounds
+from elasticflow.step.layout import Entry, Layout, Rule, spread
+from elasticflow.step.rows import NUM_BUCKETS, bounds
 from elasticflow.storage import DirectoryStorage
 
 IDS = st.lists(st.integers(-3, 30) | st.integers(-(1 << 63), (1 << 63) - 1), max_size=12, unique=True)

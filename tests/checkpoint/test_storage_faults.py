@@ -18,7 +18,7 @@ from saving_tables import Servers, Table, make_spec
 
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError
-from elasticflow.layout import Entry, Rule, spread
+from elasticflow.step.layout import Entry, Rule, spread
 from elasticflow.storage import DirectoryStorage, directory
 from elasticflow.storage.background import Background
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import zmq
 
-from elasticflow.config import Config
-from elasticflow.keys import MasterKeys, read_keys
-from elasticflow.messages import Answer, ScaleRequest, StatusRequest, StopRequest, ToMaster
-from elasticflow.run_dir import Address, RunDir, publish
-from elasticflow.transport import Context, ControlListener, admit_only_members
+from elasticflow.run.config import Config
+from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.wire.control import ControlListener
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MasterKeys, read_keys
+from elasticflow.wire.messages import Answer, ScaleRequest, StatusRequest, StopRequest, ToMaster
+from elasticflow.wire.sockets import Context
 
 from ..telling import Told
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from elasticflow.config import Config, make, read_file
 from elasticflow.errors import ConfigError
+from elasticflow.run.config import Config, make, read_file
 
 LOCAL = Path(__file__).parents[2] / "conf" / "local.yaml"
 

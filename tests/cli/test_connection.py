@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow import presence
 from elasticflow.cli import connection, main
 from elasticflow.cli.connection import Connection
+from elasticflow.cluster import presence
 from elasticflow.errors import RunError
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
-from elasticflow.messages import ScaleRequest, StatusRequest, StopRequest
-from elasticflow.run_dir import publish
+from elasticflow.run.folder import publish
+from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 from ..telling import Told
 from .fake_master import FakeMaster, new_run

@@ -15,7 +15,7 @@ from elasticflow.cli.runs import as_text
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.master.actions import NoteAction
 from elasticflow.master.members import Member, MemberState
-from elasticflow.messages import Share
+from elasticflow.wire.messages import Share
 
 from ..telling import Told
 

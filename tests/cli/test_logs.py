@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.cli.logs import LONGEST
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from tests.e2e.conftest import ctrl_c_is_heard
 
 __all__ = ["ctrl_c_is_heard"]

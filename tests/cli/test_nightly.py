@@ -19,9 +19,9 @@ import yaml
 
 from elasticflow.cli import main
 from elasticflow.cli.submit import add_submit_options
-from elasticflow.config import make
-from elasticflow.dates import fill
-from elasticflow.run_dir import RunDir
+from elasticflow.run.config import make
+from elasticflow.run.dates import fill
+from elasticflow.run.folder import RunDir
 from elasticflow_yarn.config import read
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from elasticflow.cli.connection import Connection
+from elasticflow.cluster.presence import NoMaster
 from elasticflow.errors import RunError
-from elasticflow.messages import StatusRequest
-from elasticflow.presence import NoMaster
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
+from elasticflow.wire.messages import StatusRequest
 
 from .processes import CLI, end_all, new_mark
 from .programs.gates import MARK, Gate
@@ -224,7 +224,7 @@ def ctrl_c_is_heard() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def memory_is_poisoned() -> Iterator[None]:
-    """In all processes of all runs: see ``elasticflow.poison``."""
+    """In all processes of all runs: see ``elasticflow.process.poison``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ELASTICFLOW_POISON", "1")
         yield

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import yaml
 
-from elasticflow.presence import NoMaster
-from elasticflow.run_dir import UNKNOWN, Job
+from elasticflow.cluster.presence import NoMaster
+from elasticflow.run.folder import UNKNOWN, Job
 
 from .conftest import PATIENCE_S, Run
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow.chaos import Hand, Process
+from elasticflow.cli.killing import Hand, Process
 
 from .conftest import CLI, Run, cli
 

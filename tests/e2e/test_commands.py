@@ -24,9 +24,9 @@ import numpy as np
 import pytest
 import zmq
 
-from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import StopRequest, encode
-from elasticflow.transport import control_link
+from elasticflow.wire.control import control_link
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.messages import StopRequest, encode
 
 from .conftest import CLI, PATIENCE_S, PROGRAMS, Run, cli, digest_in
 from .processes import marked, wait_until_gone

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elasticflow.cli.connection import Connection
-from elasticflow.messages import ScaleRequest
+from elasticflow.wire.messages import ScaleRequest
 
 from .conftest import Run, cli
 

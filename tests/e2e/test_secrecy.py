@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow.keys import MasterKeys, data_password, read_keys
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
+from elasticflow.wire.keys import MasterKeys, data_password, read_keys
 
 from .conftest import Run
 from .processes import MARK, marked

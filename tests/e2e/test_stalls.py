@@ -215,8 +215,8 @@ def fail(*arguments):
     raise RuntimeError("a defect")
 
 def spoil(*_):
-    import elasticflow.member
-    elasticflow.member.MasterLink._receive = fail
+    import elasticflow.cluster.member
+    elasticflow.cluster.member.MasterLink._receive = fail
 
 signal.signal(signal.SIGUSR2, spoil)
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow.run_dir import EXIT_CODES
+from elasticflow.run.folder import EXIT_CODES
 
 from .conftest import Run
 

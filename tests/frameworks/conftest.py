@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-from elasticflow.fingerprint import environment
+from elasticflow.process.fingerprint import environment
 
 os.environ.update(environment(threads=1))
 

@@ -21,10 +21,10 @@ import numpy as np
 from elasticflow.api import SGD
 from elasticflow.frameworks import Replica, open_replica
 from elasticflow.frameworks.lookups import ReadRows
-from elasticflow.layout import Rule, Vector
-from elasticflow.program import Program, bind
-from elasticflow.rows import Keys, Rows, Values
-from elasticflow.schedule import Kind
+from elasticflow.program.loading import Program, bind
+from elasticflow.step.layout import Rule, Vector
+from elasticflow.step.rows import Keys, Rows, Values
+from elasticflow.step.schedule import Kind
 from elasticflow.worker.sums import add
 
 COLUMNS = ("x", "y")

@@ -17,8 +17,8 @@ from elasticflow.errors import ProgramError
 from elasticflow.frameworks import ahead
 from elasticflow.frameworks.base import framework_of, take_optimizer
 from elasticflow.frameworks.lookups import Lookup, Lookups, ReadRows, put
-from elasticflow.layout import Entry, Layout, Rule, Vector
-from elasticflow.rows import Rows, first_values, ids_of, keys_of, table_seed
+from elasticflow.step.layout import Entry, Layout, Rule, Vector
+from elasticflow.step.rows import Rows, first_values, ids_of, keys_of, table_seed
 
 
 class PlainLookups(Lookups):

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.frameworks import CostError  # noqa: E402
-from elasticflow.layout import Rule, Vector  # noqa: E402
+from elasticflow.step.layout import Rule, Vector  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from replicas import (  # noqa: E402
 
 from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.frameworks import CostError, tensorflow  # noqa: E402
-from elasticflow.layout import Rule, Vector  # noqa: E402
+from elasticflow.step.layout import Rule, Vector  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)

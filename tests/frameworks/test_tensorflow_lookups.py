@@ -13,8 +13,8 @@ from replicas import columns, computed, digest, late, opened, program  # noqa: E
 from elasticflow import Embedding, Normal  # noqa: E402
 from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.frameworks import CostError, Interrupted, tensorflow  # noqa: E402
-from elasticflow.layout import Rule  # noqa: E402
-from elasticflow.rows import Rows, keys_of  # noqa: E402
+from elasticflow.step.layout import Rule  # noqa: E402
+from elasticflow.step.rows import Rows, keys_of  # noqa: E402
 
 NUM_IDS, DIM = 6, 4
 KEYS = keys_of(np.arange(NUM_IDS))

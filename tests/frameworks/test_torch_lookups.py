@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from elasticflow import Embedding, Normal  # noqa: E402
 from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.frameworks import CostError, Interrupted  # noqa: E402
-from elasticflow.layout import Rule, Vector  # noqa: E402
-from elasticflow.rows import Rows, keys_of  # noqa: E402
-from elasticflow.schedule import Kind  # noqa: E402
-from elasticflow.slices import Node  # noqa: E402
+from elasticflow.step.layout import Rule, Vector  # noqa: E402
+from elasticflow.step.rows import Rows, keys_of  # noqa: E402
+from elasticflow.step.schedule import Kind  # noqa: E402
+from elasticflow.step.slices import Node  # noqa: E402
 from elasticflow.worker.faults import blame  # noqa: E402
 from elasticflow.worker.sums import Sums, add  # noqa: E402
 

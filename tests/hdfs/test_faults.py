@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from elasticflow.errors import ConfigError
-from elasticflow.hadoop import HadoopConf
-from elasticflow.retry import is_curable
+from elasticflow.process.retry import is_curable
+from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
 from elasticflow.storage.webhdfs import WebHdfs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow.available import HOST, available_memory
+from elasticflow.process.available import HOST, available_memory
 
 MB = 1 << 20
 MEMINFO = "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\nHugePages_Total: 0\n"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from elasticflow import clerk as module
-from elasticflow.clerk import Clerk
+from elasticflow.cluster import clerk as module
+from elasticflow.cluster.clerk import Clerk
 from elasticflow_slurm.client import Refused, SlurmBusy, SlurmError
 
 PATIENCE_S = 20.0

@@ -11,14 +11,25 @@ import pytest
 import zmq
 
 from elasticflow.api import SGD
-from elasticflow.keys import make_keys
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.messages import Assignment, Initial, Pull, Push, ServerInfo, Spec, Uninitialised, Version
-from elasticflow.schedule import Schedule
-from elasticflow.settings import MemberSettings
-from elasticflow.slices import Node
-from elasticflow.strategies import Position, Severed
-from elasticflow.transport import Context, DataListener, Peer, Received, admit_only_members
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.schedule import Schedule
+from elasticflow.step.slices import Node
+from elasticflow.wire.data import DataListener, Peer, Received
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import make_keys
+from elasticflow.wire.messages import (
+    Assignment,
+    Initial,
+    Pull,
+    Push,
+    ServerInfo,
+    Spec,
+    Uninitialised,
+    Version,
+)
+from elasticflow.wire.sockets import Context
+from elasticflow.worker.strategy import Position, Severed
 from elasticflow_ps.client import ParameterServers
 from elasticflow_ps.parcels import parcels_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow.guard import EXIT_BROKEN_THREAD, guarded_thread
+from elasticflow.process.guard import EXIT_BROKEN_THREAD, guarded_thread
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for top in ("elasticflow", "ps", "slurm", "yarn") for path in (ROOT / top).rglob("*.py")]
@@ -23,27 +23,27 @@ def fail(*arguments, **more):
 
 """
 LINK = """
-from elasticflow.finder import Finder
-from elasticflow.keys import make_keys
-from elasticflow.member import MasterLink
-from elasticflow.messages import Heartbeat
+from elasticflow.cluster.finder import Finder
+from elasticflow.wire.keys import make_keys
+from elasticflow.cluster.member import MasterLink
+from elasticflow.wire.messages import Heartbeat
 finder = Finder("/nonexistent", 60.0)
 link = MasterLink(make_keys().member, "tcp://127.0.0.1:9", heartbeat=fail, heartbeat_s=0.05, finder=finder)
 link.start_heartbeats()
 """
 GATE = """
 import zmq
-from elasticflow import transport
-from elasticflow.keys import make_keys
-transport.Gate._answer = fail
+from elasticflow.wire import gate as gates
+from elasticflow.wire.keys import make_keys
+gates.Gate._answer = fail
 context = zmq.Context()
-gate = transport.admit_only_members(context, make_keys().member)
+gate = gates.admit_only_members(context, make_keys().member)
 asks = context.socket(zmq.REQ)
-asks.connect(transport.ZAP)
+asks.connect(gates.ZAP)
 asks.send_multipart([b"1.0", b"1", b"", b"", b"", b"PLAIN"])
 """
 CLERK = """
-from elasticflow.clerk import Clerk
+from elasticflow.cluster.clerk import Clerk
 Clerk._do = fail
 Clerk(ValueError).order(print, print)
 """

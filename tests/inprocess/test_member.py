@@ -14,11 +14,14 @@ import msgspec
 import pytest
 import zmq
 
+from elasticflow.cluster.finder import Finder
+from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink, Silence
 from elasticflow.errors import ProtocolError
-from elasticflow.finder import Finder
-from elasticflow.keys import make_keys, write_secret
-from elasticflow.member import EXIT_ABANDONED, MasterLink, Silence
-from elasticflow.messages import (
+from elasticflow.run.folder import Address
+from elasticflow.wire.control import ControlListener
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import make_keys, write_secret
+from elasticflow.wire.messages import (
     Beat,
     Drain,
     FromMaster,
@@ -29,8 +32,7 @@ from elasticflow.messages import (
     Quit,
     ToMaster,
 )
-from elasticflow.run_dir import Address
-from elasticflow.transport import Context, ControlListener, admit_only_members
+from elasticflow.wire.sockets import Context
 
 KEYS = make_keys()
 WAIT_S = 20.0
@@ -253,10 +255,10 @@ def test_last_words_are_sent_before_the_end(masters, members) -> None:
 
 CHILD = """
 import sys, threading
-from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.finder import Finder
-from elasticflow.member import MasterLink
-from elasticflow.messages import Heartbeat
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.cluster.finder import Finder
+from elasticflow.cluster.member import MasterLink
+from elasticflow.wire.messages import Heartbeat
 from pathlib import Path
 
 link = MasterLink(

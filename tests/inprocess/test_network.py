@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from elasticflow import network
 from elasticflow.errors import ConfigError
-from elasticflow.network import LOOPBACK, own_address
+from elasticflow.process import network
+from elasticflow.process.network import LOOPBACK, own_address
 
 CARDS = {"lo": "127.0.0.1", "eth0": "10.1.2.3", "ib0": "192.168.7.8"}
 

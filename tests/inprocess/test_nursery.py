@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow.backend import Ended, How
+from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
 from elasticflow.local import backend as local
 from elasticflow.local.backend import LocalBackend

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow import backend
-from elasticflow.backend import Backend
-from elasticflow.errors import ConfigError, RunError
-from elasticflow.presence import (
+from elasticflow.cluster import contract as backend
+from elasticflow.cluster.contract import Backend
+from elasticflow.cluster.presence import (
     Presence,
     find_address,
     is_alive,
@@ -20,7 +19,8 @@ from elasticflow.presence import (
     read_address,
     wait_until_over,
 )
-from elasticflow.run_dir import Address, Job, RunDir, publish
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.run.folder import Address, Job, RunDir, publish
 
 HERE = Address("tcp://h:1", "h", 1)
 

@@ -13,12 +13,12 @@ from types import ModuleType
 
 import pytest
 
-from elasticflow import program_copy
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
-from elasticflow.program import foreign_imports, load
-from elasticflow.program_copy import Copy, fetch, gather, keep, take
-from elasticflow.run_dir import RunDir
+from elasticflow.program import copy as program_copy
+from elasticflow.program.copy import Copy, fetch, gather, keep, take
+from elasticflow.program.loading import foreign_imports, load
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 
 BODY = """
 def model():

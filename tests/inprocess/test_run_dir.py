@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.cluster.presence import read_address
 from elasticflow.errors import RunError
-from elasticflow.presence import read_address
-from elasticflow.run_dir import Address, RunDir, publish
+from elasticflow.run.folder import Address, RunDir, publish
 
 
 def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -> None:

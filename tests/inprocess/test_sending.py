@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import zmq
 
-from elasticflow.layout import Array
-from elasticflow.transport import COPY_BELOW_BYTES, Context, Socket, _send
+from elasticflow.step.layout import Array
+from elasticflow.wire.sockets import COPY_BELOW_BYTES, Context, Socket, send_frames
 
 LARGE, SMALL, EMPTY = COPY_BELOW_BYTES, COPY_BELOW_BYTES - 8, 0
 ORDERS = sorted(
@@ -45,7 +45,7 @@ def unread(context: Context) -> Iterator[Socket]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_memory_is_not_free_while_nobody_reads(unread: Socket, order: tuple[int, ...]) -> None:
-    tracker = _send(unread, [b"head"], arrays_of(order))
+    tracker = send_frames(unread, [b"head"], arrays_of(order))
     if LARGE not in order:
         assert tracker is None  # all was copied
         return
@@ -68,7 +68,7 @@ def test_what_was_sent_is_what_comes_though_memory_is_used_again_at_once(
         for turn in range(20):
             for array in arrays:
                 array[:] = turn
-            tracker = _send(sender, [b"%d" % turn], arrays)
+            tracker = send_frames(sender, [b"%d" % turn], arrays)
             if tracker is not None:
                 tracker.wait(DONE_S)
             for array in arrays:
@@ -82,4 +82,4 @@ def test_what_was_sent_is_what_comes_though_memory_is_used_again_at_once(
 
 def test_a_message_that_cannot_be_sent_is_not_begun(context: Context) -> None:
     with context.socket(zmq.DEALER) as socket, pytest.raises(zmq.Again):  # connected to nobody
-        _send(socket, [b"head"], arrays_of((LARGE, SMALL)))
+        send_frames(socket, [b"head"], arrays_of((LARGE, SMALL)))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from elasticflow.config import Config
 from elasticflow.master import server
 from elasticflow.master.actions import EndAction
 from elasticflow.master.members import RunState
-from elasticflow.run_dir import RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 
 
 def test_a_run_that_is_over_stays_so_though_its_address_cannot_be_removed(

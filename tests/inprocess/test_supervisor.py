@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow.config import Config
 from elasticflow.local.backend import LocalBackend
 from elasticflow.master.supervisor import TERMINATED, Budget
-from elasticflow.run_dir import RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 
 from .toys import PATIENCE_S, Watched, log_of, make_run
 

@@ -18,10 +18,13 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from elasticflow import transport
 from elasticflow.errors import ProtocolError
-from elasticflow.keys import MemberKeys, data_password, make_keys
-from elasticflow.messages import (
+from elasticflow.wire import data
+from elasticflow.wire.control import ControlListener, control_link
+from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Received
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import MemberKeys, data_password, make_keys
+from elasticflow.wire.messages import (
     Answer,
     Beat,
     Clip,
@@ -43,20 +46,9 @@ from elasticflow.messages import (
     Welcome,
     encode,
 )
-from elasticflow.transport import (
-    Closed,
-    Context,
-    ControlListener,
-    DataLink,
-    DataListener,
-    Opened,
-    Received,
-    Seal,
-    Socket,
-    admit_only_members,
-    check,
-    control_link,
-)
+from elasticflow.wire.numbers import check
+from elasticflow.wire.seal import Seal
+from elasticflow.wire.sockets import Context, Socket
 
 KEYS = make_keys()
 WAIT_MS = 5000
@@ -269,7 +261,7 @@ def test_a_past_generation_is_dropped(context: Context, listener: DataListener) 
 def test_hellos_that_wait_are_bounded(
     context: Context, listener: DataListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MOST_EARLY", 2)
+    monkeypatch.setattr(data, "MOST_EARLY", 2)
     strangers = [past_the_gate(context, listener) for _ in range(5)]
     for number, stranger in enumerate(strangers):
         stranger.send(sealed_hello(generation=number + 2))
@@ -280,7 +272,7 @@ def test_hellos_that_wait_are_bounded(
 
 
 def test_peers_are_bounded(context: Context, listener: DataListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_PEERS", 2)
+    monkeypatch.setattr(data, "MOST_PEERS", 2)
     links = [connected(context, listener) for _ in range(2)]
     more = linked(context, listener)
     more.hello("worker-3", 1)
@@ -415,7 +407,7 @@ def test_a_seal_that_does_not_fit_ends_the_connection(
     ],
 )
 def test_what_comes_out_of_the_model_may_be_any_number(message: msgspec.Struct) -> None:
-    transport.check(message)
+    check(message)
 
 
 @pytest.mark.parametrize(
@@ -577,7 +569,7 @@ def _receive(connection: sockets.socket) -> bytes:
 
 def test_a_member_cannot_send_a_frame_without_end(context: Context, listener: DataListener) -> None:
     link = connected(context, listener)
-    link.send(Initial(parcel=0), [np.zeros(transport.DATA_BYTES + 1, np.uint8)])
+    link.send(Initial(parcel=0), [np.zeros(data.DATA_BYTES + 1, np.uint8)])
     assert link.monitor.poll(WAIT_MS)
     link.close()
 

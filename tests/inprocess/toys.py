@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from elasticflow.backend import Ended
-from elasticflow.config import Config
+from elasticflow.cluster.contract import Ended
 from elasticflow.local.backend import LocalBackend
 from elasticflow.local.process import has_ended, recorded
-from elasticflow.run_dir import RunDir
-from elasticflow.settings import MemberSettings
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
 
 PATIENCE_S = 60.0
 """How long a test waits for what has to happen."""

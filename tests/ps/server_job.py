@@ -13,9 +13,14 @@ import zmq
 
 from elasticflow.api import Adam, Optimizer
 from elasticflow.checkpoint import Manifest, Part, commit
-from elasticflow.keys import make_keys
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.messages import (
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.schedule import Schedule
+from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.data import DataLink, DataListener
+from elasticflow.wire.gate import admit_only_members
+from elasticflow.wire.keys import make_keys
+from elasticflow.wire.messages import (
     Assignment,
     FromMaster,
     FromServer,
@@ -36,10 +41,6 @@ from elasticflow.messages import (
     Version,
     Written,
 )  # fmt: skip
-from elasticflow.schedule import Schedule
-from elasticflow.settings import MemberSettings
-from elasticflow.storage import DirectoryStorage
-from elasticflow.transport import DataLink, DataListener, admit_only_members
 from elasticflow_ps.parcels import Parcel, parcels_of
 from elasticflow_ps.server import ParameterServer
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from elasticflow.layout import ALIGN_BYTES
+from elasticflow.step.layout import ALIGN_BYTES
 from elasticflow_ps.arena import BLOCK_BYTES, SMALL_BYTES, Arena
 
 

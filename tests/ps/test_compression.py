@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 
 from elasticflow.api import SGD
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.messages import Push
-from elasticflow.schedule import Kind
-from elasticflow.slices import Node, SliceTree, cover
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.schedule import Kind
+from elasticflow.step.slices import Node, SliceTree, cover
+from elasticflow.wire.messages import Push
 from elasticflow.worker.sums import Sums
 from elasticflow_ps import native
 from elasticflow_ps.compression import Bfloat16, Compression, TopK

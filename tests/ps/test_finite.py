@@ -10,8 +10,8 @@ import pytest
 from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
-from elasticflow.layout import Entry, Layout, Rule
-from elasticflow.rows import Rows
+from elasticflow.step.layout import Entry, Layout, Rule
+from elasticflow.step.rows import Rows
 from elasticflow_ps import native
 from elasticflow_ps.compression import TopK
 from elasticflow_ps.finite import all_finite, are_numbers, first_odd

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elasticflow.layout import ALIGN_BYTES
-from elasticflow.messages import Lend
+from elasticflow.step.layout import ALIGN_BYTES
+from elasticflow.wire.messages import Lend
 from elasticflow_ps.arena import Arena
 from elasticflow_ps.loans import Block, _tell_once, borrow, try_block
 

@@ -10,12 +10,12 @@ import pytest
 from server_job import LAYOUT, PARCEL_BYTES, WAIT_S, FakeWorker, Job, Process
 
 from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
-from elasticflow.available import HOST
 from elasticflow.embedding import TableSpec, Uniform
-from elasticflow.layout import Entry, Layout, Rule, spread
-from elasticflow.messages import Cut, Join
-from elasticflow.rows import Rows, keys_of
+from elasticflow.process.available import HOST
+from elasticflow.step.layout import Entry, Layout, Rule, spread
+from elasticflow.step.rows import Rows, keys_of
 from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.messages import Cut, Join
 from elasticflow_ps.compression import Bfloat16
 from elasticflow_ps.memory import Need, needs
 from elasticflow_ps.optimizers import kernel_for

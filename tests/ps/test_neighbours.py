@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from server_job import KEYS, LAYOUT, PARCEL_BYTES, SCHEDULE, FakeWorker, Job, settings_of
 
-from elasticflow.layout import Rule, Vector
-from elasticflow.messages import Assignment, Mapped
-from elasticflow.slices import Node
+from elasticflow.step.layout import Rule, Vector
+from elasticflow.step.slices import Node
 from elasticflow.storage import DirectoryStorage
-from elasticflow.strategies import Overdue, Position
+from elasticflow.wire.messages import Assignment, Mapped
+from elasticflow.worker.strategy import Overdue, Position
 from elasticflow_ps.client import ParameterServers
 from elasticflow_ps.loans import Block
 from elasticflow_ps.neighbours import Neighbour, Neighbours

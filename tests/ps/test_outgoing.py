@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.messages import Push
-from elasticflow.schedule import Kind
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.schedule import Kind
+from elasticflow.wire.messages import Push
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import parcels_of
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from elasticflow.frameworks import Interrupted
-from elasticflow.layout import Entry, Layout, Rule, spread
-from elasticflow.messages import Compute, Read, RowsRead, ServerInfo
-from elasticflow.rows import keys_of
+from elasticflow.step.layout import Entry, Layout, Rule, spread
+from elasticflow.step.rows import keys_of
+from elasticflow.wire.messages import Compute, Read, RowsRead, ServerInfo
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.reading import Reading
 from elasticflow_ps.remote import Remote

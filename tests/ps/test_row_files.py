@@ -25,10 +25,10 @@ from elasticflow.checkpoint import (
     prune,
 )
 from elasticflow.embedding import TableSpec, Uniform
-from elasticflow.layout import Entry, Layout, Rule
-from elasticflow.messages import Troubled, Written
-from elasticflow.rows import Rows, keys_of
+from elasticflow.step.layout import Entry, Layout, Rule
+from elasticflow.step.rows import Rows, keys_of
 from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.messages import Troubled, Written
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts

@@ -20,8 +20,9 @@ from server_job import (
 )
 
 from elasticflow.checkpoint import Reader, commits, load_manifest
-from elasticflow.layout import Rule, Vector
-from elasticflow.messages import (
+from elasticflow.step.layout import Rule, Vector
+from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.messages import (
     Beat,
     Cut,
     Fetch,
@@ -41,7 +42,6 @@ from elasticflow.messages import (
     Troubled,
     Written,
 )  # fmt: skip
-from elasticflow.storage import DirectoryStorage
 
 END = SCHEDULE.total_ticks
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow.schedule import Kind
+from elasticflow.step.schedule import Kind
 from elasticflow_ps.stalls import ENOUGH, Stalls
 
 

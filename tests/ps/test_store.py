@@ -9,8 +9,8 @@ from hypothesis import strategies as some
 
 from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.schedule import Kind
+from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
+from elasticflow.step.schedule import Kind
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Alone, Snapshot, Store, Sum, parse

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticflow import api
-from elasticflow import rows as plain_rows
 from elasticflow.embedding import Constant, Normal, Uniform
 from elasticflow.errors import ProtocolError
-from elasticflow.rows import NUM_BUCKETS, Rows, bounds, keys_of, no_rows
+from elasticflow.step import rows as plain_rows
+from elasticflow.step.rows import NUM_BUCKETS, Rows, bounds, keys_of, no_rows
 from elasticflow_ps import native, row_index
 from elasticflow_ps.growing import Growing
 from elasticflow_ps.native import first_values, gather, merge, scatter

@@ -17,11 +17,21 @@ from elasticflow import checkpoint
 from elasticflow.api import Adagrad
 from elasticflow.checkpoint import Manifest
 from elasticflow.embedding import TableSpec, Uniform
-from elasticflow.layout import Entry, Layout, Rule
-from elasticflow.messages import Initial, Pull, Push, Read, RowsRead, Settled, Uninitialised, Version, Written
-from elasticflow.rows import EARLY_MOST, bounds, first_values, keys_of, part_of, table_seed
+from elasticflow.step.layout import Entry, Layout, Rule
+from elasticflow.step.rows import EARLY_MOST, bounds, first_values, keys_of, part_of, table_seed
 from elasticflow.storage import DirectoryStorage
-from elasticflow.transport import DataLink
+from elasticflow.wire.data import DataLink
+from elasticflow.wire.messages import (
+    Initial,
+    Pull,
+    Push,
+    Read,
+    RowsRead,
+    Settled,
+    Uninitialised,
+    Version,
+    Written,
+)
 from elasticflow_ps.parcels import Parcel, parcels_of
 
 DIM = 4

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from elasticflow import poison
 from elasticflow.api import SGD
 from elasticflow.errors import BrokenError, ProtocolError
-from elasticflow.layout import Entry, Layout, Rule, Vector
-from elasticflow.schedule import Kind
+from elasticflow.process import poison
+from elasticflow.step.layout import Entry, Layout, Rule, Vector
+from elasticflow.step.schedule import Kind
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum

@@ -14,7 +14,7 @@ from itertools import count
 
 import msgspec
 
-from elasticflow.backend import Ended
+from elasticflow.cluster.contract import Ended
 from elasticflow.master.members import number_of
 from elasticflow_slurm.client import Job, LimitReached, Refused, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import Comment

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elasticflow.messages import Compute, Gone, Pull, Push, Share, Version
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Compute, Gone, Pull, Push, Share, Version
 from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,

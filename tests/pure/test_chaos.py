@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import AIMS, EVERYTHING, MOST_MASTERS, MOST_RESET, PROGRAMS, SOAKED, manner_of, plan_of
-from elasticflow.chaos import GROUPS, KINDS, Process, Roster, Strike, choose, kinds_of, roster, strikes
+from elasticflow.cli.killing import GROUPS, KINDS, Process, Roster, Strike, choose, kinds_of, roster, strikes
 from elasticflow.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from elasticflow.messages import AllSafe, Compute, FromServer, Gone, Pull, Share, Uninitialised, Version
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import AllSafe, Compute, FromServer, Gone, Pull, Share, Uninitialised, Version
 from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,

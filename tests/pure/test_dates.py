@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from elasticflow.dates import against, clock, day_s, fill, length_s, moment, span, written
 from elasticflow.errors import ConfigError
+from elasticflow.run.dates import against, clock, day_s, fill, length_s, moment, span, written
 
 BERLIN, UTC = ZoneInfo("Europe/Berlin"), timezone.utc
 ZONES = (BERLIN, UTC, ZoneInfo("America/New_York"), ZoneInfo("Asia/Kolkata"), ZoneInfo("America/Santiago"))

@@ -9,7 +9,7 @@ from elasticflow.master.divergence import INSPECT_S
 from elasticflow.master.events import CommittedEvent
 from elasticflow.master.members import RunState
 from elasticflow.master.state import MasterState, Memory
-from elasticflow.messages import Diverged, Inspected, Offer, Skipped
+from elasticflow.wire.messages import Diverged, Inspected, Offer, Skipped
 
 from .test_master_state import Run, only, running
 

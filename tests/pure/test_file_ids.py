@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elasticflow.file_ids import (
+from elasticflow.storage.file_ids import (
     MOST_TOLD,
     PIECE_BYTES,
     FileId,

@@ -8,10 +8,10 @@ import msgspec
 
 from elasticflow.api import Adam
 from elasticflow.cli.runs import as_text
-from elasticflow.layout import Entry, Rule
 from elasticflow.master import actions as ac
 from elasticflow.master.members import RunState
-from elasticflow.messages import Heartbeat, Join
+from elasticflow.step.layout import Entry, Rule
+from elasticflow.wire.messages import Heartbeat, Join
 
 from ..telling import Told
 from .test_master_state import SPEC, Run, names

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.layout import ALIGN_BYTES, CHUNK_BYTES, Entry, Layout, Rule, Vector, spread
+from elasticflow.step.layout import ALIGN_BYTES, CHUNK_BYTES, Entry, Layout, Rule, Vector, spread
 
 SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 DTYPES = st.sampled_from(["float32", "float64", "float16", "int64"])

@@ -8,7 +8,7 @@ from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.state import CLOSE_S, MOST_ROUNDS, MasterState, Memory
-from elasticflow.messages import Heartbeat, Here, Join, Offer, Progress, Ready, Stacks
+from elasticflow.wire.messages import Heartbeat, Here, Join, Offer, Progress, Ready, Stacks
 
 from .test_master_state import SPEC, Run, names, only, running
 

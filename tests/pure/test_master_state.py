@@ -10,14 +10,14 @@ import pytest
 
 from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
-from elasticflow.config import Config
-from elasticflow.layout import Entry, Rule
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MOST_EARLY_DEATHS, MOST_GONE, MasterState, Memory
-from elasticflow.messages import (
+from elasticflow.run.config import Config
+from elasticflow.step.layout import Entry, Rule
+from elasticflow.wire.messages import (
     Assignment,
     Excluded,
     Failed,

@@ -13,10 +13,10 @@ from hypothesis import strategies as some
 from elasticflow.cli.progress import deadline_line, figures
 from elasticflow.cli.report import page
 from elasticflow.cli.runs import as_text
-from elasticflow.config import Config
 from elasticflow.master.actions import EndAction
 from elasticflow.master.members import RunState
 from elasticflow.master.outlook import HOLD_S, Outlook, look
+from elasticflow.run.config import Config
 
 from ..telling import Told
 

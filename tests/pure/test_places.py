@@ -12,7 +12,7 @@ from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState, Memory
-from elasticflow.messages import Departing, Heartbeat, Leaving, Lost, Offer, Progress, Ready
+from elasticflow.wire.messages import Departing, Heartbeat, Leaving, Lost, Offer, Progress, Ready
 
 from .test_master_state import Run, names, only, running
 

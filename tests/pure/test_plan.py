@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.master.plan import SAME_SPEED, Speed, make_plan, unevenness
-from elasticflow.slices import cover
+from elasticflow.step.slices import cover
 
 NUM_SLICES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
 SECONDS = st.one_of(st.just(0.0), st.floats(0.01, 10.0))

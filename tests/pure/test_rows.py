@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.embedding import Constant, Normal, Uniform
-from elasticflow.rows import (
+from elasticflow.step.rows import (
     NUM_BUCKETS,
     Grouped,
     Rows,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.schedule import Kind, Schedule, Work
+from elasticflow.step.schedule import Kind, Schedule, Work
 
 SCHEDULES = st.builds(
     Schedule,

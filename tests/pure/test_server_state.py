@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elasticflow.messages import Pull, Push, Share
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Pull, Push, Share
 from elasticflow_ps.snapshots import Snapshots
 from elasticflow_ps.state import (
     Action,

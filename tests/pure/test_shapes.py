@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.schedule import Kind, Schedule
+from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.worker.shapes import Shape, shapes_of, short_tail
 
 SCHEDULES = st.builds(

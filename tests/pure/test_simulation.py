@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from elasticflow.master import actions as ac
 from elasticflow.master.state import RunState
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
 
 from .simulation.histories import FOR_GOOD, asynchronous, history
 from .simulation.worker import SimWorker

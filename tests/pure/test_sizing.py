@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from elasticflow.backend import How
-from elasticflow.member import EXIT_ABANDONED
-from elasticflow.nodes import WINDOW_S, Nodes
-from elasticflow.pause import Pause
+from elasticflow.cluster.contract import How
+from elasticflow.cluster.member import EXIT_ABANDONED
+from elasticflow.cluster.nodes import WINDOW_S, Nodes
+from elasticflow.cluster.pause import Pause
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmBusy, SlurmError
 from elasticflow_slurm.comments import LEADER, Comment

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.slices import Node, SliceTree, cover, nodes_of
+from elasticflow.step.slices import Node, SliceTree, cover, nodes_of
 
 LEVELS = st.integers(0, 5)
 

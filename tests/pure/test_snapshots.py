@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from elasticflow.messages import AllSafe, Keep, Kept, Safe
+from elasticflow.wire.messages import AllSafe, Keep, Kept, Safe
 from elasticflow_ps.snapshots import (
     Action,
     AllSafeAction,

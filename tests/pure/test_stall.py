@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from elasticflow.master.stall import ANSWER_S, STEPS, STOP_S, Stall
-from elasticflow.messages import Stacks
+from elasticflow.wire.messages import Stacks
 
 NAMES = ("server-0", "worker-1", "worker-2")
 

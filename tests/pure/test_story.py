@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from elasticflow.config import Config
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
 from elasticflow.master.status import SHOWN, Story
-from elasticflow.messages import Progress, Usage, Written
+from elasticflow.run.config import Config
+from elasticflow.wire.messages import Progress, Usage, Written
 
 from ..telling import SCHEDULE, Told
 

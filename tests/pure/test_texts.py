@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from elasticflow.errors import ProtocolError
-from elasticflow.layout import Entry, Rule
-from elasticflow.messages import Failed, Join, Progress, Quarantine, decode_to_master, encode
-from elasticflow.texts import MOST_CHARS, all_sendable, as_json, sendable
-from elasticflow.transport import CONTROL_BYTES, control_frame
+from elasticflow.process.texts import MOST_CHARS, all_sendable, as_json, sendable
+from elasticflow.step.layout import Entry, Rule
+from elasticflow.wire.control import CONTROL_BYTES, control_frame
+from elasticflow.wire.messages import Failed, Join, Progress, Quarantine, decode_to_master, encode
 
 TORN = "a file \udcff and \ud800, ü, 😀"
 

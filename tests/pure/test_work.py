@@ -9,12 +9,12 @@ import pytest
 
 import elasticflow as ef
 from elasticflow.checkpoint import Manifest
-from elasticflow.config import Config
 from elasticflow.errors import CheckpointError
-from elasticflow.file_ids import FileId
-from elasticflow.messages import Spec
-from elasticflow.schedule import SLICING
-from elasticflow.work import check_same_files, check_same_work, files_told, work_of
+from elasticflow.run.config import Config
+from elasticflow.run.work import check_same_files, check_same_work, files_told, work_of
+from elasticflow.step.schedule import SLICING
+from elasticflow.storage.file_ids import FileId
+from elasticflow.wire.messages import Spec
 
 FILE = FileId("/here/a.npz", 1000, "17", "5", "anna", "abc")
 

@@ -13,8 +13,11 @@ import pytest
 from elasticflow.api import SGD
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks import Interrupted
-from elasticflow.layout import Entry, Layout, Rule, Vector
-from elasticflow.messages import (
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Entry, Layout, Rule, Vector
+from elasticflow.step.schedule import Schedule
+from elasticflow.step.slices import Node
+from elasticflow.wire.messages import (
     Assignment,
     Attempt,
     Beat,
@@ -29,10 +32,7 @@ from elasticflow.messages import (
     Share,
     Spec,
 )
-from elasticflow.schedule import Schedule
-from elasticflow.settings import MemberSettings
-from elasticflow.slices import Node
-from elasticflow.strategies import Event, Outgoing, Overdue, Position, Severed, Strategy
+from elasticflow.worker.strategy import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, Outcome
 from elasticflow.worker.worker import Loaded, Worker

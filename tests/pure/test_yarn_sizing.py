@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from elasticflow.backend import How
+from elasticflow.cluster.contract import How
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending

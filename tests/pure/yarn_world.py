@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from elasticflow.backend import Ended
+from elasticflow.cluster.contract import Ended
 from elasticflow.master.members import number_of
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.cluster import Node, Queue

@@ -12,11 +12,11 @@ AT = os.environ.get("ELASTICFLOW_TEST_RELAY")
 
 def lead_through(relay):
     """Data links of this process, and of those that it forks, are made by a SOCKS proxy from now on."""
-    from elasticflow.fingerprint import one_thread
+    from elasticflow.process.fingerprint import one_thread
 
     with one_thread():  # as the product does where it forks
-        from elasticflow import transport
-    original = transport._new_data_socket
+        from elasticflow.wire import data
+    original = data.new_data_socket
 
     def new_data_socket(context, kind):
         socket = original(context, kind)
@@ -24,7 +24,7 @@ def lead_through(relay):
             socket.socks_proxy = relay.encode()
         return socket
 
-    transport._new_data_socket = new_data_socket
+    data.new_data_socket = new_data_socket
 
 
 if AT:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from elasticflow import config
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
+from elasticflow.run import config
+from elasticflow.run.config import Config
 from elasticflow_slurm.config import Place, SlurmConfig, read
 from elasticflow_slurm.scripts import leader_script
 from tests.clusters.slurm import SlurmCluster

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticflow.finder import Orphaned
-from elasticflow.run_dir import Address, RunDir, publish
-from elasticflow.run_dir import Job as HostJob
+from elasticflow.cluster.finder import Orphaned
+from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.run.folder import Job as HostJob
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job, Refused, SlurmBusy
 from elasticflow_slurm.comments import Comment

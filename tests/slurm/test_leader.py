@@ -10,11 +10,11 @@ import pytest
 
 from elasticflow import leading
 from elasticflow.cli.train import OPTIONS, SWITCHES
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import Failing, check_begun, patiently
-from elasticflow.program_copy import keep, take
-from elasticflow.run_dir import RunDir
+from elasticflow.program.copy import keep, take
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 from elasticflow_slurm import leader
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
-from elasticflow.settings import MemberSettings
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.config import read
 from elasticflow_slurm.scripts import directives, leader_script, worker_request

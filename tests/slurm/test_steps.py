@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elasticflow.backend import Ended, How
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import RunError
 from elasticflow.local import process
 from elasticflow.local.process import recorded
-from elasticflow.member import EXIT_ABANDONED
-from elasticflow.settings import MemberSettings
+from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.steps import Allocation, Steps
 

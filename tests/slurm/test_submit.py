@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from elasticflow.cli.main import main
-from elasticflow.config import Config
 from elasticflow.errors import RunError
 from elasticflow.leading import begin, check_resume
-from elasticflow.run_dir import UNKNOWN, Job, RunDir, publish
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import Job as SlurmJob
 from elasticflow_slurm.submit import _Folder

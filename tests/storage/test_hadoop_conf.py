@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from elasticflow.errors import ConfigError
-from elasticflow.hadoop import HadoopConf
+from elasticflow.storage.hadoop import HadoopConf
 
 
 def named(properties):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.errors import CheckpointError, ConfigError
-from elasticflow.retry import Backoff, is_curable
+from elasticflow.process.retry import Backoff, is_curable
 
 
 def test_delays_grow_up_to_the_most_and_the_last_try_is_at_the_end():

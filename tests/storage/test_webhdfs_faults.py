@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from elasticflow.retry import is_curable
+from elasticflow.process.retry import is_curable
 from elasticflow.storage.webhdfs import WebHdfs
 
 STATUS = {

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elasticflow import config as configs
-from elasticflow.backend import Ended, How
-from elasticflow.config import Config
+from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
 from elasticflow.master.fence import Superseded
-from elasticflow.run_dir import RunDir
-from elasticflow.settings import MemberSettings
+from elasticflow.run import config as configs
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import backend as backends
 from elasticflow_yarn import containers, ending, page
 from elasticflow_yarn.backend import YarnBackend

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow.backend import How
-from elasticflow.member import EXIT_ABANDONED
+from elasticflow.cluster.contract import How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.causes import Cause, judge
 from elasticflow_yarn.ending import NO_GPU, Ending

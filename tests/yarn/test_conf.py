@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from elasticflow.cli.main import _parser
-from elasticflow.config import Config, make
+from elasticflow.run.config import Config, make
 from elasticflow_yarn.config import YarnConfig, read
 from elasticflow_yarn.spec import MASTER, as_yaml, resources, specification
 

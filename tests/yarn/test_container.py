@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from elasticflow.config import Config
-from elasticflow.run_dir import Address, RunDir, publish
+from elasticflow.run.config import Config
+from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow_yarn import gpus
 from elasticflow_yarn.container import environment
 from elasticflow_yarn.ending import NO_GPU, Ending, path, read

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from elasticflow.cluster.finder import Orphaned
+from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ConfigError
-from elasticflow.finder import Orphaned
-from elasticflow.presence import Presence
-from elasticflow.run_dir import UNKNOWN, Address, Job, RunDir, publish
+from elasticflow.run.folder import UNKNOWN, Address, Job, RunDir, publish
 from elasticflow_yarn import finder, first
 from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
 from elasticflow_yarn.finder import ASK_LAST_S, ASK_S, KEEP_S, SUBMIT_S, YarnFinder, YarnPresence

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from elasticflow.cli.train import OPTIONS, SWITCHES
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
 from elasticflow.master.supervisor import SUPERSEDED
-from elasticflow.run_dir import UNKNOWN, RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import ending, leader
 from elasticflow_yarn.leader import application_id, lead

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.errors import RunError
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from elasticflow_yarn import logs
 from elasticflow_yarn.containers import KEPT, Placed, path, read, with_master, write
 from elasticflow_yarn.logs import Header, YarnLogs, file_of, last_lines, last_words, pieces, read_header

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from elasticflow import config as configs
-from elasticflow.backend import Ended, How
-from elasticflow.config import Config
+from elasticflow.cluster.contract import Ended, How
 from elasticflow.master.fence import Superseded
-from elasticflow.settings import MemberSettings
+from elasticflow.run import config as configs
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import page
 from elasticflow_yarn.application import SkeinApplication
 from elasticflow_yarn.backend import YarnBackend

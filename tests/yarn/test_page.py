@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from elasticflow.master.actions import NoteAction
-from elasticflow.messages import StatusRequest
-from elasticflow.run_dir import Address, RunDir, publish
+from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.wire.messages import StatusRequest
 from elasticflow_yarn import page
 from elasticflow_yarn.application import Application
 from elasticflow_yarn.errors import ApplicationGone

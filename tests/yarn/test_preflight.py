@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
+from elasticflow.run.config import Config
 from elasticflow_yarn.cluster import Node, Queue
 from elasticflow_yarn.config import read
 from elasticflow_yarn.errors import NotInstalled

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
+from elasticflow.run.config import Config
 from elasticflow_yarn.config import read
 from elasticflow_yarn.spec import as_yaml, quoted, specification
 

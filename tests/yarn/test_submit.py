@@ -15,8 +15,8 @@ import yaml
 from elasticflow import leading
 from elasticflow.cli.main import main
 from elasticflow.errors import ConfigError
-from elasticflow.program_copy import fetch
-from elasticflow.run_dir import RunDir
+from elasticflow.program.copy import fetch
+from elasticflow.run.folder import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
 from elasticflow_yarn.submit import pack_program

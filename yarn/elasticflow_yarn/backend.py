@@ -16,16 +16,16 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.backend import MASTER, Backend, Ended
-from elasticflow.clerk import Clerk
-from elasticflow.config import Config
+from elasticflow.cluster.clerk import Clerk
+from elasticflow.cluster.contract import MASTER, Backend, Ended
+from elasticflow.cluster.logbook import LogBook
+from elasticflow.cluster.presence import Presence
 from elasticflow.errors import RunError
-from elasticflow.logbook import LogBook
 from elasticflow.master.fence import Superseded
-from elasticflow.network import own_address
-from elasticflow.presence import Presence
-from elasticflow.run_dir import RunDir
-from elasticflow.settings import MemberSettings
+from elasticflow.process.network import own_address
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import containers, ending, first
 from elasticflow_yarn.application import Application, Container, SkeinApplication
 from elasticflow_yarn.cluster import ResourceManager, attempt_of

@@ -8,8 +8,8 @@ import signal
 from enum import Enum
 from typing import NamedTuple
 
-from elasticflow.backend import Ended, How
-from elasticflow.member import EXIT_ABANDONED
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.ending import Ending
 

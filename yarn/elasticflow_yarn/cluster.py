@@ -110,7 +110,7 @@ class ResourceManager:
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> ResourceManager:
         """That of the cluster to which this machine belongs. Raises NotInstalled."""
-        from elasticflow.hadoop import HadoopConf
+        from elasticflow.storage.hadoop import HadoopConf
 
         try:
             conf = HadoopConf.load(environ)

@@ -144,7 +144,7 @@ def explained(words: str) -> str:
 
 def _leave(member: str, code: int | None, words: str) -> int:
     """Leaves the last words of a member, in a bounded time; returns its exit code. None: it had no GPU."""
-    from elasticflow.guard import guarded_thread
+    from elasticflow.process.guard import guarded_thread
 
     writer = guarded_thread(_write, "last words", member, code, words)
     writer.start()
@@ -159,7 +159,7 @@ def _write(member: str, code: int | None, words: str) -> None:
         import json
         import socket
 
-        from elasticflow.run_dir import RunDir
+        from elasticflow.run.folder import RunDir
         from elasticflow_yarn import ending
 
         settings = json.loads(member)

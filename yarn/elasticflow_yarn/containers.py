@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from elasticflow.backend import MASTER
+from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import RunError
-from elasticflow.run_dir import RunDir, RunPath, publish
+from elasticflow.run.folder import RunDir, RunPath, publish
 
 KEPT = 1000
 """Entries of so many members are kept, the last ones, and those of masters."""

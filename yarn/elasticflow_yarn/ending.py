@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from elasticflow.run_dir import RunDir, RunPath, publish
+from elasticflow.run.folder import RunDir, RunPath, publish
 from elasticflow_yarn.gpus import NO_GPU as NO_GPU
 
 WORDS = 300

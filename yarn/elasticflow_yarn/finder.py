@@ -8,10 +8,10 @@ import time
 
 import msgspec
 
+from elasticflow.cluster.finder import Finder, Orphaned
+from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ElasticFlowError
-from elasticflow.finder import Finder, Orphaned
-from elasticflow.presence import Presence
-from elasticflow.run_dir import UNKNOWN, Address, Job, RunPath
+from elasticflow.run.folder import UNKNOWN, Address, Job, RunPath
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
 from elasticflow_yarn.ending import WORDS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from elasticflow.master.log import say
-from elasticflow.run_dir import EXIT_CODES
+from elasticflow.run.folder import EXIT_CODES
 
 SOURCE = Path(__file__).with_name("Finish.java")
 STATUSES = {

@@ -57,10 +57,10 @@ def main() -> int:
     import msgspec
 
     from elasticflow import launch
-    from elasticflow.finder import Orphaned
-    from elasticflow.member import EXIT_ABANDONED
-    from elasticflow.run_dir import RunDir
-    from elasticflow.settings import MemberSettings
+    from elasticflow.cluster.finder import Orphaned
+    from elasticflow.cluster.member import EXIT_ABANDONED
+    from elasticflow.run.folder import RunDir
+    from elasticflow.run.settings import MemberSettings
     from elasticflow_yarn.backend import YarnBackend
     from elasticflow_yarn.config import read
 
@@ -84,8 +84,8 @@ def main() -> int:
 
 def wait(finder: YarnFinder) -> str:
     """Where the master listens, once it does. Raises Orphaned."""
+    from elasticflow.cluster.finder import Orphaned
     from elasticflow.errors import ElasticFlowError
-    from elasticflow.finder import Orphaned
 
     if found := finder.find():
         return found

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import msgspec
 
 from elasticflow.errors import ElasticFlowError
-from elasticflow.hadoop import HadoopConf
-from elasticflow.run_dir import publish
+from elasticflow.run.folder import publish
+from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.webhdfs import PATIENCE_S
 

@@ -18,17 +18,17 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow import config
-from elasticflow.backend import MASTER
 from elasticflow.cli.resuming import new_program, program_of
 from elasticflow.cli.train import OPTIONS, SWITCHES
-from elasticflow.config import Config
+from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.run_dir import EXIT_CODES, UNKNOWN, Job, RunDir, publish
+from elasticflow.run import config
+from elasticflow.run.config import Config
+from elasticflow.run.folder import EXIT_CODES, UNKNOWN, Job, RunDir, publish
 from elasticflow_yarn import ending, index
 from elasticflow_yarn.config import read
 from elasticflow_yarn.ending import Ending

@@ -29,10 +29,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from elasticflow.backend import MASTER
+from elasticflow.cluster.contract import MASTER
+from elasticflow.cluster.logbook import CHUNK, LogBook, LogFile, by_number
 from elasticflow.errors import RunError
-from elasticflow.logbook import CHUNK, LogBook, LogFile, by_number
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from elasticflow_yarn.cluster import ResourceManager, listed, new_session
 from elasticflow_yarn.containers import Placed, read
 from elasticflow_yarn.errors import YarnError
@@ -141,7 +141,7 @@ class LivePages:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> LivePages:
         """Those of the cluster to which this machine belongs."""
-        from elasticflow.hadoop import HadoopConf
+        from elasticflow.storage.hadoop import HadoopConf
 
         conf = HadoopConf.load(environ)
         https = conf.get("yarn.http.policy").upper() == "HTTPS_ONLY"

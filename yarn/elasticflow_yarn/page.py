@@ -30,12 +30,13 @@ import msgspec
 import zmq
 
 from elasticflow.errors import RunError
-from elasticflow.guard import guarded_thread
-from elasticflow.keys import MemberKeys, read_keys
-from elasticflow.messages import Answer, StatusRequest, decode_from_master
-from elasticflow.network import LOOPBACK
-from elasticflow.run_dir import RunDir
-from elasticflow.transport import Context, Socket, control_frame, control_link
+from elasticflow.process.guard import guarded_thread
+from elasticflow.process.network import LOOPBACK
+from elasticflow.run.folder import RunDir
+from elasticflow.wire.control import control_frame, control_link
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.messages import Answer, StatusRequest, decode_from_master
+from elasticflow.wire.sockets import Context, Socket
 from elasticflow_yarn.application import Application
 
 ROUTE, TITLE = "elasticflow", "ElasticFlow"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError
-from elasticflow.program import foreign_imports, imports
+from elasticflow.program.loading import foreign_imports, imports
+from elasticflow.run.config import Config
 from elasticflow.storage.urls import is_url
 from elasticflow_yarn.cluster import Node, Queue, ResourceManager
 from elasticflow_yarn.config import YarnConfig

@@ -22,10 +22,10 @@ from enum import Enum
 
 import msgspec
 
-from elasticflow.backend import Ended, How
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.nodes import Nodes
+from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.master.members import number_of
-from elasticflow.nodes import Nodes
-from elasticflow.pause import NEVER_S, Pause
 from elasticflow_yarn import shares
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.causes import LAUNCH_S, Cause, Verdict, first_cause, judge, lasted_s

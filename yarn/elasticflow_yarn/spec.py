@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError
-from elasticflow.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.process.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.run.config import Config
 from elasticflow_yarn import gpus
 from elasticflow_yarn.config import ENVIRONMENT, PROGRAM, YarnConfig, mebibytes
 from elasticflow_yarn.resources import Resources

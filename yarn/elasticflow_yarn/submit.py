@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.hadoop import HadoopConf
 from elasticflow.leading import LEFT_OUT, begin, check_folder
-from elasticflow.run_dir import UNKNOWN, Job, RunDir, last_line, publish, replace
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, Job, RunDir, last_line, publish, replace
+from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
 from elasticflow.storage.webhdfs import WebHdfs

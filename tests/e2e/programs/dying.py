@@ -7,8 +7,8 @@ import os
 import signal
 
 import small_torch
-from elasticflow.messages import Push
-from elasticflow.transport import DataLink
+from elasticflow.wire.data import DataLink
+from elasticflow.wire.messages import Push
 from elasticflow.worker.worker import Worker
 from elasticflow_ps.client import ParameterServers
 from gates import pass_gate

@@ -11,20 +11,20 @@ import torch
 import zmq
 
 import elasticflow as ef
-from elasticflow import transport
+from elasticflow.wire import data, router, sockets
 
 
 def _send_and_forget(socket, head, arrays):
     if not arrays:
         socket.send_multipart(head, zmq.NOBLOCK)
         return None
-    frames = transport.as_frames(arrays)
-    large = any(frame.nbytes >= transport.COPY_BELOW_BYTES for frame in frames)
+    frames = sockets.as_frames(arrays)
+    large = any(frame.nbytes >= sockets.COPY_BELOW_BYTES for frame in frames)
     return socket.send_multipart([*head, *frames], zmq.NOBLOCK, copy=not large, track=large)
 
 
 if os.environ.get("EARLY"):
-    transport._send = _send_and_forget
+    data.send_frames = router.send_frames = _send_and_forget
 
 
 def model():

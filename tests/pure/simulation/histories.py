@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from elasticflow.schedule import Schedule
+from elasticflow.step.schedule import Schedule
 
 from .world import KINDS, SPARES_WORKERS, Fault, Shape, World
 

@@ -15,7 +15,7 @@ from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
 from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState
-from elasticflow.messages import Assignment, Departing
+from elasticflow.wire.messages import Assignment, Departing
 from elasticflow_ps import state as st
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from elasticflow.backend import MASTER
+from elasticflow.cluster.contract import MASTER
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.members import MemberState
 from elasticflow.master.server import OVERSLEPT_S, SESSIONS
 from elasticflow.master.state import MasterState, Memory
-from elasticflow.messages import (
+from elasticflow.wire.messages import (
     Attempt,
     Beat,
     Cut,

@@ -1,4 +1,4 @@
-"""A worker's or server's process, and its line to the master: ``elasticflow.member.MasterLink``."""
+"""A worker's or server's process, and its line to the master: ``elasticflow.cluster.member.MasterLink``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticflow.member import SEARCH_BEATS
-from elasticflow.messages import Beat, FromMaster, Heartbeat, Here, Look, Stacks, ToMaster
+from elasticflow.cluster.member import SEARCH_BEATS
+from elasticflow.wire.messages import Beat, FromMaster, Heartbeat, Here, Look, Stacks, ToMaster
 
 from .network import CLOSED, Connection, Do, Process
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elasticflow.checkpoint import Part, part_name
-from elasticflow.messages import (
+from elasticflow.wire.messages import (
     AllSafe,
     Assignment,
     Beat,
@@ -469,7 +469,7 @@ class SimServer(Member):
         self.links: dict[str, Connection] = {}
         self._peers: dict[str, Connection] = {}
         self._known: dict[Connection, str] = {}
-        """Who has been greeted in this generation; see ``elasticflow.transport.DataListener``."""
+        """Who has been greeted in this generation; see ``elasticflow.wire.data.DataListener``."""
         self._proved: dict[Connection, None] = {}
         self._early: dict[Connection, Hello] = {}
         self.keeping = Keeping(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticflow.master.actions import CommitAction
-from elasticflow.messages import Excluded
+from elasticflow.wire.messages import Excluded
 
 from .truth import Parcel, Truth
 

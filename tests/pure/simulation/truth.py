@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from elasticflow.schedule import Kind, Schedule
-from elasticflow.slices import Node
+from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.step.slices import Node
 
 Root = int | None
 """A sum of gradients; None where there are no records."""

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from elasticflow.messages import (
+from elasticflow.step.schedule import Work
+from elasticflow.step.slices import Node, SliceTree, nodes_of
+from elasticflow.wire.messages import (
     Assignment,
     Attempt,
     Beat,
@@ -34,9 +36,7 @@ from elasticflow.messages import (
     Ready,
     Welcome,
 )  # fmt: skip
-from elasticflow.schedule import Work
-from elasticflow.slices import Node, SliceTree, nodes_of
-from elasticflow.strategies import Event, Overdue, Position, Severed
+from elasticflow.worker.strategy import Event, Overdue, Position, Severed
 from elasticflow_ps import client_state as cs
 
 from .member import Member

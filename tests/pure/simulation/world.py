@@ -16,13 +16,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from elasticflow.api import SGD
-from elasticflow.backend import MASTER
-from elasticflow.config import Config
-from elasticflow.layout import Entry, Rule
+from elasticflow.cluster.contract import MASTER
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
-from elasticflow.messages import Cut, Spec
-from elasticflow.schedule import Schedule
+from elasticflow.run.config import Config
+from elasticflow.step.layout import Entry, Rule
+from elasticflow.step.schedule import Schedule
+from elasticflow.wire.messages import Cut, Spec
 
 from .laws import Laws
 from .master import RESTART_S, Backend, SimMaster

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from tests.clusters.slurm import SlurmCluster
 from tests.e2e.conftest import PATIENCE_S, cli, digest_in
 from tests.e2e.processes import CLI

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 from tests.clusters.hadoop import HadoopCluster
 from tests.e2e.conftest import PATIENCE_S, cli, digest_in
 

@@ -3,7 +3,7 @@
 It is taken when the run begins: the program's file, and the modules beside it that it imports, and those that
 they import. One archive in the run's folder, ``program/HASH.zip``, named after the hash of what it holds, so
 that it is never written twice; ``run.json`` and each manifest have the whole hash. The copy gives the source;
-the place stays that of the original: see ``elasticflow.copied_modules``.
+the place stays that of the original: see ``elasticflow.program.modules``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, ProgramError, RunError
-from elasticflow.program import parse, parse_source
-from elasticflow.run_dir import RunDir, replace
-from elasticflow.settings import MemberSettings
+from elasticflow.program.loading import parse, parse_source
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir, replace
+from elasticflow.run.settings import MemberSettings
 
 MOST_FILES, MOST_BYTES = 2000, 32 << 20
 """Beyond this, what lies beside a program is no program any more."""

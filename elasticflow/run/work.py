@@ -6,11 +6,11 @@ import os
 from typing import Any
 
 from elasticflow.checkpoint import Manifest
-from elasticflow.config import Config
 from elasticflow.errors import CheckpointError
-from elasticflow.file_ids import FileId
-from elasticflow.messages import Spec
-from elasticflow.schedule import SLICING, Schedule
+from elasticflow.run.config import Config
+from elasticflow.step.schedule import SLICING, Schedule
+from elasticflow.storage.file_ids import FileId
+from elasticflow.wire.messages import Spec
 
 
 def work_of(config: Config) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 lock            held by the run's master and its supervisor as long as one of them lives
 run.json        the settings of the run
-program/        the run's own copy of its program, see elasticflow.program_copy
+program/        the run's own copy of its program, see elasticflow.program.copy
 job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
 journal.json    what the next master has to know if this one dies
@@ -28,12 +28,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from elasticflow.config import Config
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.keys import make_keys, write_secret
+from elasticflow.process.texts import as_json
+from elasticflow.run.config import Config
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
-from elasticflow.texts import as_json
+from elasticflow.wire.keys import make_keys, write_secret
 
 T = TypeVar("T")
 RunPath = Path | HdfsPath
@@ -173,6 +173,13 @@ class RunDir:
     def read_address(self) -> Address:
         """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
         return self._read(self.address, Address)
+
+    def read_report(self) -> dict[str, Any] | None:
+        """How the run ended; None if it left no word."""
+        if not self.report.exists():
+            return None
+        report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
+        return report
 
     def refresh(self) -> None:
         """Has a network file system ask its server what is new in the folder.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from elasticflow.config import Config
+from elasticflow.run.config import Config
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):

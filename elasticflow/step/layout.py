@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.rows import NUM_BUCKETS, Rows, no_rows
+from elasticflow.step.rows import NUM_BUCKETS, Rows, no_rows
 
 Array = npt.NDArray[np.generic]
 

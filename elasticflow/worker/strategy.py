@@ -10,12 +10,12 @@ from typing import TypeAlias
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow.keys import MemberKeys
-from elasticflow.layout import Vector
-from elasticflow.messages import Assignment, Share
-from elasticflow.rows import Keys, Values
-from elasticflow.settings import MemberSettings
-from elasticflow.slices import Node
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Vector
+from elasticflow.step.rows import Keys, Values
+from elasticflow.step.slices import Node
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import Assignment, Share
 
 STRATEGIES = {"parameter_server": "elasticflow_ps.client:ParameterServers"}
 

@@ -17,12 +17,15 @@ from collections.abc import Callable
 
 import zmq
 
-from elasticflow.backend import load_backend
+from elasticflow.cluster.contract import load_backend
+from elasticflow.cluster.finder import Finder, Orphaned
 from elasticflow.errors import ProtocolError
-from elasticflow.finder import Finder, Orphaned
-from elasticflow.guard import guarded_thread
-from elasticflow.keys import MemberKeys
-from elasticflow.messages import (
+from elasticflow.process.guard import guarded_thread
+from elasticflow.process.stacks import Alarm, main_stack, write_all
+from elasticflow.run.settings import MemberSettings
+from elasticflow.wire.control import control_frame, control_link
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import (
     Beat,
     FromMaster,
     Heartbeat,
@@ -32,9 +35,8 @@ from elasticflow.messages import (
     ToMaster,
     decode_from_master,
 )
-from elasticflow.settings import MemberSettings
-from elasticflow.stacks import Alarm, main_stack, write_all
-from elasticflow.transport import Context, Socket, check, control_frame, control_link, poll_ms
+from elasticflow.wire.numbers import check
+from elasticflow.wire.sockets import Context, Socket, poll_ms
 
 EXIT_ABANDONED = 75
 """Exit code of a member whose master has fallen silent."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from elasticflow.guard import guarded_thread
+from elasticflow.process.guard import guarded_thread
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

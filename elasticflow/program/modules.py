@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from elasticflow.program_copy import Copy
+from elasticflow.program.copy import Copy
 
 _INIT = "__init__.py"
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
-
-from elasticflow.config import Config
 from elasticflow.errors import RunError
-from elasticflow.run_dir import Address, RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import Address, RunDir
 
 AGAIN_S, MASTER_S = 0.02, 0.1
 END_S = 60.0
@@ -59,7 +56,7 @@ class Presence:
 
 def presence_of(run: RunDir) -> Presence:
     """How to tell of this run. Raises RunError if that cannot be told here."""
-    from elasticflow.backend import load_backend
+    from elasticflow.cluster.contract import load_backend
 
     if not run.path.is_dir():
         run.config()  # raises, and says that this is no run
@@ -122,8 +119,7 @@ def _address(run: RunDir, presence: Presence) -> Address:
 
 def how_it_ended(run: RunDir, presence: Presence) -> str:
     """To follow "this run is over"."""
-    if run.report.exists():
-        report: dict[str, Any] = msgspec.json.decode(run.report.read_bytes())
+    if report := run.read_report():
         return f": {report['state']}, {report['text']}"
     words = presence.last_words()
     left = f"; its last words: {words}" if words else ": its processes were killed"

@@ -17,8 +17,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from elasticflow import dates
 from elasticflow.errors import ConfigError
+from elasticflow.run import dates
 
 MOST = 2**31 - 1
 """Of what is counted; a run of more would end after all who have begun it."""
@@ -31,7 +31,7 @@ PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
 DATED = ("data", "run_dir")
-"""Settings that may hold dates in braces, see ``elasticflow.dates``."""
+"""Settings that may hold dates in braces, see ``elasticflow.run.dates``."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     program: str = ""
     program_sha256: str = ""
-    """Once a run has begun: of its copy, see ``elasticflow.program_copy``."""
+    """Once a run has begun: of its copy, see ``elasticflow.program.copy``."""
     run_dir: str = ""
     backend: str = "local"
     strategy: str = "parameter_server"

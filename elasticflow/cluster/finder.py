@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from elasticflow.run_dir import Address, RunDir
+from elasticflow.run.folder import Address, RunDir
 
 
 class Orphaned(Exception):

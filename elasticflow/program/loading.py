@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
 
 if TYPE_CHECKING:
-    from elasticflow.program_copy import Copy
+    from elasticflow.program.copy import Copy
 
 REQUIRED = ("model", "forward")
 OPTIONAL = ("data", "metrics", "learning_rate")
@@ -110,7 +110,7 @@ def _execute(path: str, copy: Copy | None) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     name = file.stem if file.stem.isidentifier() and file.stem not in sys.modules else "_elasticflow_program"
     if copy:
-        from elasticflow import copied_modules
+        from elasticflow.program import modules as copied_modules
 
         copied_modules.install(file.parent, copy)
         spec: ModuleSpec | None = copied_modules.spec_of(name, file, copy.files[copy.program])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticflow.retry import Backoff
+from elasticflow.process.retry import Backoff
 
 NEVER_S = float("-inf")
 

@@ -9,15 +9,15 @@ that memory. All loans are listed in docs/design.md.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
-
-from elasticflow.layout import Array
+from numpy.typing import NDArray
 
 ON = os.environ.get("ELASTICFLOW_POISON") == "1"
 
 
-def poison(*arrays: Array) -> None:
+def poison(*arrays: NDArray[Any]) -> None:
     """Makes all numbers in contiguous arrays NaN, or else -1. Only if it is ``ON``."""
     if ON:
         for array in arrays:

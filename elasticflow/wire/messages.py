@@ -19,7 +19,7 @@ Skipped). So it is when a
 member had to connect again; the master, too, then says again what still stands. Until then a stale plan
 costs time, not the model: what nobody does is overdue and gets done.
 
-Data plane (``elasticflow.transport``: each header carries a MAC; arrays in frames of their own)
+Data plane (``elasticflow.wire``: each header carries a MAC; arrays in frames of their own)
 
     worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute, Gone,
                        Read, Lend, Mapped                                   Uninitialised, RowsRead,
@@ -45,9 +45,9 @@ from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
-from elasticflow.file_ids import FileId
-from elasticflow.layout import Entry
-from elasticflow.schedule import Schedule
+from elasticflow.step.layout import Entry
+from elasticflow.step.schedule import Schedule
+from elasticflow.storage.file_ids import FileId
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -495,7 +495,7 @@ FromMaster: TypeAlias = (
 
 
 class Hello(_Compact, frozen=True):
-    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.transport``.
+    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.wire``.
 
     One of a generation to come is answered when that begins; one of a past generation, never.
     """

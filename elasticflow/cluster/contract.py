@@ -9,12 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elasticflow.config import Config
+from elasticflow.cluster.finder import Finder
+from elasticflow.cluster.logbook import LogBook, LogFolder
+from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.finder import Finder
-from elasticflow.logbook import LogBook, LogFolder
-from elasticflow.presence import Presence
-from elasticflow.settings import MemberSettings
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
 
 BACKENDS = {
     "local": "elasticflow.local.backend:LocalBackend",

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.local.process import recorded
-from elasticflow.presence import is_alive
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 
 LOOK_S = 0.2
 """How often somebody who waits for news looks whether there still is the master that was asked."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from elasticflow.errors import RunError
-from elasticflow.run_dir import RunDir
+from elasticflow.run.folder import RunDir
 
 CHUNK = 1 << 20
 _GONE = (errno.ENOENT, errno.ESTALE)
@@ -33,7 +33,7 @@ class LogBook(ABC):
 
 def log_book_of(run: RunDir) -> LogBook:
     """The logs of this run. Raises RunError if there can be none."""
-    from elasticflow.backend import load_backend
+    from elasticflow.cluster.contract import load_backend
 
     if isinstance(run.path, Path):
         return LogFolder(run.path)

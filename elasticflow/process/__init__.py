@@ -1,0 +1,1 @@
+"""One process's own affairs: threads, memory, texts, environment, network."""

@@ -1,0 +1,1 @@
+"""What a user wrote: loaded, and copied into the run."""

@@ -1,0 +1,1 @@
+"""What a step is: slices and their order, the arrays and rows that are trained. Pure."""

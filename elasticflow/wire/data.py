@@ -1,0 +1,293 @@
+"""The data plane: a server and those who push and pull, with arrays in frames of their own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import zmq
+
+from elasticflow.errors import ProtocolError
+from elasticflow.step.layout import CHUNK_BYTES, Array
+from elasticflow.wire.control import as_curve_client
+from elasticflow.wire.gate import USER
+from elasticflow.wire.keys import MemberKeys, data_password
+from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, encode
+from elasticflow.wire.numbers import BAD, check
+from elasticflow.wire.router import Router
+from elasticflow.wire.seal import NONCE_BYTES, Seal, session_key
+from elasticflow.wire.sockets import Context, Socket, monitor_of, readable, send_frames
+
+DATA_BYTES = 2 * CHUNK_BYTES
+"""The largest frame on the data plane: an array is a parcel at most, which is a chunk or a little less."""
+MOST_PEERS = 4096
+MOST_EARLY = 512
+"""Hellos that may wait for their generation."""
+HELLO_BYTES = 512
+
+
+def new_data_socket(context: Context, kind: int) -> Socket:
+    socket: Socket = context.socket(kind)
+    socket.sndhwm = 0  # what is in flight is bounded by the protocol
+    socket.linger = 0
+    return socket
+
+
+class Peer(NamedTuple):
+    """The other end of one connection to a DataListener."""
+
+    route: bytes
+    name: str
+    seal: Seal
+
+
+class Opened(NamedTuple):
+    """A member has proved itself on a new connection."""
+
+    peer: Peer
+
+
+class Closed(NamedTuple):
+    """A member's connection is closed."""
+
+    peer: Peer
+
+
+class Received(NamedTuple):
+    """A member's message with the arrays that came along, as raw frames."""
+
+    peer: Peer
+    message: ToServer
+    frames: list[memoryview]
+
+
+_decode_to_server = msgspec.msgpack.Decoder(ToServer).decode
+_decode_from_server = msgspec.msgpack.Decoder(FromServer).decode
+
+
+class DataListener:
+    """A server's end of the data plane: one ROUTER for all who connect to it.
+
+    The context must ``admit_only_members`` already. Who says Hello is answered in the generation that it
+    names: at once, or when that begins (``enter``).
+
+    ``dropped`` counts messages from strangers and malformed ones, ``refused`` connections of strangers.
+    A message from a member whose seal does not fit is the last on its connection: what else went missing
+    there nobody knows, and one end might wait for it for ever. Both hear that it is closed.
+    """
+
+    def __init__(self, context: Context, keys: MemberKeys, host: str, port: int, encrypt: bool) -> None:
+        self._keys = keys
+        socket = new_data_socket(context, zmq.ROUTER)
+        if encrypt:
+            socket.curve_server = True
+            socket.curve_publickey = keys.server_public.encode()
+            socket.curve_secretkey = keys.server_secret.encode()
+        else:
+            socket.plain_server = True
+        try:
+            self._router = Router(socket, host, port, DATA_BYTES)
+        except zmq.ZMQError:
+            socket.close()
+            raise
+        self.socket, self.monitor, self.port = socket, self._router.monitor, self._router.port
+        self.generation = 0
+        self.dropped = 0
+        self._peers: dict[bytes, Peer] = {}
+        self._proved: set[bytes] = set()
+        self._early: dict[bytes, Hello] = {}
+
+    @property
+    def refused(self) -> int:
+        return self._router.refused
+
+    def enter(self, generation: int) -> None:
+        """Begins a generation: all peers are forgotten, and who is early for this one is answered."""
+        assert generation > self.generation
+        self.generation = generation
+        self._peers.clear()
+        self._proved.clear()
+        early, self._early = self._early, {}
+        for route, hello in early.items():
+            try:
+                self._greet(route, hello)
+            except ProtocolError:
+                self.dropped += 1
+
+    def receive(self) -> Iterator[Opened | Closed | Received]:
+        """What has come in; does not wait."""
+        for route, header, frames in self._router.receive():
+            try:
+                yield from self._take(route, header.buffer, [frame.buffer for frame in frames])
+            except BAD:
+                self.dropped += 1
+
+    def closed(self) -> Iterator[Closed]:
+        """Members whose connections have closed, and whose last word has been received."""
+        for route in self._router.closed():
+            self._early.pop(route, None)
+            yield from self._forget(route)
+
+    def _take(self, route: bytes, header: memoryview, frames: list[memoryview]) -> Iterator[Any]:
+        peer = self._peers.get(route)
+        if peer is None:
+            if len(header) > HELLO_BYTES or frames or route in self._early:
+                raise ProtocolError("a connection must begin with one Hello")
+            hello = _decode_to_server(Seal(self._keys.data, b"server", b"worker").open(header))
+            if not isinstance(hello, Hello):
+                raise ProtocolError("a connection must begin with one Hello")
+            check(hello)
+            self._greet(route, hello)
+            return
+        try:
+            payload = peer.seal.open(header)
+        except ProtocolError:
+            self._router.hang_up(route)
+            yield from self._forget(route)
+            raise
+        message = _decode_to_server(payload)
+        check(message)
+        if isinstance(message, Hello):
+            raise ProtocolError("a connection must begin with one Hello")
+        if route not in self._proved:  # a Hello may be a replay; what follows it cannot be
+            self._proved.add(route)
+            yield Opened(peer)
+        yield Received(peer, message, frames)
+
+    def _forget(self, route: bytes) -> Iterator[Closed]:
+        peer = self._peers.pop(route, None)
+        if peer and route in self._proved:
+            self._proved.remove(route)
+            yield Closed(peer)
+
+    def _greet(self, route: bytes, hello: Hello) -> None:
+        """Answers a Hello of this generation, keeps a later one. Raises ProtocolError for others."""
+        if len(hello.nonce) != NONCE_BYTES:
+            raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes")
+        if hello.generation < max(1, self.generation):
+            raise ProtocolError(f"generation {hello.generation} is past")
+        if hello.generation > self.generation:
+            if len(self._early) >= MOST_EARLY:
+                raise ProtocolError("too many are early")
+            self._early[route] = hello
+            return
+        if len(self._peers) >= MOST_PEERS:
+            raise ProtocolError("too many connections")
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        welcome = Seal(self._keys.data, b"server", b"worker")
+        sealed = welcome.close(hello.nonce + encode(Welcome(nonce=nonce)))
+        if self._router.send(route, [sealed]) is not False:
+            key = session_key(self._keys.data, hello.nonce, nonce)
+            self._peers[route] = Peer(route, hello.name, Seal(key, b"server", b"worker"))
+
+    def send(
+        self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()
+    ) -> zmq.MessageTracker | None:
+        """Sends to a member; to one that has gone, nothing."""
+        if peer.route not in self._peers:
+            return None
+        return self._router.send(peer.route, [peer.seal.close(encode(message))], arrays) or None
+
+    def close(self) -> None:
+        self._router.close(linger_ms=0)
+
+
+class DataLink:
+    """The other end: of a worker, or of a server to another, for one generation.
+
+    ``greeted``: the server has answered ``hello``, and may be sent messages.
+    ``dropped`` counts messages that were malformed or did not come from a server of this job.
+    """
+
+    def __init__(self, context: Context, keys: MemberKeys, endpoint: str, encrypt: bool) -> None:
+        self._keys = keys
+        self.endpoint = endpoint
+        self.socket = new_data_socket(context, zmq.DEALER)
+        self.socket.maxmsgsize = DATA_BYTES
+        self.socket.reconnect_ivl = -1  # a new connection would need a new handshake
+        if encrypt:
+            as_curve_client(self.socket, keys, keys.server_public)
+        else:
+            self.socket.plain_username = USER
+            self.socket.plain_password = data_password(keys)
+        self.monitor = monitor_of(self.socket, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self.socket.connect(endpoint)
+        self.greeted = False
+        self.dropped = 0
+        self._broken = False
+        self._nonce = b""
+        self._seal = Seal(keys.data, b"worker", b"server")
+
+    def hello(self, name: str, generation: int) -> None:
+        """The first word; does not wait for the answer, which ``receive`` takes."""
+        assert not self._nonce
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._send(Hello(name=name, generation=generation, nonce=self._nonce))
+
+    def send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
+        """Sends to the server; to one that has gone, nothing."""
+        assert self.greeted
+        return self._send(message, arrays)
+
+    def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
+        try:
+            return send_frames(self.socket, [self._seal.close(encode(message))], arrays)
+        except zmq.Again:  # a link that is closed; ZeroMQ would wait for another
+            return None
+
+    def receive(self) -> tuple[FromServer, list[memoryview]] | None:
+        """The next message and its arrays' frames; None if there is none yet."""
+        while True:
+            try:
+                header, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            try:
+                message = self._open(header.buffer)
+            except BAD:
+                self.dropped += 1
+            else:
+                if message is not None:
+                    return message, [frame.buffer for frame in frames]
+
+    def _open(self, header: memoryview) -> FromServer | None:
+        """None: it was the Welcome."""
+        if self._broken:
+            raise ProtocolError("after a message whose seal does not fit there is no other")
+        if not self.greeted:
+            self._take_welcome(self._seal.open(header))
+            return None
+        try:
+            payload = self._seal.open(header)
+        except ProtocolError:
+            self._broken = True
+            raise
+        message: FromServer = _decode_from_server(payload)
+        check(message)
+        return message
+
+    def _take_welcome(self, payload: memoryview) -> None:
+        welcome = _decode_from_server(payload[NONCE_BYTES:])
+        if not self._nonce or payload[:NONCE_BYTES] != self._nonce or not isinstance(welcome, Welcome):
+            # It may be one that somebody has recorded: the right one is still to come.
+            self._seal = Seal(self._keys.data, b"worker", b"server")
+            raise ProtocolError("not the answer to this Hello")
+        key = session_key(self._keys.data, self._nonce, welcome.nonce)
+        self._seal = Seal(key, b"worker", b"server")
+        self.greeted = True
+
+    def is_closed(self) -> bool:
+        """Whether the connection has been lost; it does not come back."""
+        return self._broken or readable(self.monitor)
+
+    def close(self, linger_ms: int | None = None) -> None:
+        """linger_ms: how long what was sent may take to go out; None: 2 s, if anybody takes it."""
+        if self.socket.closed:
+            return
+        if linger_ms is None:
+            linger_ms = 0 if self.is_closed() else 2000
+        self.socket.disable_monitor()
+        self.monitor.close()
+        self.socket.close(linger=linger_ms)

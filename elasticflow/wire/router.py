@@ -1,0 +1,152 @@
+"""A ROUTER, and which of its connections have closed."""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import zmq
+
+from elasticflow.step.layout import Array
+from elasticflow.wire.gate import DOMAIN
+from elasticflow.wire.sockets import Socket, monitor_of, readable, send_frames
+
+HANDSHAKE_MS = 5000
+"""A connection that has not proved itself by then is closed."""
+BACKLOG = 1024
+TURN = 1000
+"""So many messages are read at most before others get their turn."""
+
+
+class Router:
+    """A ROUTER, and which of its connections have closed.
+
+    The monitor names a connection by its descriptor, messages name it by their route, and carry the
+    descriptor. It is free for the next connection as soon as one closes, so what is read of the old one
+    after that must not be taken for the new one's: descriptors that are open are kept account of, and
+    routes, which ZeroMQ numbers, tell which of two is the newer one.
+
+    ``refused`` counts connections that were closed before they had got a word through: strangers', mostly.
+    """
+
+    def __init__(self, socket: Socket, host: str, port: int, max_bytes: int) -> None:
+        self.socket = socket
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.zap_domain = DOMAIN
+        socket.maxmsgsize = max_bytes
+        socket.handshake_ivl = HANDSHAKE_MS
+        socket.backlog = BACKLOG
+        self.refused = 0
+        self.monitor = monitor_of(socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._open: set[int] = set()
+        self._routes: dict[int, bytes] = {}
+        self._fds: dict[bytes, int] = {}
+        self._dying: list[bytes] = []
+        """Their connections have closed; something of theirs may still be unread."""
+        self._closed: list[bytes] = []
+        if port == 0:
+            self.port = socket.bind_to_random_port(f"tcp://{host}")
+        else:
+            socket.bind(f"tcp://{host}:{port}")
+            self.port = port
+
+    def receive(self) -> Iterator[tuple[bytes, zmq.Frame, list[zmq.Frame]]]:
+        """What has come in, at most ``TURN`` messages: route, first frame, others."""
+        self._read_events()
+        for _ in range(TURN):
+            try:
+                route, first, *others = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                self._bury()
+                return
+            except ValueError:  # a route and nothing else
+                continue
+            name = route.bytes
+            if name not in self._fds:
+                self._enter(name, first)
+            yield name, first, others
+
+    def closed(self) -> Iterator[bytes]:
+        """Routes whose connections have closed, and of which all has been read."""
+        self._read_events()
+        if self._dying and not readable(self.socket):
+            self._bury()
+        while self._closed:
+            yield self._closed.pop(0)
+
+    def send(self, route: bytes, head: Sequence[bytes], arrays: Sequence[Array] = ()) -> Any:
+        """The tracker, if any; False if the connection has gone. Who takes nothing for long is hung up on."""
+        try:
+            return send_frames(self.socket, [route, *head], arrays)
+        except zmq.Again:
+            self.hang_up(route)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+        return False
+
+    def hang_up(self, route: bytes) -> None:
+        """Closes a connection, as far as it is still open; both ends then hear of it."""
+        self._read_events()
+        fd = self._fds.get(route)
+        if fd is None or fd not in self._open or self._routes.get(fd) != route:
+            return
+        try:
+            with sockets.socket(fileno=os.dup(fd)) as connection:
+                connection.shutdown(sockets.SHUT_RDWR)
+        except OSError:
+            pass  # it has closed in this very moment
+
+    def close(self, linger_ms: int) -> None:
+        if self.socket.closed:
+            return
+        self.socket.disable_monitor()
+        self.monitor.close()
+        self.socket.close(linger=linger_ms)
+
+    def _read_events(self) -> None:
+        while readable(self.monitor):
+            event, value = struct.unpack("=Hi", self.monitor.recv_multipart(zmq.NOBLOCK)[0])
+            if event == zmq.EVENT_ACCEPTED:
+                self._open.add(value)
+                continue
+            self._open.discard(value)
+            route = self._routes.pop(value, None)
+            if route is None:
+                self.refused += 1
+            else:
+                self._dying.append(route)
+
+    def _enter(self, route: bytes, first: zmq.Frame) -> None:
+        """The first message on a connection: it is open, or has closed already, and was taken for silent."""
+        self._read_events()
+        fd = first.get(zmq.SRCFD)
+        assert isinstance(fd, int)
+        self._fds[route] = fd
+        late: bytes | None = route
+        if fd in self._open:
+            late = self._routes.get(fd)
+            if late is None or is_newer(route, late):
+                self._routes[fd] = route
+            else:
+                late = route
+        if late is not None:
+            self._dying.append(late)
+            self.refused -= 1
+
+    def _bury(self) -> None:
+        """Nothing is left to be read: a connection hands over what it got before it tells of its end."""
+        for route in self._dying:
+            del self._fds[route]
+        self._closed += self._dying
+        self._dying.clear()
+
+
+def is_newer(one: bytes, other: bytes) -> bool:
+    """ZeroMQ numbers routes in the order in which connections are made, modulo 2^32."""
+    difference = int.from_bytes(one[-4:], "big") - int.from_bytes(other[-4:], "big")
+    return 0 < difference % 2**32 < 2**31
