@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elasticflow.scheduler.cluster import Shape, shape_of
+from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.events import ArrivalEvent
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import published
 from elasticflow.scheduler.policies import policy
-from elasticflow.scheduler.schedule import DecisionTime, Schedule
+from elasticflow.scheduler.schedule import DecisionTime, JobSchedule
 from elasticflow.scheduler.traces import find_profiles, read_trace
 from elasticflow.scheduler.tracks import Standing
 
@@ -36,7 +36,7 @@ class Crowd:
     num_active: int
     num_waiting: int
     times: tuple[DecisionTime, ...]
-    shape: Shape
+    shape: ClusterShape
 
     @property
     def num_decisions(self) -> int:
@@ -51,9 +51,9 @@ class Crowd:
         return max(one.took_s for one in self.times)
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> JobSchedule:
         """With nothing but decision times, for a picture of them."""
-        return Schedule("elastic", self.shape, (), (), (), self.times)
+        return JobSchedule("elastic", self.shape, (), (), (), self.times)
 
 
 def crowd(num_jobs: int, num_gpus: int, name: str, length: int = FITTING) -> Crowd:

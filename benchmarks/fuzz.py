@@ -23,7 +23,7 @@ import zmq
 from benchmarks.figures import Figure, figure
 from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
-from elasticflow.master.events import ScaleEvent, StopEvent, TimeEvent
+from elasticflow.master.events import ClockEvent, ScaleEvent, StopEvent
 from elasticflow.master.state import MasterState
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
@@ -301,7 +301,7 @@ def _serve_control(pipe: Connection, keys: MasterKeys, folder: str) -> None:
                 if state.ended or took % 1000 == 0:  # no master for long: more of what it does is tried
                     state = _living_master(now_s)
             list(listener.closed())
-            state.handle(TimeEvent(), time.monotonic())
+            state.handle(ClockEvent(), time.monotonic())
     except Exception:
         error = traceback.format_exc()
     pipe.send(Outcome(listener.dropped, listener.refused, begun_mb, _peak_mb(), error))

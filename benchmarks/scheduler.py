@@ -24,7 +24,7 @@ from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.metrics import metrics
 from elasticflow.scheduler.overheads import published
 from elasticflow.scheduler.policies import policy
-from elasticflow.scheduler.schedule import Schedule
+from elasticflow.scheduler.schedule import JobSchedule
 from elasticflow.scheduler.simulator import simulate
 from elasticflow.scheduler.traces import find_profiles, read_trace
 from elasticflow.scheduler.worlds import DAY_S, EXACT, World, random_outages, wrong_profiles
@@ -95,7 +95,7 @@ def play(row: Row, name: str, world: World = EXACT) -> Result:
     return _result(schedule, seconds)
 
 
-def _result(schedule: Schedule, seconds: float) -> Result:
+def _result(schedule: JobSchedule, seconds: float) -> Result:
     found = metrics(schedule)
     return Result(
         ratio=found["satisfactory_ratio"],

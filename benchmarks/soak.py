@@ -38,7 +38,7 @@ from benchmarks.jobs import Interval
 from benchmarks.soak_costs import USUAL_S, gap, idle_of_others, recovery
 from elasticflow import checkpoint
 from elasticflow.cli.connection import ENDED
-from elasticflow.cli.killing import KINDS, Hand, News, Strike, Struck, hit, kinds_of
+from elasticflow.cli.killing import KINDS, Hand, HarmNews, Strike, Struck, hit, kinds_of
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.folder import RunDir
 from elasticflow.storage import DirectoryStorage
@@ -280,7 +280,7 @@ class Trial:
             "SLICE_S": str(SLICE_S),
         }
         self.hand = Hand()
-        self._news: News | None = None
+        self._news: HarmNews | None = None
         self.seen: list[Seen] = []
         self._status: dict[str, Any] = {"state": "starting"}
         self._client_killed = False
@@ -341,7 +341,7 @@ class Trial:
                 raise RunError(f"it did not start: {self._last_words()}")
             self._check_moves()
             time.sleep(0.02)  # nothing to wait on before there is a master
-        self._news = News(self.run)
+        self._news = HarmNews(self.run)
 
     def _hang_up(self) -> None:
         if self._news:

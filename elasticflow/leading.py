@@ -22,7 +22,7 @@ from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
-from elasticflow.run.folder import EXIT_CODES, Job, RunDir, publish
+from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
 from elasticflow.run.work import check_same_work
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
         if copy:
             keep(run, copy)
         run.create(chosen)
-        publish(run.job, Job(chosen.backend, job, secrets.token_hex(6)))
+        publish(run.job, HostJob(chosen.backend, job, secrets.token_hex(6)))
     except OSError as error:
         text = error.strerror or error
         raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error

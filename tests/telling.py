@@ -16,7 +16,7 @@ from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.step.schedule import Schedule
 from elasticflow.wire.messages import Excluded, Progress, Share, Spec, Usage
-from elasticflow_ps.memory import Need
+from elasticflow_ps.memory import MemoryNeed
 
 SCHEDULE = Schedule(num_records=100, num_test=10, batch_size=10, num_slices=4, epochs=3)
 """10 steps an epoch, 11 ticks."""
@@ -46,7 +46,7 @@ class Seen:
     committed_tick: int | None = None
     troubles: dict[str, str] = field(default_factory=dict)
     row: Row = field(default_factory=lambda: Row(["server-0"]))
-    needs: dict[str, Need] = field(default_factory=dict)
+    needs: dict[str, MemoryNeed] = field(default_factory=dict)
     workers: list[Member] = field(default_factory=list)
     plan: tuple[Share, ...] = ()
     divergence: Divergence = field(default_factory=Divergence)

@@ -34,7 +34,7 @@ class Stored(NamedTuple):
     sha256: str
 
 
-class File(NamedTuple):
+class CheckedFile(NamedTuple):
     """A file that has been written. frame: the SHA-256 of the bytes that belong to no array."""
 
     num_bytes: int
@@ -42,7 +42,9 @@ class File(NamedTuple):
     frame: str
 
 
-def write_arrays(storage: Storage, path: str, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]]) -> File:
+def write_arrays(
+    storage: Storage, path: str, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]]
+) -> CheckedFile:
     """Writes a new file of contiguous arrays. They are not copied, and must stay as they are until then."""
     with ThreadPoolExecutor(1, "hash") as hasher:
         skeleton = _Skeleton()
@@ -58,7 +60,7 @@ def write_arrays(storage: Storage, path: str, chunks: Iterable[tuple[Chunk, Mapp
             Stored(place.chunk, place.name, place.array, place.start, found.result())
             for place, found in zip(places, hashes, strict=True)
         ]
-        return File(skeleton.length, arrays, frame)
+        return CheckedFile(skeleton.length, arrays, frame)
 
 
 def read_array(file: BinaryIO, start: int, expected: str, shape: tuple[int, ...], dtype: str) -> Array:
@@ -111,7 +113,7 @@ def sha256(array: Array) -> str:
     return hashlib.sha256(bytes_of(array)).hexdigest()
 
 
-class _Place(NamedTuple):
+class _ChunkPlace(NamedTuple):
     """An array, and where in the file it begins, in bytes."""
 
     start: int
@@ -120,7 +122,7 @@ class _Place(NamedTuple):
     array: Array
 
 
-def _write(file: Writable, skeleton: _Skeleton, places: list[_Place]) -> str:
+def _write(file: Writable, skeleton: _Skeleton, places: list[_ChunkPlace]) -> str:
     """Writes a file from front to back. Returns the SHA-256 of what belongs to no array."""
     frame, done = hashlib.sha256(), 0
     for place in places:
@@ -133,7 +135,7 @@ def _write(file: Writable, skeleton: _Skeleton, places: list[_Place]) -> str:
     return frame.hexdigest()
 
 
-def _lay_out(file: _Skeleton, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]]) -> list[_Place]:
+def _lay_out(file: _Skeleton, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]]) -> list[_ChunkPlace]:
     """Makes an HDF5 file with datasets that nothing is written to. Returns where they lie, in that order.
 
     Without times, so that the same arrays make the same file.
@@ -151,7 +153,7 @@ def _lay_out(file: _Skeleton, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]
     for made in (of_file, of_group, of_dataset):
         made.set_obj_track_times(False)
 
-    places: list[_Place] = []
+    places: list[_ChunkPlace] = []
     with h5py.File(h5f.create(repr(file).encode(), h5f.ACC_TRUNC, of_file, access)) as hdf5:
         for chunk, named in chunks:
             group = h5g.create(hdf5.id, str(chunk.number).encode(), gcpl=of_group)
@@ -159,7 +161,7 @@ def _lay_out(file: _Skeleton, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]
                 dtype, space = h5t.py_create(array.dtype, logical=True), h5s.create_simple(array.shape)
                 dataset = h5d.create(group, name.encode(), dtype, space, of_dataset)
                 start = dataset.get_offset() or 0  # an array without elements lies nowhere
-                places.append(_Place(start, chunk.number, name, array))
+                places.append(_ChunkPlace(start, chunk.number, name, array))
     return sorted(places, key=lambda place: place.start)
 
 

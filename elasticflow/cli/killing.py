@@ -1,7 +1,7 @@
 """Kills and freezes processes of a run that is under way, by a plan that follows from a seed.
 
 ``strikes``, ``roster`` and ``choose`` are pure: the same seed, rate and kinds give the same strikes, and
-the same members the same victims. ``Hand`` sends the signals, ``News`` tells what the run is about, and
+the same members the same victims. ``Hand`` sends the signals, ``HarmNews`` tells what the run is about, and
 ``harass`` brings them together. Only processes of this host are touched, and only while they are what
 the run's master says they are: a process number that has passed on to somebody else is left alone.
 """
@@ -37,7 +37,7 @@ SHORTEST_S, LONGEST_S = 0.1, 10.0
 # --- the plan ------------------------------------------------------------------------------------
 
 
-class Process(NamedTuple):
+class Victim(NamedTuple):
     """A process of a run. mark: what the kernel has to say of it, as its name or in its command line."""
 
     name: str
@@ -49,12 +49,12 @@ class Process(NamedTuple):
 class Roster(NamedTuple):
     """Who there is at one moment; a role that is not there, or not known of, is empty."""
 
-    workers: tuple[Process, ...] = ()
-    servers: tuple[Process, ...] = ()
-    master: tuple[Process, ...] = ()
-    supervisor: tuple[Process, ...] = ()
-    nursery: tuple[Process, ...] = ()
-    client: tuple[Process, ...] = ()
+    workers: tuple[Victim, ...] = ()
+    servers: tuple[Victim, ...] = ()
+    master: tuple[Victim, ...] = ()
+    supervisor: tuple[Victim, ...] = ()
+    nursery: tuple[Victim, ...] = ()
+    client: tuple[Victim, ...] = ()
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,66 +70,66 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-class Kind(NamedTuple):
+class Harm(NamedTuple):
     """What a kind of strike does, for people, and whom it may hit."""
 
     text: str
-    whom: Callable[[Roster, Strike], Sequence[Process]]
+    whom: Callable[[Roster, Strike], Sequence[Victim]]
     freezes: bool = False
     usual: bool = True
     """Done unless other kinds are named: one thing at a time, and nothing that needs the user."""
 
 
-def _some(processes: Sequence[Process], pick: int, count: int = 1) -> Sequence[Process]:
+def _some(processes: Sequence[Victim], pick: int, count: int = 1) -> Sequence[Victim]:
     """``count`` of them, one after the other in the row; all, if there are not as many."""
     first = pick % len(processes) if processes else 0
     return [*processes[first:], *processes[:first]][:count]
 
 
-def _a_server(there: Roster, strike: Strike) -> Sequence[Process]:
+def _a_server(there: Roster, strike: Strike) -> Sequence[Victim]:
     return _some(there.servers, strike.pick)
 
 
-def _a_worker(there: Roster, strike: Strike) -> Sequence[Process]:
+def _a_worker(there: Roster, strike: Strike) -> Sequence[Victim]:
     return _some(there.workers, strike.pick)
 
 
 KINDS = {
-    "worker": Kind("kill a worker", _a_worker),
-    "server": Kind("kill a parameter server", _a_server),
-    "master": Kind("kill the master", lambda there, _: there.master),
-    "nursery": Kind("kill the process that forks the others", lambda there, _: there.nursery),
-    "freeze-worker": Kind("stop a worker, let it go on later", _a_worker, freezes=True),
-    "freeze-server": Kind("stop a server, let it go on later", _a_server, freezes=True),
-    "freeze-master": Kind("stop the master, let it go on later", lambda there, _: there.master, freezes=True),
-    "workers": Kind(
+    "worker": Harm("kill a worker", _a_worker),
+    "server": Harm("kill a parameter server", _a_server),
+    "master": Harm("kill the master", lambda there, _: there.master),
+    "nursery": Harm("kill the process that forks the others", lambda there, _: there.nursery),
+    "freeze-worker": Harm("stop a worker, let it go on later", _a_worker, freezes=True),
+    "freeze-server": Harm("stop a server, let it go on later", _a_server, freezes=True),
+    "freeze-master": Harm("stop the master, let it go on later", lambda there, _: there.master, freezes=True),
+    "workers": Harm(
         "kill several workers at once",
         lambda there, strike: _some(there.workers, strike.pick, strike.count),
         usual=False,
     ),
-    "servers": Kind("kill all servers at once", lambda there, _: there.servers, usual=False),
-    "server+keeper": Kind(
+    "servers": Harm("kill all servers at once", lambda there, _: there.servers, usual=False),
+    "server+keeper": Harm(
         "kill a server and the one that keeps its snapshots at once",
         lambda there, strike: _some(there.servers, strike.pick, 2),
         usual=False,
     ),
-    "server+worker": Kind(
+    "server+worker": Harm(
         "kill a server and a worker at once",
         lambda there, strike: (*_a_server(there, strike), *_a_worker(there, strike)),
         usual=False,
     ),
-    "master+worker": Kind(
+    "master+worker": Harm(
         "kill the master and a worker at once",
         lambda there, strike: (*there.master, *_a_worker(there, strike)),
         usual=False,
     ),
-    "master+server": Kind(
+    "master+server": Harm(
         "kill the master and a server at once",
         lambda there, strike: (*there.master, *_a_server(there, strike)),
         usual=False,
     ),
-    "supervisor": Kind("kill the process that restarts the master", lambda t, _: t.supervisor, usual=False),
-    "client": Kind("kill 'elasticflow train'", lambda there, _: there.client, usual=False),
+    "supervisor": Harm("kill the process that restarts the master", lambda t, _: t.supervisor, usual=False),
+    "client": Harm("kill 'elasticflow train'", lambda there, _: there.client, usual=False),
 }
 GROUPS = {
     "usual": tuple(name for name, kind in KINDS.items() if kind.usual),
@@ -170,7 +170,7 @@ def strikes(seed: int, rate: float, kinds: Sequence[str]) -> Iterator[Strike]:
         )
 
 
-def choose(strike: Strike, there: Roster) -> tuple[Process, ...]:
+def choose(strike: Strike, there: Roster) -> tuple[Victim, ...]:
     """Whom a strike hits. Nobody, where nobody of that role is there."""
     return tuple(KINDS[strike.kind].whom(there, strike))
 
@@ -182,9 +182,9 @@ def roster(status: Mapping[str, Any], around: Roster | None = None) -> Roster:
     """
     around = around or Roster()
 
-    def members(role: str) -> tuple[Process, ...]:
+    def members(role: str) -> tuple[Victim, ...]:
         return tuple(
-            Process(each["name"], each["host"], each["pid"], f"ef-{each['name']}"[:15])
+            Victim(each["name"], each["host"], each["pid"], f"ef-{each['name']}"[:15])
             for each in status[role]
             if each["pid"]
         )
@@ -193,7 +193,7 @@ def roster(status: Mapping[str, Any], around: Roster | None = None) -> Roster:
     return around._replace(
         workers=members("workers"),
         servers=members("servers"),
-        master=(Process("master", master["host"], master["pid"], "elasticflow.master"),),
+        master=(Victim("master", master["host"], master["pid"], "elasticflow.master"),),
     )
 
 
@@ -213,7 +213,7 @@ def _parent(pid: int) -> int:
     return 0
 
 
-def _is_still(process: Process) -> bool:
+def _is_still(process: Victim) -> bool:
     """Whether the process number is (still) that of the process that is meant, and that lives."""
     try:
         stat = Path(f"/proc/{process.pid}/stat").read_text()
@@ -248,9 +248,9 @@ def around(run: RunDir, master: int) -> Roster:
     nursery = recorded(run.folder / "keys" / "nursery.json")
     forks = [nursery.pid] if nursery else []
     return Roster(
-        supervisor=tuple(Process("supervisor", host, pid, "elasticflow.master") for pid in supervisors),
-        nursery=tuple(Process("nursery", host, pid, "elasticflow.local.nursery") for pid in forks),
-        client=tuple(Process("client", host, pid, "train") for pid in clients),
+        supervisor=tuple(Victim("supervisor", host, pid, "elasticflow.master") for pid in supervisors),
+        nursery=tuple(Victim("nursery", host, pid, "elasticflow.local.nursery") for pid in forks),
+        client=tuple(Victim("client", host, pid, "train") for pid in clients),
     )
 
 
@@ -259,7 +259,7 @@ class Hand:
 
     def __init__(self) -> None:
         self._host = socket.gethostname()
-        self._frozen: list[tuple[float, Process, int]] = []
+        self._frozen: list[tuple[float, Victim, int]] = []
 
     def __enter__(self) -> Hand:
         return self
@@ -269,7 +269,7 @@ class Hand:
     ) -> None:
         self.thaw(math.inf)
 
-    def strike(self, process: Process, frozen_s: float, now_s: float) -> str:
+    def strike(self, process: Victim, frozen_s: float, now_s: float) -> str:
         """Kills a process, or freezes it for some seconds. Returns why not, or nothing."""
         if process.host != self._host:
             return f"is on {process.host}, not here"
@@ -298,7 +298,7 @@ class Hand:
         """When somebody is to go on; never: infinity."""
         return min((at_s for at_s, _, _ in self._frozen), default=math.inf)
 
-    def thaw(self, now_s: float) -> list[Process]:
+    def thaw(self, now_s: float) -> list[Victim]:
         """Lets go on whoever has been frozen for long enough; returns those that still live."""
         due = [each for each in self._frozen if each[0] <= now_s]
         self._frozen = [each for each in self._frozen if each[0] > now_s]
@@ -314,13 +314,13 @@ class Hand:
 # --- a run's news ----------------------------------------------------------------------------------
 
 
-class News:
+class HarmNews:
     """One status after the other, from one master after the other. Raises RunError if there is no run."""
 
     def __init__(self, run: RunDir) -> None:
         self._run, self._connection = run, Connection(run)
 
-    def __enter__(self) -> News:
+    def __enter__(self) -> HarmNews:
         return self
 
     def __exit__(
@@ -374,7 +374,7 @@ def hit(hand: Hand, strike: Strike, status: Mapping[str, Any], run: RunDir) -> S
     """Does it, to whom it falls by this status."""
     roles = ("nursery", "supervisor", "client")
     there = roster(status, around(run, status["master"]["pid"]) if strike.kind in roles else None)
-    done: list[Process] = []
+    done: list[Victim] = []
     skipped = []
     for process in choose(strike, there):
         why = hand.strike(process, strike.frozen_s, time.monotonic())
@@ -402,7 +402,7 @@ def harass(
 
     Raises RunError if no such run is under way, or it ends without a report.
     """
-    with News(run) as news, Hand() as hand:
+    with HarmNews(run) as news, Hand() as hand:
         status = news.next(math.inf)
         assert status is not None
         begin_s = now_s = time.monotonic()

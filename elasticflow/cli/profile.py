@@ -33,7 +33,7 @@ from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import FAILURES, RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
-from elasticflow.scheduler.measured import Phase, Step, changes, measure, overheads_of, steps_of
+from elasticflow.scheduler.measured import MeasuredPhase, Step, changes, measure, overheads_of, steps_of
 from elasticflow.wire.messages import ScaleRequest, StopRequest
 
 SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "data", "date")
@@ -136,7 +136,7 @@ def _num_workers(chosen: Config) -> int:
 # --- the run --------------------------------------------------------------------------------------
 
 
-def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespace) -> list[Phase]:
+def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespace) -> list[MeasuredPhase]:
     """Runs the program through the sizes, up and down. Raises RunError with the program's traceback told."""
     asked_s = time.monotonic()
     with _started(run) as master:
@@ -189,7 +189,7 @@ class _Measuring:
         self._give_up_s = 0.0
         self._size = 0
 
-    def phase(self, size: int, asked_s: float) -> Phase:
+    def phase(self, size: int, asked_s: float) -> MeasuredPhase:
         """Asks for a size, and stays with it until it is measured."""
         self._size, self._give_up_s = size, time.monotonic() + self._arguments.patience
         self._connection.send(ScaleRequest(workers=size))
@@ -202,7 +202,7 @@ class _Measuring:
         # One more step than is measured: the first and the last are cut in two.
         wanted = step + self._arguments.steps + 2
         self._until(lambda status: status["step"] >= wanted and time.monotonic() >= enough_s)
-        return Phase(size, asked_s, ready_s, since_s, time.monotonic())
+        return MeasuredPhase(size, asked_s, ready_s, since_s, time.monotonic())
 
     def _until(self, ready: Any) -> int:
         """Waits for such a status; returns its step."""
@@ -232,7 +232,7 @@ def _is_complete(status: dict[str, Any], size: int) -> bool:
 # --- what it tells --------------------------------------------------------------------------------
 
 
-def _profile_of(run: RunDir, chosen: Config, phases: list[Phase]) -> Profile:
+def _profile_of(run: RunDir, chosen: Config, phases: list[MeasuredPhase]) -> Profile:
     report = run.read_report()
     assert report is not None
     steps = _steps(run, report)

@@ -10,13 +10,13 @@ from typing import Any
 
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.scheduler.checker import faults
-from elasticflow.scheduler.cluster import Shape, shape_of
+from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.fairness import Quotas, read_quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.metrics import metrics
 from elasticflow.scheduler.overheads import Overheads, published
 from elasticflow.scheduler.policies import policy
-from elasticflow.scheduler.schedule import Outage, Schedule
+from elasticflow.scheduler.schedule import JobSchedule, Outage
 from elasticflow.scheduler.simulator import simulate as run
 from elasticflow.scheduler.traces import find_profiles, read_profiles, read_shape, read_trace
 from elasticflow.scheduler.worlds import DAY_S, World, random_outages, random_slowness, wrong_profiles
@@ -39,11 +39,11 @@ def simulate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(arguments: argparse.Namespace) -> Shape:
+def _shape(arguments: argparse.Namespace) -> ClusterShape:
     return shape_of(arguments.gpus, arguments.gpus_per_node)
 
 
-def _world(arguments: argparse.Namespace, shape: Shape, jobs: Sequence[Job]) -> World:
+def _world(arguments: argparse.Namespace, shape: ClusterShape, jobs: Sequence[Job]) -> World:
     """What is true beyond the profiles. Raises ConfigError for what makes no sense."""
     error, slow, seed = arguments.profile_error, arguments.slow, arguments.seed
     if not 0 <= error < 1 or not 0 <= slow < 1:
@@ -73,7 +73,7 @@ def _overheads(path: str) -> Overheads:
         ) from None
 
 
-def _check(schedule: Schedule, jobs: Sequence[Job], world: World, overheads: Overheads) -> None:
+def _check(schedule: JobSchedule, jobs: Sequence[Job], world: World, overheads: Overheads) -> None:
     """Raises RunError if the schedule could not be: a fault of the policy or of the simulator."""
     rates = {}
     for job in jobs:
@@ -84,7 +84,7 @@ def _check(schedule: Schedule, jobs: Sequence[Job], world: World, overheads: Ove
         raise RunError(f"the schedule cannot be, {len(found)} faults; the first: {found[0]}")
 
 
-def _write(schedule: Schedule, jobs: Sequence[Job], figures: dict[str, Any], folder: Path) -> None:
+def _write(schedule: JobSchedule, jobs: Sequence[Job], figures: dict[str, Any], folder: Path) -> None:
     from elasticflow.scheduler import plots
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -132,7 +132,7 @@ def settings(arguments: argparse.Namespace) -> Config:
     return msgspec.structs.replace(chosen, program=os.path.abspath(chosen.program))
 
 
-class _Folder:
+class _TrainFolder:
     """A run's folder before its master has it: made ready, and put back as it was if nothing began."""
 
     def __init__(self, path: Path, chosen: Config, resume: bool, copy: Copy | None) -> None:
@@ -179,15 +179,15 @@ class _Folder:
                 os.close(lock)
 
 
-def _make_folder(chosen: Config, resume: bool) -> _Folder:
+def _make_folder(chosen: Config, resume: bool) -> _TrainFolder:
     """The folder that was named, or the first new one that nobody else takes at the same time."""
     chosen, copy = take(chosen)
     if chosen.run_dir:
-        return _Folder(RunDir(chosen.run_dir).folder, chosen, resume, copy)
+        return _TrainFolder(RunDir(chosen.run_dir).folder, chosen, resume, copy)
     while True:
         path = new_folder(chosen)
         try:
-            return _Folder(path, chosen, resume, copy)
+            return _TrainFolder(path, chosen, resume, copy)
         except RunError:
             if new_folder(chosen) == path:
                 raise
@@ -215,7 +215,7 @@ def train(arguments: argparse.Namespace) -> int:
         return _accompany(folder, master)
 
 
-def _accompany(folder: _Folder, master: subprocess.Popen[bytes]) -> int:
+def _accompany(folder: _TrainFolder, master: subprocess.Popen[bytes]) -> int:
     """Shows the run until its end."""
     run, stopping = folder.run, _Stopping()
     try:

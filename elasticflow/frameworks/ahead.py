@@ -45,7 +45,7 @@ class _Guess(NamedTuple):
     padding: int | None
 
 
-class _Question(NamedTuple):
+class _LookupAhead(NamedTuple):
     """What was asked for, of a version, because of a guess. flat: the whole column."""
 
     version: int
@@ -71,9 +71,9 @@ class Ahead:
         self._habit = self._training
         self._columns = NO_COLUMNS
         self._version = -1
-        self._early: list[_Question] = []
+        self._early: list[_LookupAhead] = []
         """Of the next version, or of this one by now."""
-        self._open: list[_Question] = []
+        self._open: list[_LookupAhead] = []
         """Of this slice."""
 
     def enter(self, version: int) -> None:
@@ -118,10 +118,12 @@ class Ahead:
                 if np.array_equal(column.reshape(-1), flat):
                     self._habit.guesses[_Guess(number, name, padding)] = None
 
-    def _questions(self, habit: _Habit, columns: Mapping[str, Array], *, early: bool) -> Iterator[_Question]:
+    def _questions(
+        self, habit: _Habit, columns: Mapping[str, Array], *, early: bool
+    ) -> Iterator[_LookupAhead]:
         """Those that the habit calls for, asked by now, or early enough; of columns that are alike, one."""
         version = self._version + early
-        asked_for: list[_Question] = []
+        asked_for: list[_LookupAhead] = []
         for guess in habit.guesses:
             column = columns.get(guess.column)
             if column is None or not _may_be_ids(column):
@@ -134,12 +136,12 @@ class Ahead:
                 asked_for.append(question)
                 yield question
 
-    def _question(self, version: int, guess: _Guess, flat: Ids, early: bool) -> _Question | None:
+    def _question(self, version: int, guess: _Guess, flat: Ids, early: bool) -> _LookupAhead | None:
         real = flat if guess.padding is None else flat[flat != guess.padding]
         asked = self._ask(guess.number, real, early)
-        return _Question(version, guess, flat, asked) if asked else None
+        return _LookupAhead(version, guess, flat, asked) if asked else None
 
-    def _asked_early(self, version: int, guess: _Guess, flat: Ids) -> _Question | None:
+    def _asked_early(self, version: int, guess: _Guess, flat: Ids) -> _LookupAhead | None:
         """What was asked for of that version, if it was just that; once."""
         for place, early in enumerate(self._early):
             if (early.version, early.guess) == (version, guess) and np.array_equal(early.flat, flat):
@@ -147,7 +149,7 @@ class Ahead:
         return None
 
 
-def _is_for(question: _Question, number: int, flat: Ids, padding: int | None) -> bool:
+def _is_for(question: _LookupAhead, number: int, flat: Ids, padding: int | None) -> bool:
     """Whether it asks for just what is looked up."""
     guess = question.guess
     return (guess.number, guess.padding) == (number, padding) and np.array_equal(question.flat, flat)

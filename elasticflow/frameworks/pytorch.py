@@ -62,7 +62,7 @@ def _dtype(tensor: torch.Tensor, name: str) -> str:
         raise ProgramError(f"{name}: tensors of {tensor.dtype} cannot be kept.") from error
 
 
-class _Found:
+class _TorchFound:
     """The tensors of a model, each once, with the rule it follows; and its tables, by name."""
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ def _set_data(tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
     return setter
 
 
-def _find(values: Mapping[str, Any]) -> tuple[_Found, list[torch.nn.Module]]:
-    found, modules = _Found(), []
+def _find(values: Mapping[str, Any]) -> tuple[_TorchFound, list[torch.nn.Module]]:
+    found, modules = _TorchFound(), []
     for key, value in values.items():
         if isinstance(value, torch.Tensor):
             if not value.is_leaf:

@@ -139,7 +139,7 @@ def _children(value: Any) -> Iterable[tuple[object, Any]]:
     return [(n if (bare := n.lstrip("_")) in attributes else bare, attributes[n]) for n in names]
 
 
-class _Found:
+class _TensorFlowFound:
     """The variables of a model, each once, with the rule it follows; and its tables, by name.
 
     layers: those that lie in no other. unbuilt: names of layers without variables as yet.
@@ -582,8 +582,8 @@ def _dense(gradient: Any, leaf: tf.Variable | tf.Tensor) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, tf.shape(leaf)[0])
 
 
-def _find(params: Mapping[str, Any]) -> _Found:
-    found = _Found(params)
+def _find(params: Mapping[str, Any]) -> _TensorFlowFound:
+    found = _TensorFlowFound(params)
     trained = found.tables or any(entry.rule is Rule.UPDATE for entry in found.entries)
     if not found.unbuilt and not trained:
         raise ProgramError(

@@ -45,7 +45,7 @@ class LocalBackend(Backend):
     host = member_host = "127.0.0.1"
 
     def __init__(self, config: Config, run_dir: str) -> None:
-        self._config, self._run_dir, self._place = config, run_dir, _Place(run_dir)
+        self._config, self._run_dir, self._place = config, run_dir, _Records(run_dir)
         self._place.members.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._logs = Path(run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class LocalBackend(Backend):
 
     def start(self, settings: MemberSettings) -> None:
         log = str(self._logs / f"{settings.name}.log")
-        packet = msgspec.json.encode(nursery.Start(settings, log))
+        packet = msgspec.json.encode(nursery.StartOrder(settings, log))
         self._asked[settings.name] = packet
         self._say(packet)
 
@@ -133,7 +133,7 @@ class LocalBackend(Backend):
 
     @staticmethod
     def clear(run_dir: str) -> None:
-        place = _Place(run_dir)
+        place = _Records(run_dir)
         end(place.nurseries())  # first: it starts no more
         end(place.recorded().values())
         place.remove()
@@ -262,7 +262,7 @@ class LocalBackend(Backend):
             self._told = []
 
 
-class _Place:
+class _Records:
     """Where a run's nursery is met, and where it is written down which processes there are."""
 
     def __init__(self, run_dir: str) -> None:

@@ -4,7 +4,7 @@
 listens at a Unix socket for the run's master: one at a time. Each packet is one message, so a master
 that is killed leaves whole ones or none.
 
-    master  -> nursery   Start, Forget
+    master  -> nursery   StartOrder, Forget
     nursery -> master    News: first everything that lives, and all ends that were not yet forgotten;
                          then what happens, as it happens
 
@@ -54,7 +54,7 @@ PACKET = 1 << 20
 """Bytes of the longest packet there could be."""
 
 
-class Start(msgspec.Struct, frozen=True, tag=True):
+class StartOrder(msgspec.Struct, frozen=True, tag=True):
     """Start this member. log: path of the file that gets its output."""
 
     settings: MemberSettings
@@ -67,7 +67,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
-Command: TypeAlias = Start | Forget
+Command: TypeAlias = StartOrder | Forget
 
 
 class News(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ class Nursery:
         else:
             self._start(command)
 
-    def _start(self, command: Start) -> None:
+    def _start(self, command: StartOrder) -> None:
         name = command.settings.name
         held, go = os.pipe()
         pid = self._fork(command, held, go) if num_threads() == 1 else self._spawn(command, held)
@@ -166,7 +166,7 @@ class Nursery:
         os.close(held)
         os.close(go)
 
-    def _fork(self, command: Start, held: int, go: int) -> int:
+    def _fork(self, command: StartOrder, held: int, go: int) -> int:
         pid = os.fork()
         if pid:
             return pid
@@ -193,7 +193,7 @@ class Nursery:
             sys.stderr.flush()
             os._exit(code)
 
-    def _spawn(self, command: Start, held: int) -> int:
+    def _spawn(self, command: StartOrder, held: int) -> int:
         """A fresh process: slower, but right where a fork would not be. It too waits for its start."""
         text = msgspec.json.encode(command.settings).decode()
         waiting = ["/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "elasticflow"]

@@ -105,7 +105,7 @@ class LimitEvent:
 
 
 @dataclass(frozen=True)
-class TimeEvent:
+class ClockEvent:
     """Time has passed."""
 
 
@@ -113,5 +113,5 @@ Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
     | Offer | Stacks | Here | Diverged | Skipped | Inspected
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
-    | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | TimeEvent
+    | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | ClockEvent
 )  # fmt: skip

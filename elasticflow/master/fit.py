@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from elasticflow.master.members import Member
-from elasticflow_ps.memory import Need
+from elasticflow_ps.memory import MemoryNeed
 
 
 class Misfit(NamedTuple):
@@ -18,7 +18,7 @@ class Misfit(NamedTuple):
     certain: bool
 
 
-def misfit(servers: Mapping[str, Need], members: Mapping[str, Member]) -> Misfit | None:
+def misfit(servers: Mapping[str, MemoryNeed], members: Mapping[str, Member]) -> Misfit | None:
     """What of these servers' memory the model needs more than there is; None if it fits, or nobody knows."""
     sharing: dict[tuple[str, str], list[str]] = {}
     for name in servers:
@@ -26,7 +26,7 @@ def misfit(servers: Mapping[str, Need], members: Mapping[str, Member]) -> Misfit
             sharing.setdefault((members[name].host, whose), []).append(name)
     found: list[Misfit] = []
     for (host, whose), names in sharing.items():
-        most = Need(*map(sum, zip(*(servers[name] for name in names), strict=True)))
+        most = MemoryNeed(*map(sum, zip(*(servers[name] for name in names), strict=True)))
         available = min(members[name].available_bytes[whose] for name in names)
         certain = most.certain.total > available
         if most.total > available:
@@ -36,7 +36,7 @@ def misfit(servers: Mapping[str, Need], members: Mapping[str, Member]) -> Misfit
     return max(found, key=lambda each: each.certain, default=None)
 
 
-def _explained(who: str, most: Need, certain: bool, found: str) -> str:
+def _explained(who: str, most: MemoryNeed, certain: bool, found: str) -> str:
     may, needs = ("does", "needs") if certain else ("may", "may need")
     needed = most.certain if certain else most
     parts = ", ".join(f"{name} {decimal(size)}" for name, size in needed._asdict().items() if size)
@@ -47,7 +47,7 @@ def _explained(who: str, most: Need, certain: bool, found: str) -> str:
     )
 
 
-def _remedies(needed: Need) -> Sequence[str]:
+def _remedies(needed: MemoryNeed) -> Sequence[str]:
     yes_if = {
         "more servers on more hosts": True,
         "snapshot_s: 0": needed.snapshots,

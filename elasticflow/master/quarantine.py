@@ -32,7 +32,7 @@ def limit_of(config: Config, num_records: int) -> Limit:
     return Limit(most, text)
 
 
-class Quarantine:
+class QuarantineRules:
     """A slice is judged once every worker that is there has tried it: while one of them can compute it
     whole, it may do so, and the step goes on."""
 

@@ -170,7 +170,7 @@ class Master:
             at_s = self._state.next_time_s()
             self._turn(None if at_s is None else at_s - time.monotonic())
             self._excuse(time.monotonic() - self._woken_s)
-            self._handle(ev.TimeEvent())
+            self._handle(ev.ClockEvent())
             self._tell_size()
             self._tell_outlook()
             self._tell_progress()
@@ -682,7 +682,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
 }
 
 
-_TOLD_AGAIN = (Heartbeat, Progress, ev.TimeEvent, ev.PlacedEvent, ev.ExpiryEvent, ev.LimitEvent)
+_TOLD_AGAIN = (Heartbeat, Progress, ev.ClockEvent, ev.PlacedEvent, ev.ExpiryEvent, ev.LimitEvent)
 """What happens often, and the next master need not be told of."""
 
 

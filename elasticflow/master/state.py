@@ -41,6 +41,7 @@ from elasticflow.master.actions import (
 from elasticflow.master.commits import Commits
 from elasticflow.master.divergence import Divergence, step_of
 from elasticflow.master.events import (
+    ClockEvent,
     CommittedEvent,
     DisconnectedEvent,
     Event,
@@ -52,12 +53,11 @@ from elasticflow.master.events import (
     ReconnectedEvent,
     ScaleEvent,
     StopEvent,
-    TimeEvent,
 )
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import ENDS, Member, MemberState, RunState, number_of
 from elasticflow.master.plan import Speed, make_plan, unevenness
-from elasticflow.master.quarantine import Quarantine, limit_of
+from elasticflow.master.quarantine import QuarantineRules, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.master.stall import Stall, Verdict
 from elasticflow.process.fingerprint import differences
@@ -89,7 +89,7 @@ from elasticflow.wire.messages import (
     Troubled,
     Written,
 )
-from elasticflow_ps.memory import Need, needs
+from elasticflow_ps.memory import MemoryNeed, needs
 
 USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
@@ -172,10 +172,10 @@ class MasterState:
         standby = 1 if config.servers == 1 and config.snapshot_s > 0 else 0
         self.row = Row([f"server-{number}" for number in range(config.servers + standby)])
         self.version = restored[1] if restored else 0
-        self.quarantine = Quarantine(restored[2] if restored else ())
+        self.quarantine = QuarantineRules(restored[2] if restored else ())
         self.spec: Spec | None = None
         self.schedule: Schedule | None = None
-        self._needs: list[Need] = []
+        self._needs: list[MemoryNeed] = []
         self.plan: tuple[Share, ...] = ()
         self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
@@ -246,7 +246,7 @@ class MasterState:
             PlacedEvent: self._on_placed,
             ExpiryEvent: self._on_expiry,
             LimitEvent: self._on_limit,
-            TimeEvent: self._on_time,
+            ClockEvent: self._on_time,
         }
 
     @property
@@ -262,7 +262,7 @@ class MasterState:
         return self.row.generation
 
     @property
-    def needs(self) -> dict[str, Need]:
+    def needs(self) -> dict[str, MemoryNeed]:
         """By server, the memory that it needs at most; empty as long as the program is not known."""
         return dict(zip(self.row.names, self._needs, strict=False))
 
@@ -340,7 +340,7 @@ class MasterState:
         self.target, self.reason = memory.target, memory.reason
         self.fingerprint = memory.fingerprint
         committed = self.excluded
-        self.quarantine = Quarantine(memory.excluded)
+        self.quarantine = QuarantineRules(memory.excluded)
         self.quarantine.learn(committed)
         known = (memory.committed_tick, self.committed_tick)
         self.commits = Commits(max((tick for tick in known if tick is not None), default=None))
@@ -1118,7 +1118,7 @@ class MasterState:
 
     # --- time --------------------------------------------------------------------------------------
 
-    def _on_time(self, event: TimeEvent, now_s: float) -> list[Action]:
+    def _on_time(self, event: ClockEvent, now_s: float) -> list[Action]:
         actions: list[Action] = []
         for member in [*self.of("server"), *self.of("worker")]:
             if member.name in self.members and not self.ended:
@@ -1162,7 +1162,7 @@ class MasterState:
         return [NoteAction("info", f"another master takes over; {why}"), HandOverAction()]
 
     def next_time_s(self) -> float | None:
-        """When to send a TimeEvent at the latest."""
+        """When to send a ClockEvent at the latest."""
         times = [at_s for m in self.members.values() if (at_s := self._patience_ends_s(m)) is not None]
         if self.row.phase is Phase.SERVING and self._cut_due_s() < float("inf"):
             times.append(self._cut_due_s())

@@ -49,7 +49,7 @@ LOOKS, LOOK_S = 5, 0.01
 """How often, and how far apart, ``hold`` tries a lock that is taken."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class HostJob(msgspec.Struct, frozen=True):
     """A cluster's job that hosts a run's master. run: tells the jobs of this run from all others."""
 
     backend: str
@@ -190,9 +190,9 @@ class RunDir:
             with contextlib.suppress(OSError):
                 os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
 
-    def host(self) -> Job | None:
+    def host(self) -> HostJob | None:
         """The job in which the run's master is; None if it is, or was, on this machine alone."""
-        return self._read(self.job, Job) if self.job.exists() else None
+        return self._read(self.job, HostJob) if self.job.exists() else None
 
     @property
     def resume_command(self) -> str:

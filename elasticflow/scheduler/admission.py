@@ -8,7 +8,7 @@ import numpy as np
 
 from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.shares import Need, SharePlan, fastest_plan
-from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Track
 
 
@@ -26,7 +26,7 @@ class AdmissionRules:
 
 
 def may_promise(
-    track: Track, plan: SharePlan, timeline: Timeline, demand: Demand, rules: AdmissionRules
+    track: Track, plan: SharePlan, timeline: ClusterTimeline, demand: Demand, rules: AdmissionRules
 ) -> str | None:
     """Why the job, whose plan is in the timeline, may be promised its deadline; None if it may not yet."""
     if not plan.is_safe or plan.gpu_seconds > track.gpu_seconds_left():
@@ -41,14 +41,14 @@ def may_promise(
     return None
 
 
-def free_gpu_seconds(timeline: Timeline, until_s: float) -> float:
+def free_gpu_seconds(timeline: ClusterTimeline, until_s: float) -> float:
     """What nobody has taken from now until then."""
     num_steps = timeline.num_before(until_s)
     lasts_s = np.diff(timeline.starts_s[:num_steps], append=until_s)
     return float((timeline.free[:num_steps] * lasts_s).sum())
 
 
-def earliest_deadline_s(track: Track, timeline: Timeline) -> float | None:
+def earliest_deadline_s(track: Track, timeline: ClusterTimeline) -> float | None:
     """The earliest deadline that could be promised beside all others; None if there is none."""
     need = Need(track.ladders.safe, track.still_to_do, timeline.now_s, len(track.gpus))
     plan = fastest_plan(need, timeline)

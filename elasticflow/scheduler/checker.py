@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
-from elasticflow.scheduler.schedule import Outcome, Schedule, Segment
+from elasticflow.scheduler.schedule import JobSchedule, Outcome, Segment
 
 TIME_TOLERANCE_S = 1e-6
 WORK_TOLERANCE = 1e-6
@@ -21,7 +21,7 @@ WORK_TOLERANCE = 1e-6
 
 
 def faults(
-    schedule: Schedule,
+    schedule: JobSchedule,
     jobs: Sequence[Job],
     overheads: Overheads,
     rates: Mapping[str, Mapping[int, float]] = {},
@@ -49,7 +49,7 @@ def faults(
     return found
 
 
-def _gpu_faults(schedule: Schedule) -> Iterable[str]:
+def _gpu_faults(schedule: JobSchedule) -> Iterable[str]:
     """Two at once on a GPU, GPUs that are not there, nodes that are down."""
     uses: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
     for segment in schedule.segments:
@@ -68,7 +68,7 @@ def _gpu_faults(schedule: Schedule) -> Iterable[str]:
                 yield f"GPU {gpu}: {second_id} at {start_s:.3f} s, {first_id} until {end_s:.3f} s"
 
 
-def _shape_faults(job: Job, segments: Sequence[Segment], schedule: Schedule) -> Iterable[str]:
+def _shape_faults(job: Job, segments: Sequence[Segment], schedule: JobSchedule) -> Iterable[str]:
     per_node = schedule.shape.gpus_per_node
     for segment in segments:
         size = len(set(segment.gpus))

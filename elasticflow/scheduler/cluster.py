@@ -8,7 +8,7 @@ from elasticflow.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Shape:
+class ClusterShape:
     """Nodes with as many GPUs each. GPU g is on node ``g // gpus_per_node``."""
 
     num_nodes: int
@@ -28,9 +28,9 @@ class Shape:
         return self.num_nodes * self.gpus_per_node
 
 
-def shape_of(num_gpus: int, gpus_per_node: int = 8) -> Shape:
+def shape_of(num_gpus: int, gpus_per_node: int = 8) -> ClusterShape:
     """The cluster of so many GPUs. Raises ConfigError unless they fill their nodes."""
     size = min(num_gpus, gpus_per_node)
     if size < 1 or num_gpus % size:
         raise ConfigError(f"{num_gpus} GPUs do not fill nodes of {gpus_per_node}; give a multiple")
-    return Shape(num_gpus // size, size)
+    return ClusterShape(num_gpus // size, size)

@@ -31,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Phase:
+class MeasuredPhase:
     """The run had ``workers`` workers. asked_s: they were asked for. ready_s: all of them took part.
 
     since_s to until_s: it was warm, and is measured.
@@ -80,7 +80,7 @@ def steps_of(begins_s: Mapping[int, float], num_steps: int, evaluates: bool) -> 
     ]
 
 
-def measure(steps: Iterable[Step], phases: Iterable[Phase]) -> list[Point]:
+def measure(steps: Iterable[Step], phases: Iterable[MeasuredPhase]) -> list[Point]:
     """The rate of each size, from all its phases; sizes without a whole step are left out."""
     steps = list(steps)
     seconds: dict[int, list[float]] = {}
@@ -90,7 +90,9 @@ def measure(steps: Iterable[Step], phases: Iterable[Phase]) -> list[Point]:
     return [_point(size, np.array(found)) for size, found in sorted(seconds.items()) if found]
 
 
-def changes(steps: Iterable[Step], phases: Iterable[Phase], rates: Mapping[int, float]) -> list[Change]:
+def changes(
+    steps: Iterable[Step], phases: Iterable[MeasuredPhase], rates: Mapping[int, float]
+) -> list[Change]:
     """What it cost to go from each phase to the next. rates: iterations/s by workers."""
     steps, phases = list(steps), list(phases)
     found = []
@@ -115,7 +117,7 @@ def overheads_of(found: Iterable[Change], first_step_s: float) -> Overheads:
     return Overheads(same_s=max(shrinks_s, default=base_s), base_s=max(0.0, base_s), step_s=step_s)
 
 
-def _change(steps: list[Step], old: Phase, new: Phase, rates: Mapping[int, float]) -> Change:
+def _change(steps: list[Step], old: MeasuredPhase, new: MeasuredPhase, rates: Mapping[int, float]) -> Change:
     usual_s = max(1 / rates[old.workers], 1 / rates[new.workers])
     longest_s = max((step.seconds for step in steps), default=0.0)
     took_s = sum(step.seconds for step in steps)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from elasticflow.scheduler.schedule import Outcome, Schedule
+from elasticflow.scheduler.schedule import JobSchedule, Outcome
 
 
-def metrics(schedule: Schedule) -> dict[str, Any]:
+def metrics(schedule: JobSchedule) -> dict[str, Any]:
     """All figures. Times are seconds, parts are of 1; ``None`` where there is nothing to count."""
     with_deadline = [one for one in schedule.outcomes if one.deadline_s is not None]
     admitted = [one for one in with_deadline if one.admitted_s is not None]
@@ -40,7 +40,7 @@ def metrics(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def utilisation(schedule: Schedule) -> float | None:
+def utilisation(schedule: JobSchedule) -> float | None:
     """The part of all GPU-seconds, from the first segment to the last, that jobs held."""
     if not schedule.segments:
         return None
@@ -55,7 +55,7 @@ def _lateness_s(outcome: Outcome) -> float:
     return max(outcome.finished_s - outcome.deadline_s, 0.0)
 
 
-def _lost_part(schedule: Schedule) -> float | None:
+def _lost_part(schedule: JobSchedule) -> float | None:
     """Of the GPU-seconds that jobs held, those in which a change kept them from iterating."""
     held = sum(len(one.gpus) * (one.end_s - one.start_s) for one in schedule.segments)
     lost = sum(len(one.gpus) * one.lost_s for one in schedule.segments)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from elasticflow.scheduler.shares import Need, SharePlan, carried_plan, cheapest_plan, fastest_plan
-from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 SNAPSHOT_EVERY = 32
@@ -36,7 +36,7 @@ class Packing:
     """plans by job. dropped: had no promise, and have no room. late: were promised, and cannot be in time."""
 
     num_gpus: int
-    timeline: Timeline
+    timeline: ClusterTimeline
     order: list[Track]
     plans: dict[str, SharePlan] = field(default_factory=dict)
     dropped: list[Track] = field(default_factory=list)
@@ -91,8 +91,8 @@ class Packing:
 
 def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
     """Plans for all of them that fit; every promised job has one, be it late."""
-    packing = Packing(num_gpus, Timeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
-    snapshots: dict[int, Timeline] = {}
+    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    snapshots: dict[int, ClusterTimeline] = {}
     at = 0
     while at < len(packing.order):
         if at % SNAPSHOT_EVERY == 0:
@@ -127,7 +127,7 @@ def _is_hopeful(track: Track) -> bool:
 def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
     """The plans that the promised jobs had, from now on; those without a promise have none. None if that
     does not do: a plan that was kept to goes on to do, whatever a new one by deadline would be."""
-    timeline = Timeline(now_s, packing.num_gpus, rules.max_steps)
+    timeline = ClusterTimeline(now_s, packing.num_gpus, rules.max_steps)
     order = [one for one in packing.order if one.standing is Standing.PROMISED]
     others = [one for one in packing.order if one.standing is not Standing.PROMISED]
     carried = Packing(
@@ -151,7 +151,7 @@ def by_deadline(tracks: Iterable[Track]) -> list[Track]:
     return sorted(tracks, key=lambda one: (one.deadline_s, one.job.submit_s, one.job_id))
 
 
-def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None:
+def plan_one(track: Track, timeline: ClusterTimeline, rules: Rules) -> SharePlan | None:
     """The cheapest plan: with a margin if there is one; by the bare profile only without a promise."""
     deadline_s, safe = track.deadline_s, track.ladders.safe
     margin_s = (deadline_s - timeline.now_s) * rules.margin_part
@@ -163,7 +163,7 @@ def plan_one(track: Track, timeline: Timeline, rules: Rules) -> SharePlan | None
     return plan
 
 
-def _by_profile(track: Track, timeline: Timeline) -> SharePlan | None:
+def _by_profile(track: Track, timeline: ClusterTimeline) -> SharePlan | None:
     """The cheapest plan if the profile is right."""
     expected = track.ladders.expected
     if expected is track.ladders.safe:
@@ -171,6 +171,6 @@ def _by_profile(track: Track, timeline: Timeline) -> SharePlan | None:
     return cheapest_plan(track.need(track.deadline_s, expected), timeline, is_safe=False)
 
 
-def _fastest(track: Track, timeline: Timeline) -> SharePlan | None:
+def _fastest(track: Track, timeline: ClusterTimeline) -> SharePlan | None:
     ladder = track.ladders.expected
     return fastest_plan(Need(ladder, track.still_to_do, track.deadline_s, len(track.gpus)), timeline)

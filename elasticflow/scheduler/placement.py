@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.nodes import bits, block_of, largest_block
 
 Gpus = tuple[int, ...]
@@ -21,7 +21,7 @@ MoveCost = Callable[[str], float]
 class Placement:
     """Who has which GPUs. Changed by ``arrange`` alone, and by nodes that come and go."""
 
-    shape: Shape
+    shape: ClusterShape
     held: dict[str, Gpus] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
 

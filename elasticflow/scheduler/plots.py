@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from elasticflow.errors import ConfigError
 from elasticflow.scheduler.jobs import Job
-from elasticflow.scheduler.schedule import DecisionTime, Outcome, Schedule
+from elasticflow.scheduler.schedule import DecisionTime, JobSchedule, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, format="png", dpi=DPI)
 
 
-def all_figures(schedule: Schedule, jobs: Iterable[Job] = ()) -> dict[str, Figure]:
+def all_figures(schedule: JobSchedule, jobs: Iterable[Job] = ()) -> dict[str, Figure]:
     """The figures of one schedule, by the name of their file. jobs: tell which were never possible."""
     figures = {
         "gantt": gantt(schedule),
@@ -58,7 +58,7 @@ def all_figures(schedule: Schedule, jobs: Iterable[Job] = ()) -> dict[str, Figur
 # --- GPUs over time -------------------------------------------------------------------------------
 
 
-def gantt(schedule: Schedule) -> Figure:
+def gantt(schedule: JobSchedule) -> Figure:
     """A row for each GPU and a bar for each job on it; black: lost to a change; grey: the node was down."""
     from matplotlib.collections import PolyCollection
 
@@ -100,7 +100,7 @@ def _bar(run: tuple[int, int], since_s: float, until_s: float) -> list[tuple[flo
     return [(since, low), (until, low), (until, high), (since, high)]
 
 
-def utilisation(schedule: Schedule) -> Figure:
+def utilisation(schedule: JobSchedule) -> Figure:
     """How many GPUs do iterations, how many are lost to changes, how many there are."""
     figure, axes = _axes(f"{schedule.policy}: GPUs in use", "hours", "GPUs")
     held = [(s.start_s, s.end_s, len(s.gpus)) for s in schedule.segments]
@@ -146,7 +146,9 @@ def means(times_s: Floats, level: Floats, edges_s: Floats) -> Floats:
 # --- deadlines ------------------------------------------------------------------------------------
 
 
-def deadlines(schedules: Sequence[Schedule], jobs: Iterable[Job] = (), bound: float | None = None) -> Figure:
+def deadlines(
+    schedules: Sequence[JobSchedule], jobs: Iterable[Job] = (), bound: float | None = None
+) -> Figure:
     """What became of the deadline jobs under each policy, by cause. bound: of every scheduler's ratio."""
     jobs = list(jobs)
     figure, axes = _axes("Deadline jobs, by what became of them", "part of the deadline jobs", "")
@@ -221,7 +223,7 @@ def _reason(text: str) -> str:
 # --- what deciding costs --------------------------------------------------------------------------
 
 
-def decisions(schedules: Sequence[Schedule]) -> Figure:
+def decisions(schedules: Sequence[JobSchedule]) -> Figure:
     """How long a decision takes, by how many jobs are active: the median and the slowest of each hundred."""
     figure, axes = _axes("What a decision costs", "active jobs", "ms")
     for schedule in schedules:
@@ -283,12 +285,12 @@ def _greys(count: int) -> list[str]:
     return [f"{0.35 + 0.5 * number / max(1, count):.2f}" for number in range(count)]
 
 
-def _origin_s(schedule: Schedule) -> float:
+def _origin_s(schedule: JobSchedule) -> float:
     """When the first job came."""
     return min((outcome.submit_s for outcome in schedule.outcomes), default=0.0)
 
 
-def _hours(schedule: Schedule) -> float:
+def _hours(schedule: JobSchedule) -> float:
     """From then until the last job was done."""
     ends_s = [segment.end_s for segment in schedule.segments]
     return max(1e-3, (max(ends_s, default=0.0) - _origin_s(schedule)) / 3600)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class DecisionTime:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class JobSchedule:
     """Everything that a simulation did."""
 
     policy: str
-    shape: Shape
+    shape: ClusterShape
     segments: tuple[Segment, ...]
     outcomes: tuple[Outcome, ...]
     outages: tuple[Outage, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.scheduler.ladder import Floats, Ints, Ladder
-from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.timeline import ClusterTimeline
 
 RUNG_OF_FREE: Ints = np.array([n.bit_length() for n in range(1 << 16)], dtype=np.int64)
 """The highest rung that so many free GPUs allow."""
@@ -67,7 +67,7 @@ class SharePlan(NamedTuple):
         return self.shares[np.maximum(steps, 0)]
 
 
-def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> SharePlan | None:
+def cheapest_plan(need: Need, timeline: ClusterTimeline, is_safe: bool = True) -> SharePlan | None:
     """The plan of the lowest level that meets the deadline with the GPUs that are free; None if none does."""
     num_steps = timeline.num_before(need.deadline_s)
     if not num_steps:
@@ -77,7 +77,7 @@ def cheapest_plan(need: Need, timeline: Timeline, is_safe: bool = True) -> Share
     return plan if plan is None or is_safe else plan._replace(is_safe=False)
 
 
-def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
+def fastest_plan(need: Need, timeline: ClusterTimeline) -> SharePlan | None:
     """The plan that is done earliest, whatever the deadline; None if the job cannot run at all."""
     ladder = need.ladder
     if not ladder.top:
@@ -87,7 +87,7 @@ def fastest_plan(need: Need, timeline: Timeline) -> SharePlan | None:
     return _stepped_plan(need._replace(deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
 
-def carried_plan(need: Need, timeline: Timeline, old: SharePlan) -> SharePlan | None:
+def carried_plan(need: Need, timeline: ClusterTimeline, old: SharePlan) -> SharePlan | None:
     """The plan with the GPUs that an older one had at each time; None if that does not do any more."""
     if isinstance(old.shares, int):
         plan = _steady_on(need, timeline.now_s, need.ladder.rung(old.shares))
@@ -124,7 +124,7 @@ def _steady_on(need: Need, now_s: float, rung: int) -> SharePlan | None:
 
 
 def _stepped_plan(
-    need: Need, timeline: Timeline, num_steps: int, lowest: int = 1, most: Ints | None = None
+    need: Need, timeline: ClusterTimeline, num_steps: int, lowest: int = 1, most: Ints | None = None
 ) -> SharePlan | None:
     """At most the level at each step, and at most so many GPUs."""
     ladder = need.ladder
@@ -156,7 +156,9 @@ def _lost(need: Need, rungs: Ints) -> Floats:
     return lost
 
 
-def _cut(need: Need, timeline: Timeline, rungs: Ints, done: npt.NDArray[np.float64], level: int) -> SharePlan:
+def _cut(
+    need: Need, timeline: ClusterTimeline, rungs: Ints, done: npt.NDArray[np.float64], level: int
+) -> SharePlan:
     """The plan up to where the job is done."""
     ladder = need.ladder
     total = done.cumsum()

@@ -13,8 +13,8 @@ from elasticflow.scheduler.curves import Curve
 from elasticflow.scheduler.decisions import Admitted, Decision, Placed, Rejected, WakeAt
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.policies.base import Policy
-from elasticflow.scheduler.schedule import DecisionTime, Schedule, Segment
-from elasticflow.scheduler.truth import Ending, Running
+from elasticflow.scheduler.schedule import DecisionTime, JobSchedule, Segment
+from elasticflow.scheduler.truth import Running, TrueEnding
 from elasticflow.scheduler.worlds import EXACT, World
 
 MEASURE_S = 30.0
@@ -26,7 +26,7 @@ def simulate(
     jobs: Sequence[Job],
     world: World = EXACT,
     clock: Callable[[], float] = time.perf_counter,
-) -> Schedule:
+) -> JobSchedule:
     """What the policy does with the jobs. ``clock`` only times its decisions."""
     return _Simulation(policy, jobs, world, clock).run()
 
@@ -37,7 +37,7 @@ class _Simulation:
         self.overheads = policy.overheads
         self.now_s, self.wake_s = 0.0, inf
         self.running: dict[str, Running] = {}
-        self.endings = {job.job_id: Ending(job) for job in jobs}
+        self.endings = {job.job_id: TrueEnding(job) for job in jobs}
         self.num_to_come = len(jobs)
         self.slow: dict[int, float] = {}
         self.measured: set[tuple[Curve, int]] = set()
@@ -50,7 +50,7 @@ class _Simulation:
             self._at(job.submit_s, partial(self._arrive, job))
         self._foretell_nodes()
 
-    def run(self) -> Schedule:
+    def run(self) -> JobSchedule:
         """Until no job is under way any more, and none is to come."""
         while self._heap and (self.running or self.num_to_come):
             self.now_s = self._heap[0][0]
@@ -59,7 +59,7 @@ class _Simulation:
                 happened += heapq.heappop(self._heap)[2]()
             if happened:
                 self._decide(happened)
-        return Schedule(
+        return JobSchedule(
             policy=self.policy.name,
             shape=self.policy.shape,
             segments=tuple(self.segments),

@@ -12,7 +12,7 @@ SHORTEST_S = 1e-3
 """A job that is done now still has its GPUs."""
 
 
-class Timeline:
+class ClusterTimeline:
     """Between ``starts_s[k]`` and the next start ``free[k]`` GPUs are free; the last lasts for ever.
 
     At most ``max_steps``: beyond, neighbours become one, with as many free as the poorer of them.
@@ -56,9 +56,9 @@ class Timeline:
             if self._len > self.max_steps:
                 self._merge()
 
-    def copy(self) -> Timeline:
+    def copy(self) -> ClusterTimeline:
         """One that can be changed by itself."""
-        other = Timeline(self.now_s, 0, self.max_steps)
+        other = ClusterTimeline(self.now_s, 0, self.max_steps)
         other._len = self._len
         other._starts[: self._len], other._free[: self._len] = self.starts_s, self.free
         return other

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from elasticflow.errors import DataError
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.curves import Curve, curve
 from elasticflow.scheduler.jobs import Job
 
@@ -66,14 +66,14 @@ def find_profiles(trace: Path | str) -> dict[tuple[str, int], Curve]:
     )
 
 
-def read_shape(path: Path | str) -> Shape:
+def read_shape(path: Path | str) -> ClusterShape:
     """The shape of a cluster."""
     path = Path(path)
     rows = list(_rows(path))
     if len(rows) != 1:
         raise DataError(f"{path}: has {len(rows)} rows; a cluster's shape is one")
     number = {name: int(_number(path, 2, rows[0], (name,))) for name in rows[0] if name.startswith("num_")}
-    return Shape(number["num_switch"] * number["num_node_p_switch"], number["num_gpu_p_node"])
+    return ClusterShape(number["num_switch"] * number["num_node_p_switch"], number["num_gpu_p_node"])
 
 
 def _job(path: Path, number: int, row: Mapping[str, str], profiles: Profiles) -> Job:

@@ -54,7 +54,7 @@ class Running:
 
 
 @dataclass
-class Ending:
+class TrueEnding:
     """What became of a job so far."""
 
     job: Job

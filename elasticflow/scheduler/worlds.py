@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.curves import Curve, curve
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.schedule import Outage
@@ -54,7 +54,7 @@ def wrong_profiles(jobs: Iterable[Job], error: float, seed: int) -> dict[Curve, 
 
 
 def random_outages(
-    shape: Shape, jobs: Sequence[Job], mtbf_s: float, repair_s: float, seed: int
+    shape: ClusterShape, jobs: Sequence[Job], mtbf_s: float, repair_s: float, seed: int
 ) -> tuple[Outage, ...]:
     """Nodes that fail by chance, on average every ``mtbf_s`` each, while there may be jobs."""
     chance = random.Random(seed)
@@ -70,7 +70,7 @@ def random_outages(
 
 
 def random_slowness(
-    shape: Shape, jobs: Sequence[Job], part: float, factor: float, lasts_s: float, seed: int
+    shape: ClusterShape, jobs: Sequence[Job], part: float, factor: float, lasts_s: float, seed: int
 ) -> tuple[Slowness, ...]:
     """Nodes that are slow by chance, so that each is for ``part`` of the time."""
     chance = random.Random(seed)

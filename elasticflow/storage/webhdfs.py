@@ -66,7 +66,7 @@ Statuses: TypeAlias = list[Status]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _HdfsPlace:
     """A cluster, as one user sees it."""
 
     namenodes: tuple[str, ...]
@@ -78,7 +78,7 @@ class _Place:
 class _Connections:
     """One process's connections to the NameNodes of a place."""
 
-    def __init__(self, place: _Place, connect_s: float, answer_s: float) -> None:
+    def __init__(self, place: _HdfsPlace, connect_s: float, answer_s: float) -> None:
         try:
             import requests
             from hdfs.client import InsecureClient, TokenClient
@@ -113,7 +113,7 @@ class _Connections:
         """Number of the NameNode that is asked: the one that answered last."""
 
 
-_connections: dict[tuple[_Place, float, float], _Connections] = {}
+_connections: dict[tuple[_HdfsPlace, float, float], _Connections] = {}
 _lock = threading.Lock()
 
 
@@ -147,7 +147,7 @@ class WebHdfs:
         answer_s: float = ANSWER_S,
         data_s: float = DATA_S,
     ) -> None:
-        self._place = _Place(tuple(namenodes), user, token, is_secure)
+        self._place = _HdfsPlace(tuple(namenodes), user, token, is_secure)
         self._connect_s, self._answer_s, self._data_s = connect_s, answer_s, data_s
         self._backoff = Backoff(first_s=_FIRST_DELAY_S, most_s=_MOST_DELAY_S, patience_s=patience_s)
         self._leftovers: set[str] = set()

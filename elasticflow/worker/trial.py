@@ -51,7 +51,7 @@ class TrialError(ElasticFlowError, RuntimeError):
 # --- what is found out ---------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """Of one try: how the child ended, if it did. raised: it lives, and the program raised."""
 
     died: str = ""
@@ -68,7 +68,9 @@ class Deadly(NamedTuple):
 _IT = "a process that computed it "
 
 
-def try_slice(outcome: Callable[[tuple[int, ...] | None], Outcome], rows: Sequence[int]) -> Deadly | None:
+def try_slice(
+    outcome: Callable[[tuple[int, ...] | None], TrialOutcome], rows: Sequence[int]
+) -> Deadly | None:
     """Which records of a slice are deadly; None if a process survives it.
 
     outcome: of trying these records, or with None the slice as it is.
@@ -83,7 +85,7 @@ def try_slice(outcome: Callable[[tuple[int, ...] | None], Outcome], rows: Sequen
     return Deadly((), _IT + again.died) if again.died else None
 
 
-def _dies_of(outcome: Callable[[tuple[int, ...] | None], Outcome], row: int) -> str:
+def _dies_of(outcome: Callable[[tuple[int, ...] | None], TrialOutcome], row: int) -> str:
     """How a process dies of a record, twice; else nothing. BatchNorm, say, raises on one, and wants two."""
     alone = outcome((row,))
     if not (alone.died or alone.raised):
@@ -194,7 +196,7 @@ class Trial:
         self._end(at_once=True)
         os.close(self._state_fd)
 
-    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> Outcome:
+    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> TrialOutcome:
         """Has a child compute a slice, or rows as in that slice; see ``Try``.
 
         Raises TrialError if no child gets so far, and Interrupted.
@@ -203,7 +205,7 @@ class Trial:
         self._send(Try(tick, number, rows))
         with self._told():
             answer = self._answer()
-        return answer if isinstance(answer, Outcome) else Outcome(raised=answer.raised)  # type: ignore[union-attr]
+        return answer if isinstance(answer, TrialOutcome) else TrialOutcome(raised=answer.raised)  # type: ignore[union-attr]
 
     def begin(self) -> Begun:
         """Has a child load the program, unless there is one. Raises TrialError if none gets so far."""
@@ -250,7 +252,7 @@ class Trial:
         except OSError:
             pass  # it has ended, which waiting for its answer will show
 
-    def _answer(self) -> Begun | Tried | Outcome:
+    def _answer(self) -> Begun | Tried | TrialOutcome:
         """The child's next word but for questions, which are answered; or how it ended."""
         until_s = time.monotonic() + self._limit_s
         while True:
@@ -258,10 +260,10 @@ class Trial:
                 heard = self._wait(until_s)
                 if heard is None:
                     self._end(at_once=True)
-                    return Outcome(died=f"did not come back within {self._limit_s:g} s")
+                    return TrialOutcome(died=f"did not come back within {self._limit_s:g} s")
                 message: FromChild = msgspec.msgpack.decode(heard, type=FromChild)
             except (EOFError, OSError):
-                return Outcome(died=self._end())
+                return TrialOutcome(died=self._end())
             if not isinstance(message, RowsOf):
                 return message
             self._read(message)

@@ -15,7 +15,7 @@ from elasticflow.errors import BrokenError, ElasticFlowError, UnreadableError
 from elasticflow.program.loading import describe
 
 
-class Fault(Enum):
+class Culprit(Enum):
     """Ordered by what is believed where an error has several causes: the later beats the earlier."""
 
     RECORD = 0
@@ -72,7 +72,7 @@ WORDS = (
 """In the text of a RuntimeError, which is all that PyTorch and Python say it by."""
 
 
-def whose_fault(error: BaseException) -> Fault:
+def whose_fault(error: BaseException) -> Culprit:
     """Of an error and all that it came from."""
     return max((_of_one(each, handled) for each, handled in _chain(error)), key=lambda fault: fault.value)
 
@@ -99,15 +99,15 @@ def spare_records(error: BaseException, path: str) -> None:
     if isinstance(error, TOLD_AS_THEY_ARE):
         raise error
     fault = whose_fault(error)
-    if fault is Fault.RECORD:
+    if fault is Culprit.RECORD:
         return
-    who = "this worker's machine" if fault is Fault.PLACE else "the program"
+    who = "this worker's machine" if fault is Culprit.PLACE else "the program"
     cause = cause_of(error)
     text = (
         describe(error, path) if cause is error else f"{describe(error, path)}, from {describe(cause, path)}"
     )
     raise OutsideError(
-        f"{text}: no record is to blame for that, but {who}", fault is Fault.PROGRAM
+        f"{text}: no record is to blame for that, but {who}", fault is Culprit.PROGRAM
     ) from error
 
 
@@ -123,12 +123,12 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _of_one(error: BaseException, handled: bool) -> Fault:
+def _of_one(error: BaseException, handled: bool) -> Culprit:
     if group := getattr(error, "exceptions", ()):  # an ExceptionGroup, where Python has them
         return max((whose_fault(each) for each in group), key=lambda fault: fault.value)
     if isinstance(error, (ImportError, SystemExit)):
-        return Fault.RECORD if handled else Fault.PROGRAM
-    return Fault.PLACE if _is_of_place(error, handled) else Fault.RECORD
+        return Culprit.RECORD if handled else Culprit.PROGRAM
+    return Culprit.PLACE if _is_of_place(error, handled) else Culprit.RECORD
 
 
 def _is_of_place(error: BaseException, handled: bool) -> bool:

@@ -18,7 +18,7 @@ SMALL_BYTES = 64 << 10
 """Below this an array is allocated alone: it is sent as it is wherever the receiver may be."""
 
 
-class Place(NamedTuple):
+class ArenaPlace(NamedTuple):
     """Where an array lies in memory that can be lent: its first byte in a block."""
 
     block: Block
@@ -38,13 +38,13 @@ class Arena:
         self._size = 0
         self._next_bytes = BLOCK_BYTES
 
-    def empty(self, num_bytes: int) -> tuple[Bytes, Place | None]:
+    def empty(self, num_bytes: int) -> tuple[Bytes, ArenaPlace | None]:
         """An array of arbitrary bytes whose address is a multiple of ``ALIGN_BYTES``, and its place."""
         if num_bytes < SMALL_BYTES:
             return aligned_empty(num_bytes), None
         if num_bytes > len(self._rest):
             self._begin_block(max(num_bytes, self._next_bytes))
-        place = Place(self._block, self._size - len(self._rest)) if self._block else None
+        place = ArenaPlace(self._block, self._size - len(self._rest)) if self._block else None
         array = self._rest[:num_bytes]
         self._rest = self._rest[num_bytes + -num_bytes % ALIGN_BYTES :]
         return array, place

@@ -33,7 +33,7 @@ from elasticflow_ps.compression import compression_of
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import Parcel
-from elasticflow_ps.reading import Reading
+from elasticflow_ps.reading import RowReading
 from elasticflow_ps.remote import Arrived, Remote
 from elasticflow_ps.store import Tracker
 
@@ -82,7 +82,7 @@ class ParameterServers(Strategy):
         self._client: cs.ClientState
         self._questions = count(1)
         """Never the same number twice: answers over another connection may come late."""
-        self._reading = Reading(self._layout, [], wake_fd, self._questions)
+        self._reading = RowReading(self._layout, [], wake_fd, self._questions)
         self._dropped = 0
 
     @property
@@ -102,7 +102,7 @@ class ParameterServers(Strategy):
             self._poller.register(link.monitor, zmq.POLLIN)
             link.hello(self._name, assignment.generation)
         self._routes = Routes(self._layout, self._remotes)
-        self._reading = Reading(self._layout, self._remotes, self._wake_fd, self._questions)
+        self._reading = RowReading(self._layout, self._remotes, self._wake_fd, self._questions)
         self._schedule = assignment.schedule
         self._client = cs.ClientState(
             [len(remote.parcels) for remote in self._remotes],
@@ -117,7 +117,7 @@ class ParameterServers(Strategy):
         for remote in remotes:
             remote.link.close(linger_ms=0)
         self._routes = Routes(self._layout, [])
-        self._reading = Reading(self._layout, [], self._wake_fd, self._questions)
+        self._reading = RowReading(self._layout, [], self._wake_fd, self._questions)
         self._sending.clear()  # who still sends or reads these may; they are not filled again
         self._poller = self._new_poller()
 
@@ -144,7 +144,7 @@ class ParameterServers(Strategy):
                 if event := self._hear(number, remote):
                     return event
                 if remote.link.is_closed():
-                    return self._handle(cs.ClosedEvent(number))
+                    return self._handle(cs.LinkClosedEvent(number))
             if self._wake_fd in woken:
                 return None
 
@@ -180,7 +180,7 @@ class ParameterServers(Strategy):
         if isinstance(action, cs.RestoreAction):
             self._fill(action.frames)
             return None
-        if isinstance(action, cs.ComputeAction):
+        if isinstance(action, cs.ComputeSlicesAction):
             return Overdue(action.tick, action.slices, action.careful)
         remote = self._remotes[action.server]
         if isinstance(action, cs.PlaceAction):

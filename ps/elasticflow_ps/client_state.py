@@ -46,7 +46,7 @@ class ReceivedEvent(NamedTuple):
     frames: Any
 
 
-class ClosedEvent(NamedTuple):
+class LinkClosedEvent(NamedTuple):
     """The connection to a server has closed."""
 
     server: int
@@ -63,7 +63,7 @@ class OrderEvent(NamedTuple):
     rest: bool = False
 
 
-Event: TypeAlias = GreetedEvent | ReceivedEvent | ClosedEvent | OrderEvent
+Event: TypeAlias = GreetedEvent | ReceivedEvent | LinkClosedEvent | OrderEvent
 
 # --- actions -------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class RestoreAction(NamedTuple):
     frames: list[dict[int, Any]]
 
 
-class ComputeAction(NamedTuple):
+class ComputeSlicesAction(NamedTuple):
     """Compute these slices of the present tick as well, with care those of them that may be deadly."""
 
     tick: int
@@ -121,7 +121,7 @@ class SeveredAction(NamedTuple):
     server: int
 
 
-class DropAction(NamedTuple):
+class IgnoreAction(NamedTuple):
     """A message made no sense, and was dropped."""
 
     server: int
@@ -129,8 +129,8 @@ class DropAction(NamedTuple):
 
 
 Action: TypeAlias = (
-    PullAction | InitialAction | PlaceAction | AdoptAction | RestoreAction | ComputeAction | SeveredAction
-    | DropAction
+    PullAction | InitialAction | PlaceAction | AdoptAction | RestoreAction | ComputeSlicesAction
+    | SeveredAction | IgnoreAction
 )  # fmt: skip
 
 NOTHING: Sequence[Action] = ()
@@ -138,7 +138,7 @@ PLACED = ()
 """Stands for the frames of a parcel that is in the state already."""
 
 
-class _Server:
+class _ServerView:
     """One server, as this worker sees it.
 
     asked: the version it was asked for last, while catching up. version: the one that is being collected.
@@ -173,7 +173,7 @@ class ClientState:
     """
 
     def __init__(self, num_parcels: Sequence[int], schedule: Schedule, *, has_first: bool) -> None:
-        self._servers = [_Server(number) for number in num_parcels]
+        self._servers = [_ServerView(number) for number in num_parcels]
         self._schedule = schedule
         self._total_ticks, self._num_slices = schedule.total_ticks, schedule.num_slices
         self._has_first = has_first
@@ -212,7 +212,7 @@ class ClientState:
             number, message, frames = event
             reader = self._readers.get(type(message))
             if reader is None:
-                return [DropAction(number, f"{type(message).__name__} is not for a worker")]
+                return [IgnoreAction(number, f"{type(message).__name__} is not for a worker")]
             return reader(number, message, frames)
         if isinstance(event, GreetedEvent):
             self._servers[event.server].greeted = True
@@ -229,7 +229,7 @@ class ClientState:
         parcel, num_parcels = message.parcel, server.num_parcels
         fits = frames is not None and 0 <= parcel < num_parcels and 0 <= version <= self._total_ticks
         if not fits or (message.same and self.held < 0) or not self._are_shares(message.shares):
-            return [DropAction(number, f"version {version}, parcel {parcel}: not what it should be")]
+            return [IgnoreAction(number, f"version {version}, parcel {parcel}: not what it should be")]
         # Late answers to earlier questions are passed over: there is one to the last question, too.
         if message.same and self._mixed:
             return NOTHING
@@ -293,7 +293,7 @@ class ClientState:
 
     def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
         if not 0 <= message.latest <= self._total_ticks:
-            return [DropAction(number, f"there is no version {message.latest}")]
+            return [IgnoreAction(number, f"there is no version {message.latest}")]
         if self._catching_up and self._servers[number].asked == LATEST:
             return NOTHING  # of an earlier question: the latest version is never gone
         self._ordered.clear()
@@ -308,13 +308,13 @@ class ClientState:
 
     def _on_uninitialised(self, number: int, message: Uninitialised, frames: Any) -> Sequence[Action]:
         if not (self._has_first and self._catching_up and self.held < 0):
-            return [DropAction(number, "asks for first values, which this worker has not got")]
+            return [IgnoreAction(number, "asks for first values, which this worker has not got")]
         return [InitialAction(number)]
 
     def _on_compute(self, number: int, message: Compute, frames: Any) -> Sequence[Action]:
         slices = message.slices
         if not slices or list(slices) != sorted({*slices}) or slices[0] < 0 or slices[-1] >= self._num_slices:
-            return [DropAction(number, f"there are no slices {slices}")]
+            return [IgnoreAction(number, f"there are no slices {slices}")]
         if message.tick == self.held:
             self._careful.update(message.careful)
         return self._order(message.tick, slices)
@@ -333,6 +333,6 @@ class ClientState:
         self._catching_up = True
         return [self._ask(number, self.held) for number in range(len(self._servers))]
 
-    def _compute(self, slices: tuple[int, ...]) -> ComputeAction:
+    def _compute(self, slices: tuple[int, ...]) -> ComputeSlicesAction:
         careful = tuple(number for number in slices if number in self._careful)
-        return ComputeAction(self.held, slices, careful)
+        return ComputeSlicesAction(self.held, slices, careful)

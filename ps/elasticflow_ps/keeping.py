@@ -48,14 +48,14 @@ class Keeping:
         self.store: Store | None = None
         self.dropped = 0
         self._ways = ways
-        self._row = sn.Row((), (), -1, 0)
+        self._row = sn.ServerRow((), (), -1, 0)
         self._shapes: Sequence[Sequence[Shape]] = ()
         self._copies: dict[sn.Copy, Snapshot | KeptCopy] = {}
         self._outgoing: deque[tuple[int, int]] = deque()
         """(version, parcel) of this place that are still to be sent to the keeper."""
 
     def enter(
-        self, row: sn.Row, shapes: Sequence[Sequence[Shape]], start: int | None, snapshot_s: float
+        self, row: sn.ServerRow, shapes: Sequence[Sequence[Shape]], start: int | None, snapshot_s: float
     ) -> None:
         """Another generation. shapes: of every place, of each of its parcels. Else as ``Snapshots.enter``."""
         self._row, self._shapes = row, shapes

@@ -21,7 +21,7 @@ ROW_BYTES = 30
 """Of a row, besides its numbers: in the index 16, of which there may be room for 15 rows where 8 are."""
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes by what they are for."""
 
     parameters: int
@@ -39,9 +39,9 @@ class Need(NamedTuple):
         return sum(self)
 
     @property
-    def certain(self) -> Need:
+    def certain(self) -> MemoryNeed:
         """What every run takes, after a few steps; the rest depends on what happens at once."""
-        return Need(self.parameters, self.slots, 0, 0, 0, 0)
+        return MemoryNeed(self.parameters, self.slots, 0, 0, 0, 0)
 
 
 def needs(
@@ -54,7 +54,7 @@ def needs(
     num_workers: int,
     num_slices: int,
     packs_versions: bool = False,
-) -> list[Need]:
+) -> list[MemoryNeed]:
     """What each server needs at most. row: by place, the numbers of its chunks; none: it stands by.
 
     packs_versions: whether of each version there is one of half the size as well, to be sent.
@@ -68,7 +68,7 @@ def needs(
     whole = [state + num_slots * updated for _, state, updated in held]
     rows = [sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in chunks) for chunks in row]
     return [
-        Need(
+        MemoryNeed(
             parameters=VERSIONS * state + packs_versions * VERSIONS * updated // 2,
             slots=num_slots * updated,
             gradients=waiting * pushed,

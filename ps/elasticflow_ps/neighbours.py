@@ -16,7 +16,7 @@ from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Array, Layout, Vector
 from elasticflow.step.schedule import Kind
 from elasticflow.wire.messages import Lend, Mapped
-from elasticflow_ps.arena import Place
+from elasticflow_ps.arena import ArenaPlace
 from elasticflow_ps.loans import borrow
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.ways import Ways
@@ -62,7 +62,7 @@ class Neighbour:
             self.part()
 
 
-class Reading:
+class NeighbourReading:
     """A ``Tracker``: a neighbour may be reading arrays of a version."""
 
     def __init__(self, neighbour: Neighbour, version: int) -> None:
@@ -137,7 +137,7 @@ class Neighbours:
             raise ProtocolError(f"{worker} pushes what lies in {number}, which it has not lent")
         return parcel.views(vector, kind)
 
-    def lend(self, worker: str, places: Sequence[Place | None]) -> tuple[tuple[int, int], ...]:
+    def lend(self, worker: str, places: Sequence[ArenaPlace | None]) -> tuple[tuple[int, int], ...]:
         """(number of the block, first byte in it) of each array, ``FRAME`` for those that must be sent.
 
         Empty if all must be. Lends blocks that the worker does not know yet, for the next time.
@@ -156,6 +156,6 @@ class Neighbours:
                 self._ways.answer(worker, place.block.lend())
         return () if all(each == FRAME for each in found) else tuple(found)
 
-    def reading(self, worker: str, version: int) -> Reading:
+    def reading(self, worker: str, version: int) -> NeighbourReading:
         """Is done when the worker has read this version. For one that was just told where it lies."""
-        return Reading(self._here[worker], version)
+        return NeighbourReading(self._here[worker], version)

@@ -15,7 +15,7 @@ from elasticflow.wire.messages import Read, RowsRead
 from elasticflow_ps.remote import Remote
 
 
-class _Question:
+class _OpenQuestion:
     """Rows that were asked for. asked: whom an answer is still to come from, and where it goes."""
 
     def __init__(self, values: Values) -> None:
@@ -25,7 +25,7 @@ class _Question:
         """Why they are not to be had."""
 
 
-class Reading:
+class RowReading:
     """Asks the servers of one row of connections. What else comes meanwhile waits in ``Remote.early``."""
 
     def __init__(
@@ -34,12 +34,12 @@ class Reading:
         self._dims = [entry.shape[1] for entry in layout.tables]
         self._remotes, self._wake_fd = remotes, wake_fd
         self._numbers = numbers
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _OpenQuestion] = {}
         """By number."""
 
     def ask(self, table: int, version: int, keys: Keys, urgent: Callable[[], bool]) -> Callable[[], Values]:
         """Asks for rows of a table at a version. keys: (k,), ascending. Else see ``Strategy.read``."""
-        question = _Question(np.empty((len(keys), self._dims[table]), np.float32))
+        question = _OpenQuestion(np.empty((len(keys), self._dims[table]), np.float32))
         number = next(self._numbers)
         for remote in self._remotes:
             if parcel := remote.tables.get(table):
@@ -55,7 +55,7 @@ class Reading:
             self._open[number] = question
         return partial(self._await, question, urgent)
 
-    def _await(self, question: _Question, urgent: Callable[[], bool]) -> Values:
+    def _await(self, question: _OpenQuestion, urgent: Callable[[], bool]) -> Values:
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
         for remote in question.asked:
@@ -76,7 +76,7 @@ class Reading:
             raise Interrupted(question.in_vain)
         return question.values
 
-    def _hear(self, remote: Remote, question: _Question) -> None:
+    def _hear(self, remote: Remote, question: _OpenQuestion) -> None:
         while remote in question.asked and (received := remote.link.receive()):
             message, frames = received
             if isinstance(message, RowsRead):

@@ -80,14 +80,14 @@ from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
 from elasticflow_ps.row_files import changes
 from elasticflow_ps.serving import Evaluations, Serving, agrees, norm_chunks_of
-from elasticflow_ps.snapshots import Copy, Row
+from elasticflow_ps.snapshots import Copy, ServerRow
 from elasticflow_ps.sources import Fetching, Loading
 from elasticflow_ps.store import Snapshot, Store
 from elasticflow_ps.tables import tables_of
 from elasticflow_ps.ways import Ways
 
 
-class Master(Protocol):
+class ToldMaster(Protocol):
     """What a server needs of its ``MasterLink``."""
 
     @property
@@ -116,7 +116,7 @@ class _Generation:
         """Of a copy of all of a place's chunks."""
         self.start = assignment.start_tick if assignment.in_memory else None
         """The version to go on from in memory."""
-        self.row = Row(
+        self.row = ServerRow(
             names=tuple(info.name for info in infos),
             parcels=tuple(len(parcels) for parcels in self.parcels),
             place=self.place,
@@ -146,7 +146,7 @@ class ParameterServer:
         storage: Storage,
         context: Context,
         listener: DataListener,
-        master: Master,
+        master: ToldMaster,
     ) -> None:
         self.name = settings.name
         self._settings, self._storage = settings, storage

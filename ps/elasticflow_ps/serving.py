@@ -44,7 +44,7 @@ from elasticflow_ps.compression import Compression
 from elasticflow_ps.finite import first_odd
 from elasticflow_ps.neighbours import FRAME, Neighbours
 from elasticflow_ps.parcels import Parcel
-from elasticflow_ps.snapshots import Row, Snapshots
+from elasticflow_ps.snapshots import ServerRow, Snapshots
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Alone, Store, Sum, parse, scale_for
 from elasticflow_ps.tables import parse_keys, parse_rows
@@ -58,7 +58,7 @@ Evaluations = dict[int, tuple[float, ...]]
 """Cost and metrics by tick."""
 
 
-class _Question(NamedTuple):
+class _RowsQuestion(NamedTuple):
     """A worker asks for rows."""
 
     worker: str
@@ -77,7 +77,7 @@ class Serving:
     def __init__(
         self,
         assignment: Assignment,
-        row: Row,
+        row: ServerRow,
         store: Store,
         start: int | None,
         *,
@@ -111,11 +111,11 @@ class Serving:
         self._stalls, self._made_s = Stalls(), time.monotonic()
         self._evaluations = evaluations
         self._untold = sorted(evaluations)
-        self._early: dict[int, list[_Question]] = {}
+        self._early: dict[int, list[_RowsQuestion]] = {}
         """Those that wait for the next version, by parcel."""
         self._num_early: Counter[str] = Counter()
         """How many of each worker wait."""
-        self._due: list[_Question] = []
+        self._due: list[_RowsQuestion] = []
         """Those whose version has just been made."""
         self._told_s, self._told_version = 0.0, -1
         self._state = st.ServerState(
@@ -200,11 +200,11 @@ class Serving:
             if self._num_early[worker] >= EARLY_MOST:
                 raise ProtocolError(f"more than {EARLY_MOST} questions for rows of version {message.version}")
             self._num_early[worker] += 1
-            self._early.setdefault(parcel.number, []).append(_Question(worker, message, keys))
+            self._early.setdefault(parcel.number, []).append(_RowsQuestion(worker, message, keys))
         else:
-            self._answer(_Question(worker, message, keys))
+            self._answer(_RowsQuestion(worker, message, keys))
 
-    def _answer(self, question: _Question) -> None:
+    def _answer(self, question: _RowsQuestion) -> None:
         worker, message, keys = question
         parcel, table = self._parcels[message.parcel], self._store.tables[message.parcel]
         assert parcel.table is not None

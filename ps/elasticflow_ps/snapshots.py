@@ -26,7 +26,7 @@ Copy: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Row:
+class ServerRow:
     """The servers of one generation, by place.
 
     parcels: how many each of them holds; of one that stands by, 0. place: of this server.
@@ -128,7 +128,7 @@ class Snapshots:
     """What a process has of all snapshots, through all generations that it lives in; see above."""
 
     def __init__(self) -> None:
-        self._row = Row((), (), -1, 0)
+        self._row = ServerRow((), (), -1, 0)
         self._snapshot_s = 0.0
         self._whole: set[Copy] = set()
         self._coming: dict[Copy, set[int]] = {}
@@ -148,7 +148,7 @@ class Snapshots:
 
     # --- generations -----------------------------------------------------------------------------
 
-    def enter(self, row: Row, start: int | None, snapshot_s: float, now_s: float) -> list[Action]:
+    def enter(self, row: ServerRow, start: int | None, snapshot_s: float, now_s: float) -> list[Action]:
         """Another generation begins, from the copies of version ``start``; None: from none.
 
         All others are forgotten, and those that are not whole. The leading server counts ``start`` as

@@ -18,7 +18,7 @@ from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.process import poison
 from elasticflow.step.layout import Array, Chunk, Rule
 from elasticflow.step.rows import Rows
-from elasticflow_ps.arena import Arena, Place
+from elasticflow_ps.arena import Arena, ArenaPlace
 from elasticflow_ps.finite import all_finite, are_numbers
 from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
 from elasticflow_ps.parcels import Parcel, Span
@@ -80,7 +80,7 @@ class _Slab:
     """
 
     array: Array
-    place: Place | None = None
+    place: ArenaPlace | None = None
     trackers: list[Tracker] = field(default_factory=list)
     live: bool = True
     holds: int = 0
@@ -303,7 +303,7 @@ class Store:
         slabs = [self._versions[version][span.number] for span in parcel.state]
         return tuple(slab.check_of(array, turn) for slab, array in zip(slabs, travels, strict=True))
 
-    def places(self, version: int, parcel: Parcel) -> list[Place | None]:
+    def places(self, version: int, parcel: Parcel) -> list[ArenaPlace | None]:
         """Where the arrays of a parcel of a version lie, of those that can be lent."""
         slabs = self._versions[version]
         return [slabs[span.number].place for span in parcel.state]

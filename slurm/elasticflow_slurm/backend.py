@@ -25,12 +25,12 @@ from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import Job, SlurmBusy, SlurmError
+from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
 from elasticflow_slurm.config import read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
-from elasticflow_slurm.sizing import Cancel, Estimate, Poll, Sizing, Submit
+from elasticflow_slurm.sizing import Cancel, Estimate, SlurmPoll, SlurmSizing, Submit
 
 REQUEUES = 3
 """So often a requeue is tried while SLURM does not answer."""
@@ -54,13 +54,13 @@ class SlurmBackend(Backend):
         self._client = choose(os.environ)
         python = python_of(self._slurm)
         self._steps = steps.Steps(run_dir, config.threads, python)
-        self._sizing = Sizing(self._slurm, config.worker_range[0], self._run_id)
+        self._sizing = SlurmSizing(self._slurm, config.worker_range[0], self._run_id)
         self._clerk = Clerk(SlurmError)
         self._settings: dict[str, MemberSettings] = {}
         self._ends_s: dict[str, tuple[float, float]] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, SlurmJob] = {}
         self._handed_over = False
-        self._seen_over: Job | None = None
+        self._seen_over: SlurmJob | None = None
         """The leader's own job, if it was over when it was last looked at."""
         self._lost = ""
         """Why this master may not go on."""
@@ -192,16 +192,16 @@ class SlurmBackend(Backend):
         for action in self._sizing.decide(time.monotonic()):
             _DO[type(action)](self, action)
 
-    def _poll(self, action: Poll) -> None:
+    def _poll(self, action: SlurmPoll) -> None:
         self._clerk.order(self._client.jobs, self._polled)
 
-    def _polled(self, answer: list[Job] | SlurmError) -> None:
+    def _polled(self, answer: list[SlurmJob] | SlurmError) -> None:
         if isinstance(answer, SlurmError):
             self._sizing.unobserved(answer, time.monotonic())
         else:
             self._see(answer)
 
-    def _see(self, jobs: list[Job]) -> None:
+    def _see(self, jobs: list[SlurmJob]) -> None:
         self._sizing.observed(jobs, time.monotonic(), time.time())
         self._jobs = {}
         for name, job in sorted(jobs_of(self._run_id, jobs), key=lambda each: each[1].id):
@@ -215,7 +215,7 @@ class SlurmBackend(Backend):
             if job.state == "RUNNING" and job.end_at is not None:
                 self._ends_s[MASTER if name == LEADER else name] = self._end_of(job, job.end_at)
 
-    def _end_of(self, job: Job, end_at: float) -> tuple[float, float]:
+    def _end_of(self, job: SlurmJob, end_at: float) -> tuple[float, float]:
         """When to look for another place, and when to have left this one, on the monotonic clock."""
         end_s = time.monotonic() + end_at - time.time()
         lasts_s = end_at - (job.start_at or end_at)
@@ -257,7 +257,7 @@ class SlurmBackend(Backend):
 
 
 _DO: dict[type, Callable[[SlurmBackend, Any], None]] = {
-    Poll: SlurmBackend._poll,
+    SlurmPoll: SlurmBackend._poll,
     Submit: SlurmBackend._submit,
     Cancel: SlurmBackend._cancel,
     Estimate: SlurmBackend._estimate,

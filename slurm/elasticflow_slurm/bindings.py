@@ -18,14 +18,14 @@ import msgspec
 from elasticflow.errors import ConfigError
 from elasticflow_slurm.client import (
     OVER,
-    Job,
     JobRequest,
-    NotInstalled,
     Partition,
-    Refused,
     SlurmBusy,
     SlurmClient,
     SlurmError,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
 )
 from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, CommandLineClient, first_node, sorted_error
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 def choose(environ: Mapping[str, str] | None = None) -> SlurmClient:
     """The client that ELASTICFLOW_SLURM names; the command line where it names none.
 
-    Raises ConfigError for another name, and NotInstalled where pyslurm is asked for and cannot be used.
+    Raises ConfigError for another name, and SlurmNotInstalled where pyslurm is asked for and cannot be used.
     """
     environ = os.environ if environ is None else environ
     name = environ.get(VARIABLE) or "cli"
@@ -54,7 +54,7 @@ def choose(environ: Mapping[str, str] | None = None) -> SlurmClient:
         return commands
     try:
         return PyslurmClient(commands, environ)
-    except NotInstalled:
+    except SlurmNotInstalled:
         if name == "auto":
             return commands
         raise
@@ -71,10 +71,10 @@ class PyslurmClient(SlurmClient):
     """
 
     def __init__(self, commands: CommandLineClient, environ: Mapping[str, str] | None = None) -> None:
-        """Raises NotInstalled, which says why pyslurm cannot be used here."""
+        """Raises SlurmNotInstalled, which says why pyslurm cannot be used here."""
         environ = os.environ if environ is None else environ
         if environ.get("SLURM_CONF") != os.environ.get("SLURM_CONF"):
-            raise NotInstalled(
+            raise SlurmNotInstalled(
                 "pyslurm cannot be used: SLURM_CONF is not that of this process, which it reads."
             )
         check(probe(environ), commands.version())
@@ -91,11 +91,11 @@ class PyslurmClient(SlurmClient):
     def would_start_at(self, request: JobRequest) -> float:
         return self._commands.would_start_at(request)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         loaded = self._ask(self._pyslurm.Jobs.load)
         return self._corrected([job_of(told) for told in loaded.values() if told.user_id == os.getuid()])
 
-    def job(self, id: int) -> Job | None:
+    def job(self, id: int) -> SlurmJob | None:
         try:
             found = self._ask(lambda: self._pyslurm.Job.load(id))
         except SlurmError as error:
@@ -113,7 +113,7 @@ class PyslurmClient(SlurmClient):
                     raise
 
     def requeue(self, id: int) -> None:
-        self._ask(self._pyslurm.Job(id).requeue, unknown=Refused)
+        self._ask(self._pyslurm.Job(id).requeue, unknown=SlurmRefused)
 
     def start_now(self, ids: Iterable[int]) -> None:
         self._commands.start_now(ids)
@@ -130,7 +130,7 @@ class PyslurmClient(SlurmClient):
         except self._pyslurm.RPCError as error:
             raise sorted_error("pyslurm", str(error), unknown) from error
 
-    def _corrected(self, jobs: list[Job]) -> list[Job]:
+    def _corrected(self, jobs: list[SlurmJob]) -> list[SlurmJob]:
         # pyslurm says 9 for an exit code of 137, too: squeue is asked about failed jobs, once.
         failed = {(job.id, job.end_at): job for job in jobs if job.state == "FAILED"}
         if failed.keys() - self._exit_codes.keys():
@@ -146,7 +146,7 @@ class PyslurmClient(SlurmClient):
 
 
 def probe(environ: Mapping[str, str]) -> str:
-    """pyslurm's version. Raises NotInstalled where its import fails.
+    """pyslurm's version. Raises SlurmNotInstalled where its import fails.
 
     It is imported in a process of its own: without a slurm.conf, libslurm ends the whole interpreter.
     """
@@ -160,29 +160,29 @@ def probe(environ: Mapping[str, str]) -> str:
             timeout=PROBE_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotInstalled(f"pyslurm cannot be used: its import failed: {error}.") from error
+        raise SlurmNotInstalled(f"pyslurm cannot be used: its import failed: {error}.") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
-        raise NotInstalled(f"pyslurm cannot be used: its import failed: {lines[-1]}.")
+        raise SlurmNotInstalled(f"pyslurm cannot be used: its import failed: {lines[-1]}.")
     return done.stdout.strip()
 
 
 def check(pyslurm: str, slurm: tuple[int, int]) -> None:
-    """Raises NotInstalled unless both are of the same release: (25, 11) and "25.11.2"."""
+    """Raises SlurmNotInstalled unless both are of the same release: (25, 11) and "25.11.2"."""
     found = re.match(r"(\d+)\.(\d+)", pyslurm)
     if found is None or (int(found[1]), int(found[2])) != slurm:
         wanted = f"{slurm[0]}.{slurm[1]:02}"
-        raise NotInstalled(
+        raise SlurmNotInstalled(
             f"pyslurm {pyslurm} cannot be used with SLURM {wanted}: install pyslurm {wanted}, "
             f"or leave {VARIABLE} unset to use SLURM's commands."
         )
 
 
-def job_of(told: Any) -> Job:
+def job_of(told: Any) -> SlurmJob:
     """Of a pyslurm.Job. An exit code of 128 or more comes without its 128."""
     is_component = bool(told.heterogeneous_id)
     has_end = told.end_time and (told.state in OVER or told.time_limit is not None)
-    return Job(
+    return SlurmJob(
         id=told.id,
         name=told.name or "",
         comment=told.comment or "",

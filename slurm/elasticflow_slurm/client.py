@@ -4,8 +4,8 @@
     └── SlurmError
         ├── SlurmBusy       no answer, or not now: ask again later
         ├── LimitReached    a limit of the cluster: fewer jobs, or smaller ones, may do
-        ├── Refused         asking again for the same is no use
-        └── NotInstalled    no commands, no slurm.conf, or no authentication on this machine
+        ├── SlurmRefused    asking again for the same is no use
+        └── SlurmNotInstalled  no commands, no slurm.conf, or no authentication on this machine
 
 Their texts hold SLURM's own words.
 """
@@ -52,15 +52,15 @@ class LimitReached(SlurmError):
     """A limit of the cluster, of the account or of the user: fewer jobs, or smaller ones, may do."""
 
 
-class Refused(SlurmError):
+class SlurmRefused(SlurmError):
     """Asking again for the same is no use."""
 
 
-class NotInstalled(SlurmError):
+class SlurmNotInstalled(SlurmError):
     """This machine cannot talk to a SLURM: no commands, no slurm.conf, or no authentication."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job as SLURM knows it now. Times are seconds since 1970; None: not known."""
 
     id: int
@@ -159,14 +159,14 @@ class SlurmClient(ABC):
         """
 
     @abstractmethod
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         """All jobs of this user that SLURM remembers, ended ones too, in one call.
 
         SLURM forgets a job MinJobAge after its end, 300 s by default.
         """
 
     @abstractmethod
-    def job(self, id: int) -> Job | None:
+    def job(self, id: int) -> SlurmJob | None:
         """None: SLURM does not know it, or does not any more."""
 
     @abstractmethod

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticflow_slurm.client import (
     OVER,
-    Job,
     JobRequest,
     LimitReached,
-    NotInstalled,
     Partition,
-    Refused,
     SlurmBusy,
     SlurmClient,
     SlurmError,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
 )
 
 TIMEOUT_S = 30.0
@@ -83,7 +83,7 @@ ENDED = ("Job/step already completing or completed", "Job is not pending nor run
 
 KINDS: tuple[tuple[type[SlurmError], tuple[str, ...]], ...] = (
     (
-        NotInstalled,
+        SlurmNotInstalled,
         (
             "Could not establish a configuration source",
             "Unable to process configuration file",
@@ -162,7 +162,7 @@ KINDS: tuple[tuple[type[SlurmError], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        Refused,
+        SlurmRefused,
         (
             "Invalid partition name specified",
             "No partition specified or system default partition",
@@ -197,7 +197,7 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
 class CommandLineClient(SlurmClient):
     """sbatch, squeue, scancel, scontrol and sinfo, found on PATH. A command that hangs is killed.
 
-    Errors are sorted by ``KINDS``. An error of unknown words is Refused where something was to be done,
+    Errors are sorted by ``KINDS``. An error of unknown words is SlurmRefused where something was to be done,
     and SlurmBusy where something was asked, or a job cancelled: a query has no reason to be refused.
     """
 
@@ -209,14 +209,16 @@ class CommandLineClient(SlurmClient):
     # --- the interface ---------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:
-        said = self._run("sinfo", "--version", unknown=NotInstalled)
+        said = self._run("sinfo", "--version", unknown=SlurmNotInstalled)
         found = re.search(r"(\d+)\.(\d+)", said)
         if found is None:
-            raise NotInstalled(f"`sinfo --version` said {said.strip()!r}: that is no version of SLURM.")
+            raise SlurmNotInstalled(f"`sinfo --version` said {said.strip()!r}: that is no version of SLURM.")
         return int(found[1]), int(found[2])
 
     def submit(self, request: JobRequest) -> int:
-        said = self._run("sbatch", "--parsable", *arguments(request), script=request.script, unknown=Refused)
+        said = self._run(
+            "sbatch", "--parsable", *arguments(request), script=request.script, unknown=SlurmRefused
+        )
         for line in said.splitlines():
             number = line.partition(";")[0]  # behind it: the cluster, where there are several
             if number.isdecimal():
@@ -227,18 +229,18 @@ class CommandLineClient(SlurmClient):
         said = self._run(
             *("sbatch", "--test-only", *arguments(request)),
             script=request.script,
-            unknown=Refused,
+            unknown=SlurmRefused,
             errors_too=True,
         )
         return start_told(said)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         return parse_jobs(self._squeue("--me"))
 
-    def job(self, id: int) -> Job | None:
+    def job(self, id: int) -> SlurmJob | None:
         try:
             said = self._squeue(f"--jobs={id}")
-        except Refused as error:
+        except SlurmRefused as error:
             if NO_SUCH_JOB in str(error):
                 return None
             raise
@@ -249,18 +251,18 @@ class CommandLineClient(SlurmClient):
             self._run("scancel", *names, unknown=SlurmBusy, harmless=ENDED)
 
     def requeue(self, id: int) -> None:
-        self._run("scontrol", "requeue", str(id), unknown=Refused)
+        self._run("scontrol", "requeue", str(id), unknown=SlurmRefused)
 
     def start_now(self, ids: Iterable[int]) -> None:
         if names := ",".join(map(str, ids)):
             self._run(
                 *("scontrol", "update", f"JobId={names}", f"StartTime=now+{LATER_S}"),
-                unknown=Refused,
+                unknown=SlurmRefused,
                 harmless=(*NOT_PENDING, *ENDED),
             )
 
     def set_comment(self, id: int, text: str) -> None:
-        self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=Refused)
+        self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=SlurmRefused)
 
     def partitions(self) -> list[Partition]:
         wanted = ",".join(f"{name}:0{FIELD}" for name in PARTITION_FIELDS)
@@ -316,7 +318,7 @@ class CommandLineClient(SlurmClient):
             )
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             path = self._environ.get("PATH", "")
-            raise NotInstalled(
+            raise SlurmNotInstalled(
                 f"there is no {command[0]} here (PATH={path}): run this where SLURM's commands are."
             ) from error
         except OSError as error:
@@ -364,7 +366,7 @@ def _options(options: Mapping[str, str]) -> list[str]:
 def sorted_error(command: str, words: str, unknown: type[SlurmError]) -> SlurmError:
     """The error of these words, which its text holds."""
     kind = _kind(words, unknown) or unknown
-    hint = " Run this where SLURM's commands work." if kind is NotInstalled else ""
+    hint = " Run this where SLURM's commands work." if kind is SlurmNotInstalled else ""
     return kind(f"{command} failed: {words.rstrip('.')}.{hint}")
 
 
@@ -390,7 +392,7 @@ def _text(printed: bytes) -> str:
 # What the commands print
 
 
-def parse_jobs(printed: str) -> list[Job]:
+def parse_jobs(printed: str) -> list[SlurmJob]:
     """Of squeue's records. One that is none, such as the rest of a name with separators, is left out."""
     records = [record.lstrip("\n") for record in printed.split(RECORD + "\n")]
     jobs = [job for record in records if (job := _job(record)) is not None]
@@ -399,12 +401,12 @@ def parse_jobs(printed: str) -> list[Job]:
     return jobs
 
 
-def _job(record: str) -> Job | None:
+def _job(record: str) -> SlurmJob | None:
     words = record.split(FIELD, len(JOB_FIELDS) - 1)
     if len(words) != len(JOB_FIELDS) or not words[0].isdecimal():
         return None
     told = dict(zip(JOB_FIELDS, map(_unless_null, words), strict=True))
-    return Job(
+    return SlurmJob(
         id=int(told["JobId"]),
         name=told["Name"],
         comment=told["Comment"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from elasticflow_slurm.client import Job, SlurmClient
+from elasticflow_slurm.client import SlurmClient, SlurmJob
 
 MARK = "elasticflow"
 LEADER = "leader"
@@ -33,7 +33,7 @@ def read(text: str) -> Comment | None:
     return Comment(run, member, run_dir) if mark == MARK and run and member else None
 
 
-def jobs_of(run: str, jobs: Iterable[Job]) -> list[tuple[str, Job]]:
+def jobs_of(run: str, jobs: Iterable[SlurmJob]) -> list[tuple[str, SlurmJob]]:
     """The jobs of a run, with their members' names; every component of the leader's is one."""
     found = [(comment, job) for job in jobs if (comment := read(job.comment))]
     return [(comment.member, job) for comment, job in found if comment.run == run]

@@ -14,7 +14,7 @@ from elasticflow.run.config import Positive, PositiveSeconds
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlaceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where jobs may run: sbatch's options of these names. "": SLURM's own default."""
 
     partition: str = ""
@@ -40,14 +40,14 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     job_name: str = ""
-    leader: Place = Place()
+    leader: PlaceConfig = PlaceConfig()
     leader_time: str = ""
     leader_mem: str = "2G"
     server_cpus: Positive = 1
     server_nodes: Positive = 1
     server_mem: str = "2G"
 
-    workers: tuple[Place, ...] = (Place(),)
+    workers: tuple[PlaceConfig, ...] = (PlaceConfig(),)
     gpus: Count = 1
     gpu_type: str = ""
     cpus: Count = 0

@@ -11,7 +11,7 @@ from elasticflow.cluster.finder import Finder, Orphaned
 from elasticflow.cluster.presence import Presence
 from elasticflow.run.folder import UNKNOWN, RunDir, last_line
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import Job, SlurmBusy, SlurmClient, SlurmError
+from elasticflow_slurm.client import SlurmBusy, SlurmClient, SlurmError, SlurmJob
 from elasticflow_slurm.comments import read
 
 ASK_S, ASK_AGAIN_S, ASK_LAST_S = 3.0, 10.0, 60.0
@@ -27,7 +27,7 @@ KEEP_S = 2.0
 """For so long a client takes SLURM's last answer for true."""
 
 
-def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
+def leader_of(client: SlurmClient, run: RunDir) -> SlurmJob | None:
     """The leader's job as SLURM knows it now; None if it does not, or that id is another job's by now."""
     host = run.host()
     job = client.job(int(host.id)) if host and host.id != UNKNOWN else None
@@ -35,7 +35,7 @@ def leader_of(client: SlurmClient, run: RunDir) -> Job | None:
     return None if comment and host and comment.run != host.run else job
 
 
-def settled(client: SlurmClient, run: RunDir) -> Job | None:
+def settled(client: SlurmClient, run: RunDir) -> SlurmJob | None:
     """As ``leader_of``, but what seems to be gone is looked at twice.
 
     An answer may be cut off, and a job that is just being requeued may look as if it was over.
@@ -88,7 +88,7 @@ class LeaderFinder(Finder):
             start_again(self._client, self._run, job)
 
 
-def start_again(client: SlurmClient, run: RunDir, leader: Job) -> None:
+def start_again(client: SlurmClient, run: RunDir, leader: SlurmJob) -> None:
     """Has a leader that waits to run again start as soon as there is room.
 
     SLURM lets it wait for two minutes. Where its node was lost, for ever: the other component has ended
@@ -123,7 +123,7 @@ def _is_first(run: RunDir, act: str, again_s: float) -> bool:
     return True
 
 
-def _lacks_components(client: SlurmClient, leader: Job) -> bool:
+def _lacks_components(client: SlurmClient, leader: SlurmJob) -> bool:
     """Whether a component has ended, and the job can never start."""
     return leader.het is not None and any(job.leader_id == leader.id and job.over for job in client.jobs())
 
@@ -137,7 +137,7 @@ class SlurmPresence(Presence):
         super().__init__(run_dir)
         self._client = client
         self._asked_s, self._alive = float("-inf"), True
-        self._job: Job | None = None
+        self._job: SlurmJob | None = None
 
     def is_alive(self) -> bool:
         if self._run.report.exists():

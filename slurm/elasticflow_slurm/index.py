@@ -22,7 +22,7 @@ from elasticflow_slurm.comments import read
 KEPT = 1000
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SlurmEntry(msgspec.Struct, frozen=True):
     """A leader's job."""
 
     id: int
@@ -40,7 +40,7 @@ def add(job_id: int, name: str, run_dir: Path) -> None:
     """Remembers a job; a home that cannot be written to is no reason not to run it."""
     try:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(folder() / f"{job_id}.json", Entry(job_id, name, str(run_dir)))
+        publish(folder() / f"{job_id}.json", SlurmEntry(job_id, name, str(run_dir)))
         for path in _newest_first()[KEPT:]:
             path.unlink(missing_ok=True)
     except (OSError, RuntimeError):
@@ -59,20 +59,20 @@ def unasked() -> str:
     return ""
 
 
-def _kept() -> Iterator[Entry]:
+def _kept() -> Iterator[SlurmEntry]:
     with contextlib.suppress(RuntimeError):
         for path in _newest_first():
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                yield msgspec.json.decode(path.read_bytes(), type=Entry)
+                yield msgspec.json.decode(path.read_bytes(), type=SlurmEntry)
 
 
-def _told() -> Iterator[Entry]:
+def _told() -> Iterator[SlurmEntry]:
     """By SLURM, if there is one here, and it answers."""
     with contextlib.suppress(SlurmError):
         for job in sorted(choose(os.environ).jobs(), key=lambda job: job.id, reverse=True):
             comment = read(job.comment)
             if comment and comment.run_dir and not job.het:
-                yield Entry(job.id, job.name, comment.run_dir)
+                yield SlurmEntry(job.id, job.name, comment.run_dir)
 
 
 def _newest_first() -> list[Path]:

@@ -24,7 +24,7 @@ from elasticflow.master.supervisor import Supervisor
 from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import index
 from elasticflow_slurm.backend import SlurmBackend, comes_again
 from elasticflow_slurm.bindings import choose
@@ -127,7 +127,7 @@ def _sign(run: RunDir, settings: Config, job_id: int) -> None:
     _link_log(run)
     known = run.host()
     assert known is not None
-    publish(run.job, Job("slurm", str(job_id), known.run))
+    publish(run.job, HostJob("slurm", str(job_id), known.run))
     index.add(job_id, _name(os.environ) or job_name(settings, read_section(settings.slurm)), run.folder)
     comment = Comment(known.run, LEADER, str(run.folder))
     with contextlib.suppress(SlurmError):  # the run's folder tells as well

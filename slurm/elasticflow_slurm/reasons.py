@@ -8,7 +8,7 @@ from datetime import datetime
 
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
-from elasticflow_slurm.client import Job
+from elasticflow_slurm.client import SlurmJob
 
 _TAKEN = {
     "PREEMPTED": "was preempted{on}",
@@ -42,7 +42,7 @@ _LIMITS = ("QOS", "Assoc", "Max")
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def ending(name: str, job: Job) -> Ended:
+def ending(name: str, job: SlurmJob) -> Ended:
     """What became of a worker whose job is over; the text is to follow its name."""
     if job.state == "COMPLETED":
         return Ended(name, How.DONE, f"ended (job {job.id}{_on(job)})")
@@ -58,12 +58,12 @@ def ending(name: str, job: Job) -> Ended:
     return Ended(name, How.FAILED, f"failed ({_words(job)}){advice}")
 
 
-def requeued(name: str, job: Job) -> Ended:
+def requeued(name: str, job: SlurmJob) -> Ended:
     """Of a worker whose job waits again, though it ran."""
     return Ended(name, How.TAKEN, f"was requeued (job {job.id}); its job is cancelled")
 
 
-def given_up(name: str, job: Job, why: str) -> Ended:
+def given_up(name: str, job: SlurmJob, why: str) -> Ended:
     """Of a worker whose job is cancelled before it has started."""
     return Ended(name, How.TAKEN, f"was given up (job {job.id}): {why}")
 
@@ -74,18 +74,18 @@ def forgotten(name: str, id: int | None) -> Ended:
     return Ended(name, How.TAKEN, f"is lost: slurmctld does not know {job}")
 
 
-def blames_node(job: Job) -> bool:
+def blames_node(job: SlurmJob) -> bool:
     """Whether a job that is over, or held, speaks against its node."""
     by_others = _killed(job) and _signal(job) in (0, signal.SIGTERM, signal.SIGKILL)
     return job.held or job.state in ("BOOT_FAIL", "NODE_FAIL") or (job.state == "FAILED" and not by_others)
 
 
-def is_launch_failure(job: Job) -> bool:
+def is_launch_failure(job: SlurmJob) -> bool:
     """Whether SLURM could not begin the job: a node that lacks a file system, say."""
     return job.state == "FAILED" and job.reason == "JobLaunchFailure" and not _killed(job)
 
 
-def _killed(job: Job) -> str:
+def _killed(job: SlurmJob) -> str:
     """By what a worker died that made no error of its own; "" if it did, as far as its exit code tells."""
     if job.exit_code == EXIT_ABANDONED:
         return f"ended with exit code {EXIT_ABANDONED}"
@@ -94,16 +94,16 @@ def _killed(job: Job) -> str:
     return ""
 
 
-def _signal(job: Job) -> int:
+def _signal(job: SlurmJob) -> int:
     """0: none."""
     return max(0, (job.exit_code or 0) - 128)
 
 
-def _on(job: Job) -> str:
+def _on(job: SlurmJob) -> str:
     return f" on {job.node}" if job.node else ""
 
 
-def _words(job: Job) -> str:
+def _words(job: SlurmJob) -> str:
     """``job 12 on g3: FAILED, NonZeroExitCode, exit code 1``."""
     code = "" if job.exit_code is None else f"exit code {job.exit_code}"
     return f"job {job.id}{_on(job)}: " + ", ".join(filter(None, (job.state, job.reason, code)))
@@ -112,7 +112,7 @@ def _words(job: Job) -> str:
 # --- waits ----------------------------------------------------------------------------------------
 
 
-def waiting(job: Job, *, gpus: int, start_at: float | None, at: float) -> str:
+def waiting(job: SlurmJob, *, gpus: int, start_at: float | None, at: float) -> str:
     """Why a pending job waits. gpus: that it asks for. start_at: when one of ours is expected to start."""
     reason = "ReqNodeNotAvail" if job.reason.startswith(_NODES_AWAY) else job.reason.partition(",")[0]
     if reason.startswith(_LIMITS):

@@ -17,7 +17,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.comments import LEADER, Comment
-from elasticflow_slurm.config import Place, SlurmConfig
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig
 
 ALIKE = ("--input=none", "--export=ALL", "--mpi=none")
 """Of each srun, whatever a site's defaults: a job that was submitted with --export=NONE hands that down."""
@@ -62,7 +62,7 @@ def worker_request(
     slurm: SlurmConfig,
     run: str,
     settings: MemberSettings,
-    place: Place,
+    place: PlaceConfig,
     exclude: Sequence[str],
 ) -> JobRequest:
     """A worker's job: one node, one task, not requeued, since a new job starts sooner."""

@@ -23,9 +23,9 @@ from elasticflow.cluster.nodes import Nodes
 from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.master.members import number_of
 from elasticflow_slurm import reasons
-from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmError
+from elasticflow_slurm.client import LimitReached, SlurmError, SlurmJob, SlurmNotInstalled, SlurmRefused
 from elasticflow_slurm.comments import LEADER, jobs_of, read
-from elasticflow_slurm.config import Place, SlurmConfig
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig
 from elasticflow_slurm.places import FULL_PATIENCES, STRUCK_S, Places
 
 AHEAD_FIRST, AHEAD_MOST = 4, 64
@@ -55,7 +55,7 @@ class Submit(msgspec.Struct, frozen=True):
     """Answered by ``submitted`` or ``not_submitted``."""
 
     name: str
-    place: Place
+    place: PlaceConfig
     exclude: tuple[str, ...]
 
 
@@ -68,18 +68,18 @@ class Cancel(msgspec.Struct, frozen=True):
 class Estimate(msgspec.Struct, frozen=True):
     """When a worker's job would start there. Answered by ``estimated``."""
 
-    place: Place
+    place: PlaceConfig
     exclude: tuple[str, ...]
 
 
-class Poll(msgspec.Struct, frozen=True):
+class SlurmPoll(msgspec.Struct, frozen=True):
     """Answered by ``observed`` or ``unobserved``. There is no other before that."""
 
 
-Action = Submit | Cancel | Estimate | Poll
+Action = Submit | Cancel | Estimate | SlurmPoll
 
 
-class Phase(Enum):
+class PlacePhase(Enum):
     """Where a worker's job is."""
 
     WANTED = "wanted"
@@ -100,25 +100,25 @@ class Phase(Enum):
     """The worker is not wanted any more."""
 
 
-_LINE = (Phase.ASKED, Phase.UNSURE, Phase.QUEUED, Phase.MOVING)
+_LINE = (PlacePhase.ASKED, PlacePhase.UNSURE, PlacePhase.QUEUED, PlacePhase.MOVING)
 """Phases that count as waiting in line."""
 
 
-class Worker(msgspec.Struct):
+class SlurmWorker(msgspec.Struct):
     """A worker that is wanted, or whose job may not be over."""
 
     name: str
-    phase: Phase
+    phase: PlacePhase
     since_s: float
     """When it began to wait, or the phase began."""
     adopted: bool = False
     """Whether a master before this one has asked for it: this one cannot submit it again."""
     asked: bool = False
     """Whether an answer to Submit is to come."""
-    place: Place | None = None
+    place: PlaceConfig | None = None
     exclude: tuple[str, ...] = ()
     id: int | None = None
-    job: Job | None = None
+    job: SlurmJob | None = None
     """As the last poll that showed it did."""
     seen_s: float = NEVER_S
     """When it was submitted or last shown."""
@@ -127,18 +127,18 @@ class Worker(msgspec.Struct):
     missed: int = 0
     """How many polls in a row should have shown it."""
     moved_s: float = NEVER_S
-    goal: Place | None = None
+    goal: PlaceConfig | None = None
     """Where it moves to."""
     past: set[int] = msgspec.field(default_factory=set)
     """Jobs of this name that are over and done with."""
 
     @property
-    def wait(self) -> Job | None:
+    def wait(self) -> SlurmJob | None:
         """Its job, if that waits to start, as far as polls know."""
-        return self.job if self.phase is Phase.QUEUED else None
+        return self.job if self.phase is PlacePhase.QUEUED else None
 
 
-class Sizing:
+class SlurmSizing:
     """See the module's docstring.
 
     Call ``decide`` after each event, and at ``next_time_s``. Of the times, ``now_s`` is on the monotonic
@@ -149,7 +149,7 @@ class Sizing:
         self.fatal = ""
         """Why no job of this run can ever start, in SLURM's words."""
         self._config, self._num_min, self._run_id = config, num_min, run_id
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, SlurmWorker] = {}
         self._places = Places(config.workers, config.patience_s)
         self._nodes = Nodes(config.exclude_after)
         self._ahead = AHEAD_FIRST
@@ -181,19 +181,19 @@ class Sizing:
 
     def want(self, name: str, now_s: float) -> None:
         """There is to be a worker of this name, which was never used before."""
-        self._workers[name] = Worker(name, Phase.WANTED, now_s)
+        self._workers[name] = SlurmWorker(name, PlacePhase.WANTED, now_s)
 
     def unwant(self, name: str, now_s: float) -> None:
         """Ends a worker, or never starts it. Nobody is told of its end."""
         worker = self._workers.get(name)
         if worker is None:
             return
-        if worker.phase is Phase.WANTED:
+        if worker.phase is PlacePhase.WANTED:
             del self._workers[name]
             return
         if worker.id is not None:
             self._cancel(worker.id, now_s)
-        worker.phase, worker.since_s = Phase.LEAVING, now_s
+        worker.phase, worker.since_s = PlacePhase.LEAVING, now_s
 
     def blame(self, name: str, now_s: float) -> None:
         """Its process never came, for which its node may be to blame."""
@@ -203,7 +203,7 @@ class Sizing:
 
     def adopt(self, name: str) -> None:
         """A master before this one has started this worker: polls will show its job."""
-        self._workers[name] = Worker(name, Phase.ADOPTED, NEVER_S, adopted=True)
+        self._workers[name] = SlurmWorker(name, PlacePhase.ADOPTED, NEVER_S, adopted=True)
 
     def look(self, now_s: float) -> None:
         """Something has happened to a worker: to poll soon may tell what."""
@@ -224,9 +224,9 @@ class Sizing:
         assert worker.place is not None
         self._places.accepted(worker.place)
         worker.asked, worker.seen_s, worker.missed = False, now_s, 0
-        if worker.phase is Phase.ASKED:
-            worker.phase, worker.id = Phase.QUEUED, job_id
-        elif worker.phase is Phase.LEAVING:
+        if worker.phase is PlacePhase.ASKED:
+            worker.phase, worker.id = PlacePhase.QUEUED, job_id
+        elif worker.phase is PlacePhase.LEAVING:
             worker.id = job_id
             self._cancel(job_id, now_s)
 
@@ -235,10 +235,10 @@ class Sizing:
         if worker is None:
             return
         worker.asked, worker.seen_s, worker.missed = False, now_s, 0
-        sure = isinstance(error, (LimitReached, Refused, NotInstalled))
-        if worker.phase is Phase.ASKED:
-            worker.phase, worker.since_s = (Phase.WANTED if sure else Phase.UNSURE), now_s
-        elif worker.phase is Phase.LEAVING and worker.id is None and sure:
+        sure = isinstance(error, (LimitReached, SlurmRefused, SlurmNotInstalled))
+        if worker.phase is PlacePhase.ASKED:
+            worker.phase, worker.since_s = (PlacePhase.WANTED if sure else PlacePhase.UNSURE), now_s
+        elif worker.phase is PlacePhase.LEAVING and worker.id is None and sure:
             del self._workers[name]
         assert worker.place is not None
         self._learn(error, worker.place, worker.exclude, now_s)
@@ -253,7 +253,7 @@ class Sizing:
         if self._silence.failures == 2:  # one alone happens on any busy cluster
             self._note("warning", f"slurmctld does not answer: {error}")
 
-    def observed(self, jobs: Sequence[Job], now_s: float, at: float) -> None:
+    def observed(self, jobs: Sequence[SlurmJob], now_s: float, at: float) -> None:
         """A poll: all jobs of this user.
 
         One that was not asked for, of a new master that looks around, shows of no job that it is gone, or
@@ -275,8 +275,8 @@ class Sizing:
         starts = [job.start_at for worker in self._line() if (job := worker.wait) and job.start_at]
         self._expected_at = _steady(self._expected_at, min(starts, default=None), at)
 
-    def estimated(self, place: Place, start_at: float | SlurmError, now_s: float, at: float) -> None:
-        if isinstance(start_at, SlurmError) and not isinstance(start_at, Refused):
+    def estimated(self, place: PlaceConfig, start_at: float | SlurmError, now_s: float, at: float) -> None:
+        if isinstance(start_at, SlurmError) and not isinstance(start_at, SlurmRefused):
             return
         if isinstance(start_at, SlurmError) or start_at - at > SOON_S:
             self._places.fill(place, now_s)
@@ -299,13 +299,13 @@ class Sizing:
         actions += [Estimate(place, exclude) for place in self._places.to_estimate(crowded, now_s)]
         if (due_s := self._next_poll_s()) is not None and now_s >= due_s:
             self._polling, self._looking, self._polled_s = True, False, now_s
-            actions.append(Poll())
+            actions.append(SlurmPoll())
         return actions
 
     def next_time_s(self) -> float | None:
         """When to decide again at the latest; None: after the next event."""
         times_s = [] if (poll_s := self._next_poll_s()) is None else [poll_s]
-        if any(worker.phase is Phase.WANTED for worker in self._workers.values()):
+        if any(worker.phase is PlacePhase.WANTED for worker in self._workers.values()):
             pauses = [self._busy, self._relaunch, *(each.limit for each in self._places)]
             untils_s = [self._way_until_s, *(pause.until_s for pause in pauses)]
             times_s += [until_s for until_s in untils_s if until_s > self._decided_s]
@@ -329,7 +329,7 @@ class Sizing:
     @property
     def num_jobs(self) -> int:
         """Jobs that are not over, as far as is known."""
-        return sum(worker.phase is not Phase.WANTED for worker in self._workers.values())
+        return sum(worker.phase is not PlacePhase.WANTED for worker in self._workers.values())
 
     # --- polls -----------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class Sizing:
             self._note("info", f"slurmctld answers again, after {now_s - self._silent_since_s:.0f} s")
         self._silence.clear()
 
-    def _by_name(self, jobs: Sequence[Job]) -> dict[str, list[Job]]:
+    def _by_name(self, jobs: Sequence[SlurmJob]) -> dict[str, list[SlurmJob]]:
         ours = defaultdict(list)
         for name, job in jobs_of(self._run_id, jobs):
             ours[name].append(job)
@@ -359,9 +359,9 @@ class Sizing:
                 self._note_once("warning", text)
         return ours
 
-    def _match(self, worker: Worker, jobs: list[Job], began_s: float, now_s: float) -> None:
+    def _match(self, worker: SlurmWorker, jobs: list[SlurmJob], began_s: float, now_s: float) -> None:
         """Learns what a poll shows of a worker."""
-        if worker.phase is Phase.WANTED:
+        if worker.phase is PlacePhase.WANTED:
             worker.past.update(job.id for job in jobs if job.over)
         mine = [job for job in jobs if not (job.over and _is_past(worker, job))]
         current = max(mine, key=_newest, default=None)
@@ -377,7 +377,7 @@ class Sizing:
         self._nodes.saw(current.node)
         if current.over:
             self._finish(worker, current, now_s)
-        elif worker.phase is Phase.LEAVING:
+        elif worker.phase is PlacePhase.LEAVING:
             self._cancel(current.id, now_s)
         elif current.state in _WAITING:
             self._see_waiting(worker, current, now_s)
@@ -387,46 +387,46 @@ class Sizing:
                 worker.placed = current.id
                 self._placed.append(worker.name)
 
-    def _miss(self, worker: Worker, began_s: float, now_s: float) -> None:
+    def _miss(self, worker: SlurmWorker, began_s: float, now_s: float) -> None:
         """A poll does not show the job of a worker that may have one."""
-        if worker.phase is Phase.WANTED or worker.asked:
+        if worker.phase is PlacePhase.WANTED or worker.asked:
             return
-        if worker.phase is Phase.UNSURE:
+        if worker.phase is PlacePhase.UNSURE:
             if began_s >= worker.since_s:
-                worker.phase = Phase.WANTED
+                worker.phase = PlacePhase.WANTED
             return
         if began_s > worker.seen_s + FORGET_S:
             worker.missed += 1
         if worker.missed >= FORGET_POLLS:
             self._end(worker, reasons.forgotten(worker.name, worker.id))
 
-    def _see_waiting(self, worker: Worker, job: Job, now_s: float) -> None:
-        if worker.phase is Phase.RUNNING or job.restarts or job.state != "PENDING":
+    def _see_waiting(self, worker: SlurmWorker, job: SlurmJob, now_s: float) -> None:
+        if worker.phase is PlacePhase.RUNNING or job.restarts or job.state != "PENDING":
             # Two processes must not join under one name, so this job may not run again.
             self._cancel(job.id, now_s)
             self._end(worker, reasons.requeued(worker.name, job))
-        elif worker.phase is Phase.MOVING:
+        elif worker.phase is PlacePhase.MOVING:
             self._cancel(job.id, now_s)
         else:
-            if worker.phase not in (Phase.QUEUED, Phase.ASKED, Phase.UNSURE):
+            if worker.phase not in (PlacePhase.QUEUED, PlacePhase.ASKED, PlacePhase.UNSURE):
                 worker.since_s = now_s
-            worker.phase = Phase.QUEUED
+            worker.phase = PlacePhase.QUEUED
             if job.held and job.reason not in _HELD_ON_PURPOSE:
                 self._launch_again(worker, job, now_s)
 
-    def _see_running(self, worker: Worker, now_s: float) -> None:
+    def _see_running(self, worker: SlurmWorker, now_s: float) -> None:
         """One that was to move has started after all: it stays, unless the cancel is still to hit it."""
-        if worker.phase is not Phase.RUNNING:
-            worker.phase, worker.since_s = Phase.RUNNING, now_s
+        if worker.phase is not PlacePhase.RUNNING:
+            worker.phase, worker.since_s = PlacePhase.RUNNING, now_s
             self._relaunch.clear()
             assert worker.place is not None
             self._places.started(worker.place)
 
-    def _finish(self, worker: Worker, job: Job, now_s: float) -> None:
+    def _finish(self, worker: SlurmWorker, job: SlurmJob, now_s: float) -> None:
         """A worker's job is over."""
-        if worker.phase is Phase.MOVING and job.state == "CANCELLED" and not job.node:
+        if worker.phase is PlacePhase.MOVING and job.state == "CANCELLED" and not job.node:
             worker.past.add(job.id)
-            worker.phase, worker.since_s, worker.id, worker.job = Phase.WANTED, now_s, None, None
+            worker.phase, worker.since_s, worker.id, worker.job = PlacePhase.WANTED, now_s, None, None
             return
         if reasons.blames_node(job):
             self._blame(job.node, now_s)
@@ -434,8 +434,8 @@ class Sizing:
             self._relaunch.fail(job.reason, now_s)
         self._end(worker, reasons.ending(worker.name, job))
 
-    def _end(self, worker: Worker, ended: Ended) -> None:
-        if worker.phase is Phase.LEAVING:
+    def _end(self, worker: SlurmWorker, ended: Ended) -> None:
+        if worker.phase is PlacePhase.LEAVING:
             if worker.asked:  # another job of this name may be on its way
                 return
         else:
@@ -443,7 +443,7 @@ class Sizing:
         self._places.job_ended()
         del self._workers[worker.name]
 
-    def _cancel_stranger(self, name: str, jobs: Sequence[Job], now_s: float) -> None:
+    def _cancel_stranger(self, name: str, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Jobs of a name that nobody wants: of a master that died, or of an answer that was lost."""
         for job in jobs:
             if not job.over and self._cancel(job.id, now_s):
@@ -451,12 +451,12 @@ class Sizing:
 
     # --- growth ----------------------------------------------------------------------------------
 
-    def _line(self) -> list[Worker]:
+    def _line(self) -> list[SlurmWorker]:
         """Workers whose jobs wait, or may, the lowest number first."""
         line = [worker for worker in self._workers.values() if worker.phase in _LINE]
         return sorted(line, key=lambda worker: number_of(worker.name))
 
-    def _overdue(self, now_s: float) -> list[Worker]:
+    def _overdue(self, now_s: float) -> list[SlurmWorker]:
         """Those whose jobs have waited longer than a job does that finds an idle GPU."""
         return [
             worker
@@ -467,7 +467,7 @@ class Sizing:
     def _grow(self, queued: set[str], now_s: float) -> None:
         """queued: who waited in line before this poll."""
         line, overdue = self._line(), self._overdue(now_s)
-        started = [name for name in queued if self._phase(name) is Phase.RUNNING]
+        started = [name for name in queued if self._phase(name) is PlacePhase.RUNNING]
         if started and not line:
             self._ahead = min(2 * self._ahead, AHEAD_MOST)
         for worker in overdue:
@@ -477,7 +477,7 @@ class Sizing:
             if set(worker.exclude) - set(self._nodes.excluded(now_s)):  # may be what it waits for by now
                 self._move(worker, "nodes that it leaves out are used again", now_s)
 
-    def _phase(self, name: str) -> Phase | None:
+    def _phase(self, name: str) -> PlacePhase | None:
         worker = self._workers.get(name)
         return worker.phase if worker else None
 
@@ -485,64 +485,66 @@ class Sizing:
         until_s = max(self._busy.until_s, self._relaunch.until_s, self._way_until_s)
         if self.fatal or self._silence.failures or now_s < until_s:
             return []
-        wanted = [worker for worker in self._workers.values() if worker.phase is Phase.WANTED]
+        wanted = [worker for worker in self._workers.values() if worker.phase is PlacePhase.WANTED]
         actions: list[Action] = []
         for worker in sorted(wanted, key=lambda worker: number_of(worker.name)):
             place = self._places.choose(now_s, worker.goal)
             if place is None or not self._may_submit(place):
                 break
-            worker.phase, worker.since_s, worker.asked = Phase.ASKED, now_s, True
+            worker.phase, worker.since_s, worker.asked = PlacePhase.ASKED, now_s, True
             worker.place, worker.exclude, worker.goal = place, self._nodes.excluded(now_s), None
             actions.append(Submit(worker.name, place, worker.exclude))
         return actions
 
-    def _may_submit(self, place: Place) -> bool:
+    def _may_submit(self, place: PlaceConfig) -> bool:
         troubles = self._busy.failures or self._relaunch.failures or self._places[place].limit.failures
         if troubles and any(worker.asked for worker in self._workers.values()):
             return False  # after a failure, one is enough to try
-        there = sum(worker.phase not in (Phase.WANTED, Phase.LEAVING) for worker in self._workers.values())
+        there = sum(
+            worker.phase not in (PlacePhase.WANTED, PlacePhase.LEAVING) for worker in self._workers.values()
+        )
         return there < self._num_min or len(self._line()) < self._ahead
 
-    def _movable(self, now_s: float) -> list[Worker]:
+    def _movable(self, now_s: float) -> list[SlurmWorker]:
         rest_s = FULL_PATIENCES * self._config.patience_s
         return [worker for worker in self._overdue(now_s) if now_s - worker.moved_s >= rest_s]
 
-    def _move(self, worker: Worker, why: str, now_s: float) -> None:
+    def _move(self, worker: SlurmWorker, why: str, now_s: float) -> None:
         """Has another job, or another worker, take the place of one that waits."""
         assert worker.job is not None
         self._cancel(worker.job.id, now_s)
         if worker.adopted:
             self._end(worker, reasons.given_up(worker.name, worker.job, why))
         else:
-            worker.phase, worker.since_s = Phase.MOVING, now_s
+            worker.phase, worker.since_s = PlacePhase.MOVING, now_s
 
     # --- troubles --------------------------------------------------------------------------------
 
-    def _learn(self, error: SlurmError, place: Place, exclude: tuple[str, ...], now_s: float) -> None:
+    def _learn(self, error: SlurmError, place: PlaceConfig, exclude: tuple[str, ...], now_s: float) -> None:
         """What a failed submit tells."""
         words = str(error)
         if isinstance(error, LimitReached):
             self._places[place].limit.fail(words, now_s)
             self._note_once("warning", f"a limit of SLURM's is reached in {place}: {words}")
-        elif isinstance(error, Refused) and exclude:
+        elif isinstance(error, SlurmRefused) and exclude:
             self._nodes.pardon()
             self._note("warning", f"{place} has no node but {', '.join(exclude)}: used again ({words})")
-        elif isinstance(error, Refused):
+        elif isinstance(error, SlurmRefused):
             self._strike(place, words, now_s)
         else:
             self._busy.fail(words, now_s)
             self._looking = True
-            if isinstance(error, NotInstalled) and not self._accepted:
+            if isinstance(error, SlurmNotInstalled) and not self._accepted:
                 self.fatal = words
 
-    def _strike(self, place: Place, words: str, now_s: float) -> None:
+    def _strike(self, place: PlaceConfig, words: str, now_s: float) -> None:
         if now_s >= self._places[place].struck_until_s:
             self._note("warning", f"{place} refuses jobs, and gets none for {STRUCK_S / 60:.0f} min: {words}")
         self._places.strike(place, words, now_s)
         if self._places.refused_by_all(now_s) and not self._accepted:
             self.fatal = words
 
-    def _launch_again(self, worker: Worker, job: Job, now_s: float) -> None:
+    def _launch_again(self, worker: SlurmWorker, job: SlurmJob, now_s: float) -> None:
         """SLURM could not launch the job, and holds it until somebody releases it."""
         self._blame(job.node, now_s)
         self._relaunch.fail(job.reason, now_s)
@@ -579,15 +581,15 @@ class Sizing:
     @property
     def reason(self) -> str:
         """Why fewer workers run than are wanted; "" when as many do."""
-        wanted = [worker for worker in self._workers.values() if worker.phase is not Phase.LEAVING]
-        running = [worker for worker in wanted if worker.phase is Phase.RUNNING and not _stands(worker)]
+        wanted = [worker for worker in self._workers.values() if worker.phase is not PlacePhase.LEAVING]
+        running = [worker for worker in wanted if worker.phase is PlacePhase.RUNNING and not _stands(worker)]
         if len(running) == len(wanted):
             return ""
         return f"{len(running)} of {len(wanted)}: {self._why(wanted)}"
 
-    def _why(self, wanted: list[Worker]) -> str:
+    def _why(self, wanted: list[SlurmWorker]) -> str:
         """The first that holds of what may be in the way."""
-        missing = [worker for worker in wanted if worker.phase is Phase.WANTED]
+        missing = [worker for worker in wanted if worker.phase is PlacePhase.WANTED]
         if self._silence.failures > 1:
             since = f" since {self._clock(self._silent_since_s)}" if self._at is not None else ""
             return f"slurmctld does not answer{since}: {self._silence.text}"
@@ -599,7 +601,7 @@ class Sizing:
             # In a line of ours only the first waits for resources, the others for the first.
             first = next((job for job in told if job.reason == "Resources"), told[0])
             return self._why_waits(first)
-        if moving := sum(worker.phase is Phase.MOVING for worker in wanted):
+        if moving := sum(worker.phase is PlacePhase.MOVING for worker in wanted):
             return f"{reasons.jobs(moving, 'move')} to another place"
         if standing := next(filter(_stands, wanted), None):
             assert standing.job is not None
@@ -620,7 +622,7 @@ class Sizing:
             return f"slurmctld takes no jobs just now: {self._busy.text}"
         return f"SLURM could not launch a job: {self._relaunch.text}" if self._relaunch.failures else ""
 
-    def _why_waits(self, job: Job) -> str:
+    def _why_waits(self, job: SlurmJob) -> str:
         at = self._at or 0.0
         return reasons.waiting(job, gpus=self._config.gpus, start_at=self._expected_at, at=at)
 
@@ -629,20 +631,20 @@ class Sizing:
         return reasons.clock(self._at + time_s - self._at_now_s, self._at)
 
 
-def _is_past(worker: Worker, job: Job) -> bool:
+def _is_past(worker: SlurmWorker, job: SlurmJob) -> bool:
     return job.id in worker.past or (worker.id is not None and job.id < worker.id)
 
 
-def _newest(job: Job) -> tuple[bool, bool, int]:
+def _newest(job: SlurmJob) -> tuple[bool, bool, int]:
     """Of several jobs of one name, which is to count: one that lives, that has its place, the newest."""
     return not job.over, job.state not in _WAITING, job.id
 
 
-def _wait_order(worker: Worker) -> tuple[float, int]:
+def _wait_order(worker: SlurmWorker) -> tuple[float, int]:
     return worker.since_s, number_of(worker.name)
 
 
-def _stands(worker: Worker) -> bool:
+def _stands(worker: SlurmWorker) -> bool:
     """Whether its job has a place but does not run there."""
     return worker.job is not None and worker.job.state in ("SUSPENDED", "CONFIGURING")
 

@@ -13,11 +13,11 @@ from elasticflow.cli.folders import new_folder
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish, replace
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish, replace
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import JobRequest, LimitReached, Refused, SlurmClient, SlurmError
+from elasticflow_slurm.client import JobRequest, LimitReached, SlurmClient, SlurmError, SlurmRefused
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
@@ -47,7 +47,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     client = choose(os.environ)
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
     check_folder(run, chosen, resume)
-    folder = _Folder(run)
+    folder = _SlurmFolder(run)
     before = run.host()
     try:
         _check_workers(client, chosen, slurm, str(run.folder))
@@ -63,7 +63,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
             _withdraw(client, known.run)
         folder.put_back()
         raise
-    publish(run.job, Job("slurm", str(job_id), host.run))
+    publish(run.job, HostJob("slurm", str(job_id), host.run))
     if before:
         _withdraw(client, before.run)
     index.add(job_id, job_name(chosen, slurm), run.folder)
@@ -88,7 +88,7 @@ def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_
         try:
             with contextlib.suppress(LimitReached):  # it will pass
                 client.would_start_at(request)
-        except Refused as error:
+        except SlurmRefused as error:
             wanted = " ".join(
                 f"--{name}={request.options[name]}" for name in _ASKED if name in request.options
             )
@@ -127,7 +127,7 @@ def _has(run: RunDir, chosen: Config) -> bool:
     return bool(chosen.program_sha256) or Path(chosen.program).parent == run.folder / "shipped"
 
 
-class _Folder:
+class _SlurmFolder:
     """A run's folder as it is before anything begins; made if it is not there."""
 
     def __init__(self, run: RunDir) -> None:

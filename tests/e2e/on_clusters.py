@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from elasticflow.cluster.presence import NoMaster
-from elasticflow.run.folder import UNKNOWN, Job
+from elasticflow.run.folder import UNKNOWN, HostJob
 
 from .conftest import PATIENCE_S, Run
 
@@ -39,7 +39,7 @@ class ClusterRun(Run):
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if self.dir.job.exists():
-                job = msgspec.json.decode(self.dir.job.read_bytes(), type=Job)
+                job = msgspec.json.decode(self.dir.job.read_bytes(), type=HostJob)
                 if job.id != UNKNOWN:
                     return job.id
             time.sleep(0.02)  # a file cannot be waited on

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow.cli.killing import Hand, Process
+from elasticflow.cli.killing import Hand, Victim
 
 from .conftest import CLI, Run, cli
 
@@ -32,8 +32,8 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def _meant(process: subprocess.Popen[bytes], mark: str = "victim", host: str = HERE) -> Process:
-    return Process("worker-1", host, process.pid, mark)
+def _meant(process: subprocess.Popen[bytes], mark: str = "victim", host: str = HERE) -> Victim:
+    return Victim("worker-1", host, process.pid, mark)
 
 
 def _is_stopped(process: subprocess.Popen[bytes]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from elasticflow.cluster import clerk as module
 from elasticflow.cluster.clerk import Clerk
-from elasticflow_slurm.client import Refused, SlurmBusy, SlurmError
+from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmRefused
 
 PATIENCE_S = 20.0
 
@@ -73,7 +73,7 @@ def test_one_thing_after_the_other(clerk: Clerk[SlurmError]) -> None:
     assert answers == list(range(50)) and most == 1
 
 
-@pytest.mark.parametrize("error", [SlurmBusy("no answer"), Refused("invalid account")])
+@pytest.mark.parametrize("error", [SlurmBusy("no answer"), SlurmRefused("invalid account")])
 def test_slurms_errors_are_answers(clerk: Clerk[SlurmError], error: Exception) -> None:
     def act() -> None:
         raise error

@@ -190,7 +190,7 @@ def test_one_master_at_a_time(runs: Runs) -> None:
     first = runs.master()
     first.start(settings("worker-1"))
     runs.started("worker-1")
-    place = local._Place(runs.run_dir)
+    place = local._Records(runs.run_dir)
     other = place.connect()
     assert other is not None
     first.start(settings("worker-2"))

@@ -20,7 +20,7 @@ from elasticflow.cluster.presence import (
     wait_until_over,
 )
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.run.folder import Address, Job, RunDir, publish
+from elasticflow.run.folder import Address, HostJob, RunDir, publish
 
 HERE = Address("tcp://h:1", "h", 1)
 
@@ -57,7 +57,7 @@ def elsewhere(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> type[Elsewhere]:
             return Elsewhere(run_dir)
 
     monkeypatch.setattr(backend, "load_backend", {"cloud": Cluster}.__getitem__)
-    publish(run.job, Job("cloud", "7", "0123456789ab"))
+    publish(run.job, HostJob("cloud", "7", "0123456789ab"))
     Elsewhere.alive = True
     return Elsewhere
 
@@ -131,7 +131,7 @@ def test_waiting_for_the_end_of_a_run_elsewhere(run: RunDir, elsewhere: type[Els
 
 
 def test_a_backend_that_is_not_installed_here(run: RunDir) -> None:
-    publish(run.job, Job("no such", "7", "0123456789ab"))
+    publish(run.job, HostJob("no such", "7", "0123456789ab"))
     with pytest.raises(ConfigError, match="'no such' is unknown; there are"):
         is_alive(run)
 

@@ -17,7 +17,7 @@ from elasticflow.step.rows import Rows, keys_of
 from elasticflow.storage import DirectoryStorage
 from elasticflow.wire.messages import Cut, Join
 from elasticflow_ps.compression import Bfloat16
-from elasticflow_ps.memory import Need, needs
+from elasticflow_ps.memory import MemoryNeed, needs
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum
@@ -27,7 +27,9 @@ OPTIMIZERS = [SGD(), SGD(momentum=0.9), Adagrad(), AdamW(), Adam(amsgrad=True), 
 WHOLE = [chunk.number for chunk in LAYOUT.chunks]
 
 
-def need(optimizer: Optimizer, row: list[list[int]], layout: Layout = LAYOUT, **more: object) -> list[Need]:
+def need(
+    optimizer: Optimizer, row: list[list[int]], layout: Layout = LAYOUT, **more: object
+) -> list[MemoryNeed]:
     settings = {"snapshots": True, "num_workers": 1, "num_slices": 8, **more}
     return needs(layout, optimizer, row, **settings)  # type: ignore[arg-type]
 

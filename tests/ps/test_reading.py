@@ -16,7 +16,7 @@ from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.step.rows import keys_of
 from elasticflow.wire.messages import Compute, Read, RowsRead, ServerInfo
 from elasticflow_ps.compression import Compression
-from elasticflow_ps.reading import Reading
+from elasticflow_ps.reading import RowReading
 from elasticflow_ps.remote import Remote
 
 DIM = 3
@@ -78,7 +78,7 @@ class Asked:
         for number, chunks in enumerate(spread(LAYOUT, len(answers))):
             info = ServerInfo(name=f"server-{number}", endpoint="", chunks=tuple(chunks))
             self.remotes.append(Remote(info, Link(answers[number]), LAYOUT, Compression()))  # type: ignore[arg-type]
-        self.reading = Reading(LAYOUT, self.remotes, self.wake_fd, count(1))
+        self.reading = RowReading(LAYOUT, self.remotes, self.wake_fd, count(1))
         self.urgent = deque[bool]()
         """What the master's messages, one after the other, are; each wakes the worker."""
 
@@ -134,7 +134,7 @@ def test_who_is_lost_ends_it() -> None:
     with pytest.raises(Interrupted, match="the way to server-0 is lost"):
         Asked(silent, answer).read(False)
     with pytest.raises(Interrupted, match="the way to the servers is lost"):
-        Reading(LAYOUT, [], os.eventfd(0), count(1)).ask(0, 5, KEYS, lambda: False)()
+        RowReading(LAYOUT, [], os.eventfd(0), count(1)).ask(0, 5, KEYS, lambda: False)()
 
 
 def test_a_version_that_is_past_ends_it_and_its_answer_is_not_taken_for_the_next() -> None:

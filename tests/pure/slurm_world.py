@@ -1,7 +1,7 @@
 """A cluster that is not there, and a master that has nothing in mind but how many workers it wants.
 
-``World`` plays the rim of the SLURM backend: it does what ``Sizing`` decides, with the delays and the lost
-answers of a real cluster, and checks what must hold at any moment.
+``World`` plays the rim of the SLURM backend: it does what ``SlurmSizing`` decides, with the delays and the
+lost answers of a real cluster, and checks what must hold at any moment.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from elasticflow.cluster.contract import Ended
 from elasticflow.master.members import number_of
-from elasticflow_slurm.client import Job, LimitReached, Refused, SlurmBusy, SlurmError
+from elasticflow_slurm.client import LimitReached, SlurmBusy, SlurmError, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment
-from elasticflow_slurm.config import Place, SlurmConfig
-from elasticflow_slurm.sizing import CANCEL_AGAIN_S, Action, Cancel, Estimate, Poll, Sizing, Submit
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig
+from elasticflow_slurm.sizing import CANCEL_AGAIN_S, Action, Cancel, Estimate, SlurmPoll, SlurmSizing, Submit
 
 RUN = "0123456789ab"
 EPOCH = 1_800_000_000.0
@@ -38,7 +38,7 @@ class Cluster:
 
     def __init__(self, partitions: dict[str, list[str]]) -> None:
         self.partitions = partitions
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, SlurmJob] = {}
         self.excluded: dict[int, tuple[str, ...]] = {}
         self.others: Counter[str] = Counter()
         """GPUs that somebody else's jobs have, by partition."""
@@ -59,9 +59,9 @@ class Cluster:
     def submit(self, request: Submit, now_s: float) -> int:
         self._answer_or_not()
         if request.place.partition in self.refusing:
-            raise Refused(f"Invalid partition: {request.place.partition}")
+            raise SlurmRefused(f"Invalid partition: {request.place.partition}")
         if set(self.partitions[request.place.partition]) <= set(request.exclude):
-            raise Refused("Requested node configuration is not available")
+            raise SlurmRefused("Requested node configuration is not available")
         if self.limit is not None and len(self.living()) >= self.limit:
             raise LimitReached("QOSMaxSubmitJobPerUserLimit")
         if self.loses_answers and self.is_late:
@@ -84,7 +84,7 @@ class Cluster:
                 self._dying[id] = now_s + KILL_S
                 self.change(id, state="COMPLETING")
 
-    def all_jobs(self) -> list[Job]:
+    def all_jobs(self) -> list[SlurmJob]:
         self._answer_or_not()
         return list(self.jobs.values())
 
@@ -110,7 +110,7 @@ class Cluster:
 
     # --- what tests do to it ----------------------------------------------------------------------
 
-    def living(self, *states: str) -> list[Job]:
+    def living(self, *states: str) -> list[SlurmJob]:
         """Jobs that are not over; with ``states``: those in one of them."""
         return [job for job in self.jobs.values() if not job.over and (not states or job.state in states)]
 
@@ -126,7 +126,7 @@ class Cluster:
         while self._next_id in self.jobs:
             self._next_id += 1
         id = self._next_id
-        self.jobs[id] = Job(
+        self.jobs[id] = SlurmJob(
             id=id,
             name=request.name,
             comment=str(Comment(RUN, request.name)),
@@ -154,10 +154,10 @@ class World:
     """A run on a cluster: keeps ``target`` workers wanted, each end replaced under a new name."""
 
     def __init__(self, cluster: Cluster, *, delay_s: float = 0.1, num_min: int = 1, **config: object) -> None:
-        places = tuple(Place(partition=name) for name in cluster.partitions)
+        places = tuple(PlaceConfig(partition=name) for name in cluster.partitions)
         self.config = SlurmConfig(**{"workers": places, **config})  # type: ignore[arg-type]
         self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
-        self.sizing = Sizing(self.config, num_min, RUN)
+        self.sizing = SlurmSizing(self.config, num_min, RUN)
         self.now_s = 1000.0
         self.wanted: set[str] = set()
         self.target = 0
@@ -191,7 +191,7 @@ class World:
         self._cancel_lost_s = self.now_s
         self._events = [event for event in self._events if event[1] % 2]
         heapq.heapify(self._events)
-        self.sizing = Sizing(self.config, self.num_min, RUN)
+        self.sizing = SlurmSizing(self.config, self.num_min, RUN)
         jobs = list(self.cluster.jobs.values())
         self.sizing.observed(jobs, self.now_s, EPOCH + self.now_s)
         living = {job.name for job in jobs if not job.over}
@@ -236,7 +236,7 @@ class World:
     def _at(self, time_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time_s, next(self._order), act))
 
-    def _do(self, action: Action, sizing: Sizing) -> None:
+    def _do(self, action: Action, sizing: SlurmSizing) -> None:
         """In the clerk's thread: asks SLURM. The answer is heard a moment later."""
         try:
             answer = self._ask(action)
@@ -255,12 +255,12 @@ class World:
                 return None
             case Estimate():
                 return self.cluster.would_start_at(action, EPOCH + self.now_s)
-            case Poll():
+            case SlurmPoll():
                 jobs = self.cluster.all_jobs()
                 self._check_doubles(jobs)
                 return jobs
 
-    def _answered(self, action: Action, answer: object, sizing: Sizing) -> None:
+    def _answered(self, action: Action, answer: object, sizing: SlurmSizing) -> None:
         if sizing is not self.sizing:
             return
         lost, at = isinstance(answer, SlurmError), EPOCH + self.now_s
@@ -270,9 +270,9 @@ class World:
                 tell(action.name, answer, self.now_s)  # type: ignore[arg-type]
             case Estimate():
                 sizing.estimated(action.place, answer, self.now_s, at)  # type: ignore[arg-type]
-            case Poll() if lost:
+            case SlurmPoll() if lost:
                 sizing.unobserved(answer, self.now_s)  # type: ignore[arg-type]
-            case Poll():
+            case SlurmPoll():
                 sizing.observed(answer, self.now_s, at)  # type: ignore[arg-type]
 
     # --- what must hold ---------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class World:
         lives = [job.id for job in self.cluster.living() if job.name == name and job.id not in late]
         assert not lives, f"{name} is submitted though job {lives} lives"
 
-    def _check_doubles(self, jobs: list[Job]) -> None:
+    def _check_doubles(self, jobs: list[SlurmJob]) -> None:
         living = Counter(job.name for job in jobs if not job.over and job.state != "COMPLETING")
         self._doubles = Counter({name: self._doubles[name] + 1 for name, many in living.items() if many > 1})
         for name, polls in self._doubles.items():
@@ -304,6 +304,6 @@ def polls_a_minute(num_workers: int, minutes: int = 10) -> float:
     world.scale(num_workers)
     world.run(300.0)
     assert len(world.running()) == num_workers
-    before = world.count(Poll)
+    before = world.count(SlurmPoll)
     world.run(60.0 * minutes)
-    return (world.count(Poll) - before) / minutes
+    return (world.count(SlurmPoll) - before) / minutes

@@ -15,7 +15,7 @@ from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,
     ClientState,
-    ComputeAction,
+    ComputeSlicesAction,
     GreetedEvent,
     OrderEvent,
     PullAction,
@@ -37,7 +37,7 @@ from elasticflow_ps.state import (
     ServerState,
     VersionAction,
 )
-from elasticflow_ps.state import ComputeAction as HandOutAction
+from elasticflow_ps.state import ComputeSlicesAction as HandOutAction
 
 A = TypeVar("A")
 SCHEDULE = Schedule(num_records=72, num_test=4, batch_size=16, num_slices=4, epochs=2, asynchronous=True)
@@ -270,7 +270,7 @@ def test_before_a_slice_all_servers_are_asked_for_what_is_new() -> None:
     assert heard(state, 1, Version(version=0, parcel=1, updates=1)) == []
     assert heard(state, 0, Version(version=0, parcel=0, updates=2)) == []
     restored, compute = heard(state, 1, Version(version=0, parcel=0, same=True), ())
-    assert isinstance(restored, RestoreAction) and compute == ComputeAction(0, (2, 3))
+    assert isinstance(restored, RestoreAction) and compute == ComputeSlicesAction(0, (2, 3))
     assert state.bases == [{0: 2}, {0: 0, 1: 1}] and state.fills == 2 and not state.ordered
     assert state.handle(OrderEvent(0, (3,))) == [PullAction(0, 0, -1), PullAction(1, 0, -1)]
 
@@ -280,7 +280,7 @@ def test_overdue_slices_too_are_computed_from_what_is_new() -> None:
     assert heard(state, 0, Compute(tick=0, slices=(1,)), ()) == [PullAction(0, 0, 0)]
     assert heard(state, 0, Compute(tick=0, slices=(2,)), ()) == []
     _, compute = heard(state, 0, Version(version=0, parcel=0, updates=1))
-    assert compute == ComputeAction(0, (1, 2))
+    assert compute == ComputeSlicesAction(0, (1, 2))
     (placed, adopted) = heard(state, 0, Version(version=1, parcel=0))
     assert isinstance(adopted, AdoptAction) and state.bases == [{0: 0}]
 
@@ -300,7 +300,7 @@ def test_slices_that_were_given_away_are_left_to_others() -> None:
     state = client(1)
     state.handle(OrderEvent(0, (1, 2, 3), rest=True))
     _, compute = heard(state, 0, Version(version=0, parcel=0, updates=1, given=(3,)))
-    assert compute == ComputeAction(0, (1, 2))
+    assert compute == ComputeSlicesAction(0, (1, 2))
     state.handle(OrderEvent(0, (2,), rest=True))
     restored, *asks = heard(state, 0, Version(version=0, parcel=0, updates=2, given=(2, 3)))
     assert isinstance(restored, RestoreAction) and asks == [PullAction(0, 1, 0)]
@@ -312,15 +312,15 @@ def test_what_was_asked_for_is_computed_whoever_else_does() -> None:
     state.handle(OrderEvent(0, (1,)))
     assert heard(state, 0, Compute(tick=0, slices=(2,)), ()) == []
     _, compute = heard(state, 0, Version(version=0, parcel=0, given=(1, 2)))
-    assert compute == ComputeAction(0, (1, 2))
+    assert compute == ComputeSlicesAction(0, (1, 2))
     state.handle(OrderEvent(0, (2, 3), rest=True))
     _, compute = heard(state, 0, Version(version=0, parcel=0, updates=1, given=(2, 3)))
-    assert compute == ComputeAction(0, (2,))
+    assert compute == ComputeSlicesAction(0, (2,))
 
 
 def test_an_evaluation_is_computed_from_its_version() -> None:
     state = client(1, at=STEPS)
-    assert state.handle(OrderEvent(STEPS, (0,))) == [ComputeAction(STEPS, (0,))]
+    assert state.handle(OrderEvent(STEPS, (0,))) == [ComputeSlicesAction(STEPS, (0,))]
 
 
 # --- what follows from numbers -------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import AIMS, EVERYTHING, MOST_MASTERS, MOST_RESET, PROGRAMS, SOAKED, manner_of, plan_of
-from elasticflow.cli.killing import GROUPS, KINDS, Process, Roster, Strike, choose, kinds_of, roster, strikes
+from elasticflow.cli.killing import GROUPS, KINDS, Roster, Strike, Victim, choose, kinds_of, roster, strikes
 from elasticflow.errors import ConfigError
 
 
-def _process(name: str) -> Process:
-    return Process(name, "here", 1, f"ef-{name}")
+def _process(name: str) -> Victim:
+    return Victim(name, "here", 1, f"ef-{name}")
 
 
 THERE = Roster(

@@ -15,11 +15,11 @@ from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,
     ClientState,
-    ClosedEvent,
-    ComputeAction,
-    DropAction,
+    ComputeSlicesAction,
     GreetedEvent,
+    IgnoreAction,
     InitialAction,
+    LinkClosedEvent,
     OrderEvent,
     PlaceAction,
     PullAction,
@@ -108,7 +108,7 @@ def test_slices_of_the_present_tick_are_computed() -> None:
     state = client(1)
     assert heard(state, 0, Compute(tick=3, slices=(1,))) == []
     heard(state, 0, version(3))
-    assert heard(state, 0, Compute(tick=3, slices=(1, 2))) == [ComputeAction(3, (1, 2))]
+    assert heard(state, 0, Compute(tick=3, slices=(1, 2))) == [ComputeSlicesAction(3, (1, 2))]
     assert heard(state, 0, Compute(tick=2, slices=(1,))) == []
 
 
@@ -117,14 +117,16 @@ def test_a_warning_is_kept_until_the_next_version() -> None:
     state = client(1, 2)
     heard(state, 0, version(3)), heard(state, 1, version(3, 0)), heard(state, 1, version(3, 1))
     heard(state, 0, Compute(tick=2, slices=(0,), careful=(0,)))
-    assert heard(state, 0, Compute(tick=3, slices=(0, 1), careful=(1,))) == [ComputeAction(3, (0, 1), (1,))]
+    assert heard(state, 0, Compute(tick=3, slices=(0, 1), careful=(1,))) == [
+        ComputeSlicesAction(3, (0, 1), (1,))
+    ]
     heard(state, 1, version(4, 1))
     heard(state, 0, Compute(tick=3, slices=(2,), careful=(2,)))
     heard(state, 1, Compute(tick=3, slices=(2, 3)))
     heard(state, 0, version(3)), heard(state, 1, version(3, 1))
-    assert heard(state, 1, version(3, 0))[-1] == ComputeAction(3, (2, 3), (2,))
+    assert heard(state, 1, version(3, 0))[-1] == ComputeSlicesAction(3, (2, 3), (2,))
     heard(state, 0, version(4)), heard(state, 1, version(4, 0)), heard(state, 1, version(4, 1))
-    assert heard(state, 0, Compute(tick=4, slices=(1, 2))) == [ComputeAction(4, (1, 2))]
+    assert heard(state, 0, Compute(tick=4, slices=(1, 2))) == [ComputeSlicesAction(4, (1, 2))]
 
 
 @pytest.mark.parametrize("by_master", [False, True])
@@ -145,8 +147,8 @@ def test_a_version_that_is_partly_overwritten_is_got_again_before_slices_are_com
     restored, *asks, compute = heard(state, 1, version(3, 0))
     assert restored == RestoreAction([{0: "frames"}, {0: "frames", 1: "frames"}])
     assert asks == [PullAction(0, 4, 3), PullAction(1, 4, 3)]
-    assert compute == ComputeAction(3, (1, 2))
-    assert state.handle(OrderEvent(3, (0,))) == [ComputeAction(3, (0,))], "it is whole"
+    assert compute == ComputeSlicesAction(3, (1, 2))
+    assert state.handle(OrderEvent(3, (0,))) == [ComputeSlicesAction(3, (0,))], "it is whole"
     assert heard(state, 0, version(4)) == [PlaceAction(0, 0, "frames")]
 
 
@@ -174,15 +176,15 @@ def test_first_values_are_sent_by_those_who_have_them() -> None:
     assert heard(state, 1, Uninitialised()) == [InitialAction(1)]
     assert heard(state, 0, version(0)) == []
     assert heard(state, 1, version(0))
-    assert isinstance(heard(state, 1, Uninitialised())[0], DropAction), "its state is another by now"
-    assert isinstance(heard(client(1), 0, Uninitialised())[0], DropAction)
+    assert isinstance(heard(state, 1, Uninitialised())[0], IgnoreAction), "its state is another by now"
+    assert isinstance(heard(client(1), 0, Uninitialised())[0], IgnoreAction)
 
 
 def test_nothing_comes_after_the_end() -> None:
     state = client(1, 1)
     heard(state, 0, version(3))
-    assert state.handle(ClosedEvent(1)) == [SeveredAction(1)]
-    assert list(state.handle(ClosedEvent(0))) == heard(state, 1, version(3)) == []
+    assert state.handle(LinkClosedEvent(1)) == [SeveredAction(1)]
+    assert list(state.handle(LinkClosedEvent(0))) == heard(state, 1, version(3)) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_nothing_comes_after_the_end() -> None:
 )
 def test_what_makes_no_sense_is_dropped(message: FromServer) -> None:
     state = client(1)
-    assert [type(action) for action in heard(state, 0, message)] == [DropAction]
+    assert [type(action) for action in heard(state, 0, message)] == [IgnoreAction]
     assert isinstance(heard(state, 0, version(3))[0], AdoptAction), "and changes nothing"
 
 
@@ -210,12 +212,12 @@ def test_what_makes_no_sense_is_dropped(message: FromServer) -> None:
 def test_slices_that_do_not_exist_are_dropped(slices: tuple[int, ...]) -> None:
     state = client(1)
     heard(state, 0, version(3))
-    assert isinstance(heard(state, 0, Compute(tick=3, slices=slices))[0], DropAction)
+    assert isinstance(heard(state, 0, Compute(tick=3, slices=slices))[0], IgnoreAction)
 
 
 def test_arrays_that_do_not_fit_are_dropped() -> None:
     state = client(1)
-    assert isinstance(heard(state, 0, version(3), None)[0], DropAction)
+    assert isinstance(heard(state, 0, version(3), None)[0], IgnoreAction)
 
 
 # --- any order -----------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ class World:
 
     def _do(self, actions: object) -> None:
         for action in actions:
-            assert not isinstance(action, DropAction), action
+            assert not isinstance(action, IgnoreAction), action
             if isinstance(action, PullAction):
                 self.asks = False
                 self.recalled += 0 <= action.version == self.state.held
@@ -347,7 +349,7 @@ class World:
                 self._adopt(action)
             elif isinstance(action, RestoreAction):
                 self._fill(action.frames)
-            elif isinstance(action, ComputeAction):
+            elif isinstance(action, ComputeSlicesAction):
                 assert self._contents() == {content(action.tick)}, "computes from a mixture of versions"
                 assert action.tick == self.state.held
 

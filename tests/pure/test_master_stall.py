@@ -33,7 +33,7 @@ def beat(run: Run, seconds: float, *workers: str) -> list[ac.Action]:
         for name in (*workers, *(n for n in run.state.row.names if n in run.state.members)):
             beat = Heartbeat(name=name, tick=run.state.version, generation=run.state.generation)
             actions += run.tell(beat)
-        actions += run.tell(ev.TimeEvent())
+        actions += run.tell(ev.ClockEvent())
     return actions
 
 
@@ -206,7 +206,7 @@ def test_time_in_which_everything_slept_does_not_count() -> None:
     run.pass_time(STALL_S - 1, heard=("worker-1", "worker-2"))
     run.now_s += 9 * STALL_S
     run.tell(ev.OversleptEvent(9 * STALL_S))
-    assert not only(ac.LookAction, run.tell(ev.TimeEvent()))
+    assert not only(ac.LookAction, run.tell(ev.ClockEvent()))
     assert run.state_of("worker-1") is MemberState.READY
     assert only(ac.LookAction, run.pass_time(2.0, heard=("worker-1", "worker-2")))
 
@@ -219,6 +219,6 @@ def test_a_worker_that_stays_behind_is_replaced() -> None:
         made(run, version)
         for name, tick in (("server-0", version), ("worker-1", version), ("worker-2", 0)):
             actions += run.tell(Heartbeat(name=name, tick=tick, generation=1))
-        actions += run.tell(ev.TimeEvent())
+        actions += run.tell(ev.ClockEvent())
     assert [look.names for look in only(ac.LookAction, actions)] == [("worker-2",)]
     assert names(ac.KillAction, actions) == ["worker-2"]

@@ -90,7 +90,7 @@ class Run:
             self.now_s = min(end_s, self.now_s + 0.5)
             for name in heard:
                 actions += self.tell(Heartbeat(name=name, tick=0, generation=self.state.generation))
-            actions += self.tell(ev.TimeEvent())
+            actions += self.tell(ev.ClockEvent())
         return actions
 
     def join(self, name: str, *, spec: Spec | None = SPEC, **more: Any) -> list[ac.Action]:
@@ -130,7 +130,7 @@ class Run:
         """The run's end, of which all are told."""
         (end,) = only(ac.EndAction, actions)
         assert self.state.state is end.state and self.state.ended
-        assert self.tell(ev.TimeEvent()) == []
+        assert self.tell(ev.ClockEvent()) == []
         return end
 
     @property
@@ -309,7 +309,7 @@ def test_the_timer_says_when_a_decision_is_due() -> None:
         due_s = run.state.next_time_s()
         assert due_s == pytest.approx(heard_s + 0.3)
         assert run.state_of(name) is MemberState.READY
-        run.tell(ev.TimeEvent(), after_s=due_s - run.now_s)
+        run.tell(ev.ClockEvent(), after_s=due_s - run.now_s)
         assert run.state_of(name) is MemberState.SUSPECT
 
 
@@ -567,7 +567,7 @@ def hear(run: Run, seconds: float, **slice_s: float) -> list[ac.PlanAction]:
         for number, each in slice_s.items():
             name = number.replace("worker", "worker-")
             actions += run.tell(Heartbeat(name=name, tick=0, generation=1, slice_s=each))
-        actions += run.tell(ev.TimeEvent())
+        actions += run.tell(ev.ClockEvent())
     return only(ac.PlanAction, actions)
 
 
@@ -730,7 +730,7 @@ def test_a_time_limit_wakes_a_master_that_hears_nobody() -> None:
     run.state.start(100.0)
     assert run.state.next_time_s() == 160.0, "nobody has a place yet"
     run.now_s = 160.0
-    end = run.end(run.tell(ev.TimeEvent()))
+    end = run.end(run.tell(ev.ClockEvent()))
     assert (end.state, end.text) == (RunState.STOPPED, "its time limit of 1m is over, before the first step")
 
 
@@ -934,9 +934,9 @@ def test_a_server_that_a_worker_cannot_reach_has_a_heartbeat_to_show_itself() ->
     actions = run.tell(Heartbeat(name="server-1", tick=0, generation=1), after_s=0.3)
     assert names(ac.AssignAction, actions) == ["worker-1"], "it may try again"
     run.tell(lost)
-    run.tell(ev.TimeEvent(), after_s=0.5)
+    run.tell(ev.ClockEvent(), after_s=0.5)
     assert not run.state.regrouping
-    assert names(ac.KillAction, run.tell(ev.TimeEvent(), after_s=0.3)) == ["server-1"]
+    assert names(ac.KillAction, run.tell(ev.ClockEvent(), after_s=0.3)) == ["server-1"]
 
 
 def test_what_an_older_generation_says_is_ignored() -> None:
@@ -1005,7 +1005,7 @@ def test_a_master_that_overslept_blames_nobody() -> None:
     run = running(servers=2)
     run.now_s += 60
     run.tell(ev.OversleptEvent(60.0))
-    assert run.tell(ev.TimeEvent()) == []
+    assert run.tell(ev.ClockEvent()) == []
 
 
 def test_worker_connections_that_close_with_a_server_are_no_deaths() -> None:

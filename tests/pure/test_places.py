@@ -66,7 +66,7 @@ def wait(run: Run, seconds: float, *, silent: Iterable[str] = ()) -> list[ac.Act
                 if member.state not in (MemberState.STARTING, MemberState.LOST) and member.name not in silent:
                     beat = Heartbeat(name=member.name, tick=0, generation=run.state.generation)
                     actions += run.tell(beat)
-        actions += run.tell(ev.TimeEvent())
+        actions += run.tell(ev.ClockEvent())
     run.now_s = end_s
     return actions
 

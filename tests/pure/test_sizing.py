@@ -14,33 +14,49 @@ from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.cluster.nodes import WINDOW_S, Nodes
 from elasticflow.cluster.pause import Pause
 from elasticflow_slurm import reasons
-from elasticflow_slurm.client import Job, LimitReached, NotInstalled, Refused, SlurmBusy, SlurmError
+from elasticflow_slurm.client import (
+    LimitReached,
+    SlurmBusy,
+    SlurmError,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
+)
 from elasticflow_slurm.comments import LEADER, Comment
-from elasticflow_slurm.config import Place, SlurmConfig
-from elasticflow_slurm.sizing import AHEAD_FIRST, AHEAD_MOST, Action, Cancel, Estimate, Poll, Sizing, Submit
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig
+from elasticflow_slurm.sizing import (
+    AHEAD_FIRST,
+    AHEAD_MOST,
+    Action,
+    Cancel,
+    Estimate,
+    SlurmPoll,
+    SlurmSizing,
+    Submit,
+)
 
 from .slurm_world import EPOCH, LATE_S, RUN, Cluster, World, polls_a_minute
 
 NUM_HISTORIES = int(os.environ.get("ELASTICFLOW_HISTORIES", "2000"))
-GPU, IDLE = Place(partition="gpu"), Place(partition="idle")
+GPU, IDLE = PlaceConfig(partition="gpu"), PlaceConfig(partition="idle")
 BUSY = SlurmBusy("Socket timed out on send/recv operation")
 LIMIT = LimitReached("QOSMaxSubmitJobPerUserLimit")
-REFUSED = Refused("Invalid partition name specified")
+REFUSED = SlurmRefused("Invalid partition name specified")
 
 
 class Told:
-    """A Sizing and those who talk to it. Jobs that were submitted have the ids 101, 102, ..."""
+    """A SlurmSizing and those who talk to it. Jobs that were submitted have the ids 101, 102, ..."""
 
-    def __init__(self, *places: Place, num_min: int = 1, **config: object) -> None:
+    def __init__(self, *places: PlaceConfig, num_min: int = 1, **config: object) -> None:
         self.config = SlurmConfig(workers=places or (GPU,), **config)  # type: ignore[arg-type]
-        self.sizing = Sizing(self.config, num_min, RUN)
+        self.sizing = SlurmSizing(self.config, num_min, RUN)
         self.now_s = 1000.0
         self.cancelled: list[int] = []
-        self.estimates: list[Place] = []
+        self.estimates: list[PlaceConfig] = []
         self.polls_s: list[float] = []
         self.polling = False
         self.asked: list[Submit] = []
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, SlurmJob] = {}
         """What the next poll shows."""
 
     @property
@@ -68,7 +84,7 @@ class Told:
                     self.cancelled += action.ids
                 case Estimate():
                     self.estimates.append(action.place)
-                case Poll():
+                case SlurmPoll():
                     self.polling = True
                     self.polls_s.append(self.now_s)
                 case Submit():
@@ -98,9 +114,9 @@ class Told:
     def show(self, id: int, number: int = 0, /, **changes: object) -> Told:
         """A job is from now on as the changes say."""
         known = self.jobs.get(id)
-        fields = {name: getattr(known, name) for name in Job.__struct_fields__} if known else {}
+        fields = {name: getattr(known, name) for name in SlurmJob.__struct_fields__} if known else {}
         new = {"id": id, "comment": str(Comment(RUN, f"worker-{number}")), "state": "PENDING"}
-        self.jobs[id] = Job(**{**new, **fields, **changes})
+        self.jobs[id] = SlurmJob(**{**new, **fields, **changes})
         return self
 
     def run(self, *ids: int) -> Told:
@@ -377,7 +393,7 @@ def test_if_no_place_takes_the_first_job_the_run_can_end() -> None:
     told.decide()
     told.fail(REFUSED).decide()
     assert not told.sizing.fatal
-    told.fail(Refused("Requested node configuration is not available"))
+    told.fail(SlurmRefused("Requested node configuration is not available"))
     assert told.sizing.fatal == "Requested node configuration is not available"
     assert told.after(3600).submits() == []
 
@@ -395,7 +411,7 @@ def test_if_a_job_was_ever_taken_a_run_goes_on() -> None:
 def test_without_slurm_a_run_can_end() -> None:
     told = Told().want(1)
     told.decide()
-    told.fail(NotInstalled("sbatch: command not found"))
+    told.fail(SlurmNotInstalled("sbatch: command not found"))
     assert told.sizing.fatal == "sbatch: command not found"
 
 
@@ -829,7 +845,7 @@ def test_a_node_on_which_workers_fail_is_left_out_for_an_hour() -> None:
     ],
 )
 def test_which_ends_speak_against_a_node(changes: dict[str, object], blamed: bool) -> None:
-    assert reasons.blames_node(Job(id=1, node="g1", **changes)) == blamed  # type: ignore[arg-type]
+    assert reasons.blames_node(SlurmJob(id=1, node="g1", **changes)) == blamed  # type: ignore[arg-type]
 
 
 def test_no_more_than_half_of_the_nodes_are_left_out_the_latest_to_fail_first() -> None:
@@ -850,7 +866,7 @@ def test_failures_count_for_an_hour() -> None:
 
 
 def test_nothing_is_submitted_while_the_cluster_takes_a_place_for_somebody_else() -> None:
-    sizing = Sizing(SlurmConfig(), 1, RUN)
+    sizing = SlurmSizing(SlurmConfig(), 1, RUN)
     sizing.want("worker-1", 0.0)
     sizing.give_way(0.0)
     assert not [action for action in sizing.decide(0.0) if isinstance(action, Submit)]
@@ -865,7 +881,7 @@ def test_if_there_are_no_other_nodes_those_left_out_are_used_again() -> None:
     told = Told(exclude_after=1).started().show(101, state="FAILED", exit_code=1).poll().want(2)
     told.decide()
     told.notes()
-    told.fail(Refused("Requested node configuration is not available")).decide()
+    told.fail(SlurmRefused("Requested node configuration is not available")).decide()
     assert told.asked == [Submit("worker-2", GPU, ())]
     assert told.notes()[0].startswith("partition gpu has no node but g3: used again")
 
@@ -1105,7 +1121,7 @@ def calm_down(world: World) -> None:
 
 
 def all_run(world: World) -> bool:
-    """All who are wanted, and nobody else, as far as Sizing knows, too."""
+    """All who are wanted, and nobody else, as far as SlurmSizing knows, too."""
     jobs = world.cluster.living()
     return (
         not world.sizing.reason

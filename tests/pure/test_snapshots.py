@@ -23,8 +23,8 @@ from elasticflow_ps.snapshots import (
     KeepAction,
     KeptAction,
     RefuseAction,
-    Row,
     SafeAction,
+    ServerRow,
     Snapshots,
     StoreAction,
     TakeAction,
@@ -40,7 +40,7 @@ def at(
 ) -> Snapshots:
     """The server at a place of a row of three, in its first generation."""
     snapshots = Snapshots()
-    assert snapshots.enter(Row(NAMES, parcels, place, LAST), start, 1.0, now_s) == []
+    assert snapshots.enter(ServerRow(NAMES, parcels, place, LAST), start, 1.0, now_s) == []
     return snapshots
 
 
@@ -85,10 +85,10 @@ def test_the_next_comes_after_the_interval_and_most_time_is_free_of_it() -> None
 def test_only_the_leading_server_orders_and_only_where_somebody_keeps() -> None:
     assert not at(1).order(5, 10.0)
     alone = Snapshots()
-    alone.enter(Row(("anna",), (2,), 0, LAST), None, 1.0, 0.0)
+    alone.enter(ServerRow(("anna",), (2,), 0, LAST), None, 1.0, 0.0)
     assert not alone.order(5, 10.0) and alone.made(5, 10.0) == []
     off = Snapshots()
-    off.enter(Row(NAMES, PARCELS, 0, LAST, snapshots=False), None, 0.0, 0.0)
+    off.enter(ServerRow(NAMES, PARCELS, 0, LAST, snapshots=False), None, 0.0, 0.0)
     assert not off.order(5, 10.0) and off.made(5, 10.0) == []
 
 
@@ -132,7 +132,7 @@ def test_a_keeper_holds_one_that_is_whole_and_one_that_comes() -> None:
 
 def test_who_keeps_for_the_only_one_needs_no_word_of_safety() -> None:
     berta = Snapshots()
-    berta.enter(Row(("anna", "berta"), (2, 0), 1, LAST), None, 1.0, 0.0)
+    berta.enter(ServerRow(("anna", "berta"), (2, 0), 1, LAST), None, 1.0, 0.0)
     keep(berta, 5)
     assert keep(berta, 9)[-1] == ForgetAction(0, 5)
     assert berta.held == ((0, 9),) and berta.made(9, 0.0) == []
@@ -145,11 +145,11 @@ def test_a_new_generation_keeps_what_it_begins_from() -> None:
     berta = at(1)
     berta.made(5, 0.0), keep(berta, 5), keep(berta, 9, parcels=[0])
     assert berta.receive("carla", Kept(place=1, version=5), 0.0) == [SafeAction(5)]
-    row = Row(("anna", "berta", "carla"), PARCELS, 1, LAST)
+    row = ServerRow(("anna", "berta", "carla"), PARCELS, 1, LAST)
     assert berta.enter(row, 5, 1.0, 0.0) == [ForgetAction(0, 9)]
     assert berta.held == ((0, 5), (1, 5))
     assert berta.made(5, 0.0) == [SafeAction(5)], "Carla has it still"
-    another = Row(("anna", "berta", "dora"), PARCELS, 1, LAST)
+    another = ServerRow(("anna", "berta", "dora"), PARCELS, 1, LAST)
     berta.enter(another, 5, 1.0, 0.0)
     assert berta.made(5, 0.0) == [KeepAction(5)], "Dora has not"
     assert berta.enter(another, None, 1.0, 0.0) == [ForgetAction(0, 5), ForgetAction(1, 5)]
@@ -157,7 +157,7 @@ def test_a_new_generation_keeps_what_it_begins_from() -> None:
 
 def test_whoever_fetched_its_chunks_from_its_keeper_is_safe() -> None:
     dora = Snapshots()
-    dora.enter(Row(("anna", "dora", "carla"), PARCELS, 1, LAST), 5, 1.0, 0.0)
+    dora.enter(ServerRow(("anna", "dora", "carla"), PARCELS, 1, LAST), 5, 1.0, 0.0)
     dora.fetched(5, "carla")
     assert dora.made(5, 0.0) == [TakeAction(5), SafeAction(5)]
 
@@ -277,8 +277,8 @@ class World:
         self.safe: int | None = None
         self.begin(None, {})
 
-    def row(self, place: int) -> Row:
-        return Row(tuple(self.names), self.parcels, place, 10**6)
+    def row(self, place: int) -> ServerRow:
+        return ServerRow(tuple(self.names), self.parcels, place, 10**6)
 
     def begin(self, start: int | None, fetched: dict[int, str]) -> None:
         self.ways: dict[tuple[int, int], deque[Any]] = {}

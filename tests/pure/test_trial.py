@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow.worker.trial import Deadly, Outcome, how_it_ended, try_slice
+from elasticflow.worker.trial import Deadly, TrialOutcome, how_it_ended, try_slice
 
-DIED, RAISED, WELL = Outcome(died="was killed by SIGSEGV"), Outcome(raised=True), Outcome()
+DIED, RAISED, WELL = TrialOutcome(died="was killed by SIGSEGV"), TrialOutcome(raised=True), TrialOutcome()
 TEXT = "a process that computed it was killed by SIGSEGV"
 ROWS = (4, 7, 9)
 
@@ -14,11 +14,11 @@ ROWS = (4, 7, 9)
 class Tries:
     """What becomes of each try: by rows, of None for the slice; of the last for ever."""
 
-    def __init__(self, **outcomes: tuple[Outcome, ...]) -> None:
+    def __init__(self, **outcomes: tuple[TrialOutcome, ...]) -> None:
         self._outcomes = {name: list(each) for name, each in outcomes.items()}
         self.asked: list[str] = []
 
-    def __call__(self, rows: tuple[int, ...] | None) -> Outcome:
+    def __call__(self, rows: tuple[int, ...] | None) -> TrialOutcome:
         name = "slice" if rows is None else "_" + "_".join(map(str, rows))
         self.asked.append(name)
         left = self._outcomes.get(name, [WELL])
@@ -26,7 +26,7 @@ class Tries:
 
 
 @pytest.mark.parametrize("outcome", [WELL, RAISED])
-def test_a_slice_that_a_process_survives_is_not_looked_into(outcome: Outcome) -> None:
+def test_a_slice_that_a_process_survives_is_not_looked_into(outcome: TrialOutcome) -> None:
     tries = Tries(slice=(outcome,), _7=(DIED,))
     assert try_slice(tries, ROWS) is None
     assert tries.asked == ["slice"]

@@ -13,7 +13,7 @@ import pytest
 
 from elasticflow.errors import BrokenError, DataError, ProgramError, UnreadableError
 from elasticflow.frameworks import CostError
-from elasticflow.worker.whose_fault import Fault, OutsideError, cause_of, spare_records, whose_fault
+from elasticflow.worker.whose_fault import Culprit, OutsideError, cause_of, spare_records, whose_fault
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -107,13 +107,13 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("error", RECORDS, ids=repr)
 def test_faults_of_a_record(error: Exception) -> None:
-    assert whose_fault(error) is Fault.RECORD
+    assert whose_fault(error) is Culprit.RECORD
     spare_records(error, "program.py")
 
 
 @pytest.mark.parametrize("error", PLACES, ids=repr)
 def test_faults_of_a_place(error: BaseException) -> None:
-    assert whose_fault(error) is Fault.PLACE
+    assert whose_fault(error) is Culprit.PLACE
     with pytest.raises(OutsideError, match="no record is to blame") as told:
         spare_records(error, "program.py")
     assert not told.value.for_all
@@ -121,7 +121,7 @@ def test_faults_of_a_place(error: BaseException) -> None:
 
 @pytest.mark.parametrize("kind", [UnreadableError, BrokenError])
 def test_our_own_errors_say_themselves_what_is_wrong(kind: type[Exception]) -> None:
-    assert whose_fault(kind("so")) is Fault.PLACE
+    assert whose_fault(kind("so")) is Culprit.PLACE
     with pytest.raises(kind, match="^so$"):
         spare_records(kind("so"), "program.py")
     with pytest.raises(OutsideError, match="no record is to blame"):
@@ -130,7 +130,7 @@ def test_our_own_errors_say_themselves_what_is_wrong(kind: type[Exception]) -> N
 
 @pytest.mark.parametrize("error", PROGRAMS, ids=repr)
 def test_faults_of_the_program(error: BaseException) -> None:
-    assert whose_fault(error) is Fault.PROGRAM
+    assert whose_fault(error) is Culprit.PROGRAM
     with pytest.raises(OutsideError) as told:
         spare_records(error, "program.py")
     assert told.value.for_all
@@ -148,41 +148,41 @@ def test_what_an_error_is_raised_from_counts(error: BaseException) -> None:
 def test_what_was_handled_counts_if_nobody_handles_it_in_passing() -> None:
     """Programs look whether something is there, and go another way; nobody does so with a full disk."""
     bad = ValueError("a bad record")
-    assert whose_fault(after(FULL, bad)) is Fault.PLACE
-    assert whose_fault(after(MemoryError(), ValueError())) is Fault.PLACE
-    assert whose_fault(after(FileNotFoundError(errno.ENOENT, "no cache"), ValueError())) is Fault.RECORD
-    assert whose_fault(after(ModuleNotFoundError("No module named 'ujson'"), ValueError())) is Fault.RECORD
-    assert whose_fault(after(ValueError(), OSError(errno.EIO, "it was first"))) is Fault.PLACE
-    assert whose_fault(hidden(FULL, ValueError("from None"))) is Fault.RECORD
+    assert whose_fault(after(FULL, bad)) is Culprit.PLACE
+    assert whose_fault(after(MemoryError(), ValueError())) is Culprit.PLACE
+    assert whose_fault(after(FileNotFoundError(errno.ENOENT, "no cache"), ValueError())) is Culprit.RECORD
+    assert whose_fault(after(ModuleNotFoundError("No module named 'ujson'"), ValueError())) is Culprit.RECORD
+    assert whose_fault(after(ValueError(), OSError(errno.EIO, "it was first"))) is Culprit.PLACE
+    assert whose_fault(hidden(FULL, ValueError("from None"))) is Culprit.RECORD
 
 
 def test_the_place_is_believed_before_the_record_and_the_program_before_both() -> None:
-    assert whose_fault(after(FULL, KeyError())) is Fault.PLACE
-    assert whose_fault(after(FULL, ImportError())) is Fault.PROGRAM
+    assert whose_fault(after(FULL, KeyError())) is Culprit.PLACE
+    assert whose_fault(after(FULL, ImportError())) is Culprit.PROGRAM
 
 
 def test_a_chain_that_goes_in_a_circle_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__context__, other.__context__ = other, one
-    assert whose_fault(one) is Fault.RECORD
+    assert whose_fault(one) is Culprit.RECORD
 
 
 def test_the_real_errors_of_this_machine() -> None:
     """Not only those that were made up above."""
     torch = pytest.importorskip("torch")
-    assert whose_fault(raised(lambda: torch.empty(1 << 60, dtype=torch.uint8))) is Fault.PLACE
-    assert whose_fault(raised(lambda: Path("/dev/full").write_bytes(b"x"))) is Fault.PLACE
-    assert whose_fault(raised(lambda: Path("/nowhere/at/all").read_bytes())) is Fault.PLACE
-    assert whose_fault(raised(lambda: __import__("no_such_module"))) is Fault.PROGRAM
-    assert whose_fault(raised(lambda: torch.ones(3) @ torch.ones(4))) is Fault.RECORD
-    assert whose_fault(raised(lambda: bytearray(1 << 62))) is Fault.PLACE
+    assert whose_fault(raised(lambda: torch.empty(1 << 60, dtype=torch.uint8))) is Culprit.PLACE
+    assert whose_fault(raised(lambda: Path("/dev/full").write_bytes(b"x"))) is Culprit.PLACE
+    assert whose_fault(raised(lambda: Path("/nowhere/at/all").read_bytes())) is Culprit.PLACE
+    assert whose_fault(raised(lambda: __import__("no_such_module"))) is Culprit.PROGRAM
+    assert whose_fault(raised(lambda: torch.ones(3) @ torch.ones(4))) is Culprit.RECORD
+    assert whose_fault(raised(lambda: bytearray(1 << 62))) is Culprit.PLACE
 
 
 def test_the_real_errors_of_a_process_that_may_have_no_more() -> None:
     """File descriptors and threads, in a process of its own."""
     code = """
 import resource, threading
-from elasticflow.worker.whose_fault import Fault, whose_fault
+from elasticflow.worker.whose_fault import Culprit, whose_fault
 def fault(act):
     try:
         act()
@@ -190,9 +190,9 @@ def fault(act):
         return whose_fault(error)
 kept = []
 resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
-assert fault(lambda: [kept.append(open("/dev/null")) for _ in range(30)]) is Fault.PLACE
+assert fault(lambda: [kept.append(open("/dev/null")) for _ in range(30)]) is Culprit.PLACE
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 threading.stack_size(1 << 30)
-assert fault(lambda: threading.Thread(target=print).start()) is Fault.PLACE
+assert fault(lambda: threading.Thread(target=print).start()) is Culprit.PLACE
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -34,7 +34,7 @@ from elasticflow.wire.messages import (
 )
 from elasticflow.worker.strategy import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
-from elasticflow.worker.trial import Begin, Outcome
+from elasticflow.worker.trial import Begin, TrialOutcome
 from elasticflow.worker.worker import Loaded, Worker
 
 ENTRIES = (Entry("w", (4,), "float32", Rule.UPDATE), Entry("report", (1,), "float64", Rule.REPORT))
@@ -471,11 +471,11 @@ class Trials:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> Outcome:
+    def outcome(self, tick: int, number: int, rows: tuple[int, ...] | None) -> TrialOutcome:
         self.tried.append((tick, number) if rows is None else rows)
         if self.urgent:
             raise Interrupted("there is something else to be done")
-        return Outcome(died="was killed by SIGSEGV" if number in self.deadly else "")
+        return TrialOutcome(died="was killed by SIGSEGV" if number in self.deadly else "")
 
 
 def deadly(number: int, tick: int = 2) -> Faulty:

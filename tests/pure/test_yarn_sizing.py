@@ -13,8 +13,19 @@ from elasticflow.cluster.contract import How
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending
-from elasticflow_yarn.errors import NotInstalled, Refused, YarnError
-from elasticflow_yarn.sizing import GONE_S, REST_S, SHUNS, WORDS_S, Add, Kill, Poll, ReadWords, Signal, Sizing
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnError, YarnRefused
+from elasticflow_yarn.sizing import (
+    GONE_S,
+    REST_S,
+    SHUNS,
+    WORDS_S,
+    Add,
+    Kill,
+    ReadWords,
+    Signal,
+    YarnPoll,
+    YarnSizing,
+)
 from tests.pure.yarn_world import EPOCH, SERVICES, Cluster, World, newest
 
 PREEMPTED = "Container preempted by scheduler"
@@ -209,9 +220,11 @@ def test_a_silent_resource_manager_holds_requests_up_but_not_for_ever() -> None:
     assert [text for text in made.notes if "answers again" in text]
 
 
-@pytest.mark.parametrize("error", [Refused("403 Forbidden"), NotInstalled("no ResourceManager is known")])
+@pytest.mark.parametrize(
+    "error", [YarnRefused("403 Forbidden"), SkeinNotInstalled("no ResourceManager is known")]
+)
 def test_one_that_will_never_tell_holds_nothing_up(error: YarnError) -> None:
-    sizing = Sizing(YarnConfig(), 1, SERVICES)
+    sizing = YarnSizing(YarnConfig(), 1, SERVICES)
     sizing.want("worker-1", "worker", 0.0)
     sizing.decide(0.0)
     sizing.not_viewed(error, 0.1)
@@ -299,7 +312,7 @@ def test_a_worker_that_failed_is_told_with_its_own_last_words() -> None:
 
 
 def test_words_that_never_come_are_not_waited_for_long() -> None:
-    sizing = Sizing(YarnConfig(), 1, SERVICES)
+    sizing = YarnSizing(YarnConfig(), 1, SERVICES)
     over = Container(id="worker_0", service="worker", state="FAILED", words=FAILED, node="n:1")
     sizing.adopt("worker-1", over, 0.0)
     sizing.observed([over], 0.0, EPOCH)
@@ -584,9 +597,9 @@ def test_a_request_that_got_no_answer_is_not_repeated_under_its_name() -> None:
 
 
 def test_a_service_that_there_is_not_ends_the_run() -> None:
-    sizing = Sizing(YarnConfig(), 1, SERVICES)
+    sizing = YarnSizing(YarnConfig(), 1, SERVICES)
     sizing.want("worker-1", "worker", 0.0)
-    sizing.not_added("worker-1", Refused("Skein refuses: Unknown service 'worker'"), 0.0)
+    sizing.not_added("worker-1", YarnRefused("Skein refuses: Unknown service 'worker'"), 0.0)
     assert sizing.fatal == "Skein refuses: Unknown service 'worker'"
 
 
@@ -638,12 +651,12 @@ def test_polls_come_at_their_pace_and_sooner_when_something_has_happened() -> No
     made = world(poll_s=10.0)
     made.scale(1)
     made.run(30.0)
-    assert 3 <= sum(isinstance(action, Poll) for action in made.actions) <= 4
+    assert 3 <= sum(isinstance(action, YarnPoll) for action in made.actions) <= 4
     made.run(0.5)
     made.actions.clear()
     made.sizing.look(made.now_s)
     made.run(0.5)
-    assert any(isinstance(action, Poll) for action in made.actions)
+    assert any(isinstance(action, YarnPoll) for action in made.actions)
 
 
 def test_the_reason_tells_what_the_queue_has_and_since_when() -> None:

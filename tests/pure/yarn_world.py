@@ -1,6 +1,6 @@
 """A YARN that is not there, and a master that has nothing in mind but how many workers it wants.
 
-``World`` plays the rim of the YARN backend: it does what ``Sizing`` decides, with the delays, the lost
+``World`` plays the rim of the YARN backend: it does what ``YarnSizing`` decides, with the delays, the lost
 orders and the forgotten ends of a real cluster, and checks what must hold at any moment.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from elasticflow.cluster.contract import Ended
 from elasticflow.master.members import number_of
 from elasticflow_yarn.application import Container
-from elasticflow_yarn.cluster import Node, Queue
+from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError
@@ -27,11 +27,11 @@ from elasticflow_yarn.sizing import (
     Add,
     Kill,
     LookAround,
-    Poll,
     ReadWords,
     Signal,
-    Sizing,
     View,
+    YarnPoll,
+    YarnSizing,
 )
 
 EPOCH = 1_800_000_000.0
@@ -157,12 +157,12 @@ class Cluster:
     def of(self, state: str) -> list[Container]:
         return [each for each in self.containers.values() if each.state == state]
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[YarnNode]:
         nodes = []
         for address, gpus in self.nodes.items():
             used = sum(where == address for where in self.running.values())
             total, free = Resources(MEMORY_MB, 16, gpus), Resources(MEMORY_MB, 16, max(0, gpus - used))
-            nodes.append(Node(id=address, address=address, state="RUNNING", total=total, available=free))
+            nodes.append(YarnNode(id=address, address=address, state="RUNNING", total=total, available=free))
         left = self.others  # they sit wherever there is room
         for place, node in enumerate(nodes):
             taken = min(left, node.available.gpus)
@@ -194,8 +194,8 @@ def _gpus(number: int) -> Resources:
     return Resources(MEMORY_MB, 16, number)
 
 
-def _queue(name: str, share: int, used: int, pending: Resources, most: int) -> Queue:
-    return Queue(
+def _queue(name: str, share: int, used: int, pending: Resources, most: int) -> YarnQueue:
+    return YarnQueue(
         name=name,
         path=f"root.{name}",
         share=_gpus(share),
@@ -221,7 +221,7 @@ class World:
         self.cluster, self.num_min = cluster, num_min
         cluster.begin_with(first)
         self._first = members({"worker": first})
-        self.sizing = Sizing(config, num_min, SERVICES, OWN, self._first.values())
+        self.sizing = YarnSizing(config, num_min, SERVICES, OWN, self._first.values())
         self.now_s = 0.0
         self.names = {id: name for name, id in self._first.items()}
         """By Skein's id: the member's name."""
@@ -321,7 +321,7 @@ class World:
     def _read_words(self, action: ReadWords) -> None:
         self._answer(partial(self.sizing.heard, action.name, self.left.get(action.name)))
 
-    def _poll(self, action: Poll) -> None:
+    def _poll(self, action: YarnPoll) -> None:
         try:
             found = self.cluster.poll()
         except YarnError as error:
@@ -364,7 +364,7 @@ _DO: dict[type, Callable[[World, object], None]] = {
     Kill: World._kill,
     Signal: World._signal,
     ReadWords: World._read_words,
-    Poll: World._poll,
+    YarnPoll: World._poll,
     LookAround: World._look_around,
 }  # type: ignore[dict-item]
 

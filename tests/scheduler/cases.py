@@ -8,13 +8,13 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from elasticflow.scheduler.checker import faults
-from elasticflow.scheduler.cluster import Shape, shape_of
+from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.curves import Curve, curve
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies import policy
-from elasticflow.scheduler.schedule import Outcome, Schedule
+from elasticflow.scheduler.schedule import JobSchedule, Outcome
 from elasticflow.scheduler.simulator import simulate
 from elasticflow.scheduler.traces import find_profiles, read_trace
 from elasticflow.scheduler.worlds import EXACT, World
@@ -47,9 +47,9 @@ def play(
     world: World = EXACT,
     quotas: Quotas | None = None,
     gpus_per_node: int = 4,
-) -> Schedule:
+) -> JobSchedule:
     """Simulates, and checks the schedule and what the policy believes at the end."""
-    shape: Shape = shape_of(num_gpus, gpus_per_node)
+    shape: ClusterShape = shape_of(num_gpus, gpus_per_node)
     made = policy(name, shape, overheads, quotas)
     schedule = simulate(made, jobs, world)
     made.check_invariants()
@@ -61,12 +61,12 @@ def play(
     return schedule
 
 
-def ends(schedule: Schedule) -> dict[str, Outcome]:
+def ends(schedule: JobSchedule) -> dict[str, Outcome]:
     """Outcomes by job."""
     return {one.job_id: one for one in schedule.outcomes}
 
 
-def ratio(schedule: Schedule) -> float:
+def ratio(schedule: JobSchedule) -> float:
     """The deadline satisfactory ratio."""
     return sum(one.in_time for one in schedule.outcomes) / max(len(schedule.outcomes), 1)
 

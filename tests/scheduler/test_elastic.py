@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from elasticflow.scheduler.cluster import Shape, shape_of
+from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.decisions import Admitted, Deferred, Placed, Rejected
 from elasticflow.scheduler.events import ArrivalEvent, CompletionEvent, NodeLostEvent, ProfileCorrectedEvent
 from elasticflow.scheduler.fairness import Quotas
@@ -221,7 +221,7 @@ def test_any_crowd_gives_a_schedule_that_can_be(jobs):
 
 def test_shapes_other_than_powers_of_two():
     jobs = trace("195job", 30)
-    made = policy("elastic", Shape(3, 8), published(24))
+    made = policy("elastic", ClusterShape(3, 8), published(24))
     for one in jobs:
         made.handle([ArrivalEvent(one)], one.submit_s)
         made.check_invariants()

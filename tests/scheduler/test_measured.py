@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow.scheduler.measured import Change, Phase, Step, changes, measure, overheads_of, steps_of
+from elasticflow.scheduler.measured import (
+    Change,
+    MeasuredPhase,
+    Step,
+    changes,
+    measure,
+    overheads_of,
+    steps_of,
+)
 
 
 def test_ticks_that_evaluate_are_no_steps() -> None:
@@ -24,7 +32,11 @@ def _even(since_s: float, step_s: float, count: int) -> list[Step]:
 
 def test_a_size_that_comes_twice_is_one_point() -> None:
     steps = [*_even(0, 1, 10), *_even(10, 0.5, 10), *_even(15, 2, 5)]
-    phases = [Phase(1, 0, 0, 0, 10), Phase(2, 10, 10, 10, 15), Phase(1, 15, 15, 15, 25)]
+    phases = [
+        MeasuredPhase(1, 0, 0, 0, 10),
+        MeasuredPhase(2, 10, 10, 10, 15),
+        MeasuredPhase(1, 15, 15, 15, 25),
+    ]
     one, two = measure(steps, phases)
     assert (one.workers, one.steps, one.rate) == (1, 15, pytest.approx(15 / 20))
     assert (two.workers, two.steps, two.rate) == (2, 10, pytest.approx(2))
@@ -32,18 +44,18 @@ def test_a_size_that_comes_twice_is_one_point() -> None:
 
 
 def test_warming_up_is_not_measured() -> None:
-    (point,) = measure([*_even(0, 3, 4), *_even(12, 1, 10)], [Phase(1, 0, 0, 12, 22)])
+    (point,) = measure([*_even(0, 3, 4), *_even(12, 1, 10)], [MeasuredPhase(1, 0, 0, 12, 22)])
     assert point.rate == pytest.approx(1)
 
 
 def test_a_size_without_a_step_is_left_out() -> None:
-    assert measure([], [Phase(1, 0, 0, 0, 1)]) == []
+    assert measure([], [MeasuredPhase(1, 0, 0, 0, 1)]) == []
 
 
 def test_what_a_change_costs() -> None:
     """One step a second until 10, a step of 3 s, then two a second; two are asked for at 8."""
     steps = [*_even(0, 1, 10), Step(10, 13), *_even(13, 0.5, 8)]
-    phases = [Phase(1, 0, 0, 2, 8), Phase(2, 8, 12, 15, 17)]
+    phases = [MeasuredPhase(1, 0, 0, 2, 8), MeasuredPhase(2, 8, 12, 15, 17)]
     (change,) = changes(steps, phases, {1: 1.0, 2: 2.0})
     assert (change.old, change.new, change.ready_s) == (1, 2, 4)
     assert change.standstill_s == pytest.approx(2)

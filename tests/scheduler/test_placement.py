@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.nodes import block_of, largest_block
 from elasticflow.scheduler.placement import Placement
 
@@ -18,7 +18,7 @@ def test_a_block_is_taken_from_the_smallest_hole():
 
 
 def test_whole_nodes_need_not_be_neighbours():
-    placement = Placement(Shape(3, 4))
+    placement = Placement(ClusterShape(3, 4))
     placement.arrange({"small": 1, "large": 4}, same)
     placement.release("large")
     placement.arrange({"small": 1, "wide": 8}, same)
@@ -26,7 +26,7 @@ def test_whole_nodes_need_not_be_neighbours():
 
 
 def test_what_fits_by_number_fits_and_the_cheapest_is_moved():
-    placement = Placement(Shape(2, 4))
+    placement = Placement(ClusterShape(2, 4))
     placement.arrange({"a": 2, "b": 2, "c": 2, "d": 2}, same)
     for gone in ("b", "d"):
         placement.release(gone)
@@ -36,14 +36,14 @@ def test_what_fits_by_number_fits_and_the_cheapest_is_moved():
 
 
 def test_fewer_gpus_are_some_of_those_it_had():
-    placement = Placement(Shape(2, 4))
+    placement = Placement(ClusterShape(2, 4))
     before = placement.arrange({"a": 8}, same)["a"]
     after = placement.arrange({"a": 2}, same)["a"]
     assert set(after) < set(before)
 
 
 def test_a_lost_node_takes_its_jobs_gpus():
-    placement = Placement(Shape(2, 4))
+    placement = Placement(ClusterShape(2, 4))
     placement.arrange({"wide": 8}, same)
     assert placement.lose(1) == ["wide"]
     assert placement.num_up == 4
@@ -54,7 +54,7 @@ def test_a_lost_node_takes_its_jobs_gpus():
 
 
 def test_a_copy_is_apart():
-    placement = Placement(Shape(1, 4))
+    placement = Placement(ClusterShape(1, 4))
     other = placement.copy()
     other.arrange({"a": 4}, same)
     assert placement.held == {}
@@ -64,7 +64,7 @@ def test_a_copy_is_apart():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    shape=st.sampled_from((Shape(1, 8), Shape(3, 4), Shape(4, 8))),
+    shape=st.sampled_from((ClusterShape(1, 8), ClusterShape(3, 4), ClusterShape(4, 8))),
     rounds=st.lists(
         st.lists(st.tuples(st.integers(0, 9), st.sampled_from((1, 2, 4, 8, 16, 32))), max_size=10), max_size=8
     ),

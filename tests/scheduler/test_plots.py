@@ -14,11 +14,11 @@ from elasticflow.scheduler import plots
 from elasticflow.scheduler.cluster import shape_of
 from elasticflow.scheduler.curves import Curve
 from elasticflow.scheduler.jobs import Job
-from elasticflow.scheduler.schedule import DecisionTime, Outage, Outcome, Schedule, Segment
+from elasticflow.scheduler.schedule import DecisionTime, JobSchedule, Outage, Outcome, Segment
 
 
-def _schedule() -> Schedule:
-    return Schedule(
+def _schedule() -> JobSchedule:
+    return JobSchedule(
         policy="by hand",
         shape=shape_of(16),
         segments=(
@@ -48,7 +48,7 @@ def test_every_picture_is_a_png(tmp_path: Path) -> None:
 
 def test_a_schedule_of_nothing_has_pictures_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    nothing = Schedule("none", shape_of(8), (), ())
+    nothing = JobSchedule("none", shape_of(8), (), ())
     for name, figure in plots.all_figures(nothing).items():
         plots.save(figure, tmp_path / f"{name}.png")
 

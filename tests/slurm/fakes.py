@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elasticflow_slurm.client import Job, JobRequest, Partition, SlurmClient, SlurmError
+from elasticflow_slurm.client import JobRequest, Partition, SlurmClient, SlurmError, SlurmJob
 
 
 class FakeClient(SlurmClient):
     """known: what it tells of jobs. error: what it raises instead. asked: how often, by method; calls: those
     that change something, in their order. refusals: what such calls raise, by method."""
 
-    def __init__(self, *known: Job) -> None:
+    def __init__(self, *known: SlurmJob) -> None:
         self.known = list(known)
         self.error: SlurmError | None = None
         self.refusals: dict[str, SlurmError] = {}
@@ -41,11 +41,11 @@ class FakeClient(SlurmClient):
         self._ask("would_start_at")
         return 0.0
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         self._ask("jobs")
         return list(self.known)
 
-    def job(self, id: int) -> Job | None:
+    def job(self, id: int) -> SlurmJob | None:
         self._ask("job")
         return next((job for job in self.known if job.id == id), None)
 

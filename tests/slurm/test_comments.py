@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow_slurm.client import Job
+from elasticflow_slurm.client import SlurmJob
 from elasticflow_slurm.comments import LEADER, Comment, jobs_of, read
 
 RUN = "0123456789ab"
@@ -53,6 +53,6 @@ def test_the_jobs_of_a_run() -> None:
         f"see elasticflow {RUN} worker-2",
         "",
     ]
-    jobs = [Job(id=number, state="RUNNING", comment=text) for number, text in enumerate(texts)]
+    jobs = [SlurmJob(id=number, state="RUNNING", comment=text) for number, text in enumerate(texts)]
     found = [(name, job.id) for name, job in jobs_of(RUN, jobs)]
     assert found == [("leader", 0), ("leader", 1), ("worker-1", 2)]

@@ -13,7 +13,7 @@ import yaml
 from elasticflow.errors import ConfigError
 from elasticflow.run import config
 from elasticflow.run.config import Config
-from elasticflow_slurm.config import Place, SlurmConfig, read
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig, read
 from elasticflow_slurm.scripts import leader_script
 from tests.clusters.slurm import SlurmCluster
 
@@ -35,7 +35,7 @@ def test_the_example_shows_every_key_with_its_default_and_a_comment() -> None:
 
 def test_the_example_names_what_a_place_has() -> None:
     (line,) = re.findall(r"^ *leader: .*# (.*)$", CONF.read_text(), re.MULTILINE)
-    assert all(name in line for name in Place.__struct_fields__)
+    assert all(name in line for name in PlaceConfig.__struct_fields__)
 
 
 def test_the_example_is_one_of_a_whole_run() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from elasticflow.cluster.finder import Orphaned
 from elasticflow.run.folder import Address, RunDir, publish
-from elasticflow.run.folder import Job as HostJob
+from elasticflow.run.folder import SlurmJob as HostJob
 from elasticflow_slurm import finder
-from elasticflow_slurm.client import Job, Refused, SlurmBusy
+from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment
 from elasticflow_slurm.finder import ASK_LAST_S, ASK_S, KEEP_S, REPAIR_S, LeaderFinder, SlurmPresence
 from tests.slurm.fakes import FakeClient
@@ -52,9 +52,9 @@ def run(tmp_path: Path) -> RunDir:
     return made
 
 
-def leader(state: str, *, number: int = 0, of: str = RUN, reason: str = "", het: bool = True) -> Job:
+def leader(state: str, *, number: int = 0, of: str = RUN, reason: str = "", het: bool = True) -> SlurmJob:
     """Component 0 of the leader, or another."""
-    return Job(
+    return SlurmJob(
         id=ID + number,
         comment=str(Comment(of, "leader", "/runs/a")),
         state=state,
@@ -64,14 +64,14 @@ def leader(state: str, *, number: int = 0, of: str = RUN, reason: str = "", het:
     )
 
 
-def servers(state: str) -> Job:
+def servers(state: str) -> SlurmJob:
     return leader(state, number=1)
 
 
 class Member:
     """One that hears nothing of its master any more, and asks the finder with each heartbeat."""
 
-    def __init__(self, run: RunDir, clock: Clock, *known: Job) -> None:
+    def __init__(self, run: RunDir, clock: Clock, *known: SlurmJob) -> None:
         self.client, self._clock = FakeClient(*known), clock
         self._finder = LeaderFinder(str(run.path), 300.0, client=self.client)
 
@@ -124,7 +124,7 @@ def test_it_ends_when_the_leader_is_over(member: Search, state: str) -> None:
 
 @pytest.mark.parametrize("first", [[], [leader("NODE_FAIL")]])
 def test_what_is_gone_once_may_be_there(
-    member: Search, clock: Clock, monkeypatch: pytest.MonkeyPatch, first: list[Job]
+    member: Search, clock: Clock, monkeypatch: pytest.MonkeyPatch, first: list[SlurmJob]
 ) -> None:
     """An answer may be cut off, and a job that is being requeued may look as if it was over."""
     one = member(*first)
@@ -158,7 +158,7 @@ def test_its_id_is_another_jobs_that_waits(member: Search) -> None:
     assert one.client.calls == []
 
 
-@pytest.mark.parametrize("error", [SlurmBusy("no answer"), Refused("Access denied")])
+@pytest.mark.parametrize("error", [SlurmBusy("no answer"), SlurmRefused("Access denied")])
 def test_no_answer_ends_nobody(member: Search, error: Exception) -> None:
     one = member(leader("CANCELLED"))
     one.client.error = error
@@ -205,7 +205,7 @@ def test_a_component_has_ended_for_good(member: Search, state: str, reason: str)
 def test_that_slurm_refuses_to_requeue_it_says_nothing(member: Search) -> None:
     """It says that the job is pending, and repairs it all the same."""
     one = member(leader("PENDING", reason="BeginTime"), servers("NODE_FAIL"))
-    one.client.refusals["requeue"] = Refused("Job is pending execution")
+    one.client.refusals["requeue"] = SlurmRefused("Job is pending execution")
     one.client.refusals["start_now"] = SlurmBusy("no answer")
     one.search(ASK_S + BEAT_S)
     assert one.client.calls == REPAIR
@@ -233,7 +233,9 @@ def test_one_that_waits_for_room_is_not_requeued(member: Search, reason: str) ->
 
 
 def test_components_of_other_leaders_do_not_matter(member: Search) -> None:
-    other = Job(id=99, state="NODE_FAIL", het=1, leader_id=98, comment=str(Comment(RUN, "leader", "/runs/a")))
+    other = SlurmJob(
+        id=99, state="NODE_FAIL", het=1, leader_id=98, comment=str(Comment(RUN, "leader", "/runs/a"))
+    )
     one = member(leader("PENDING", reason="Resources"), servers("PENDING"), other)
     one.search(ASK_S + BEAT_S)
     assert one.client.calls == START
@@ -277,7 +279,7 @@ def test_members_do_not_ask_all_at_once(run: RunDir, clock: Clock) -> None:
 # --- clients -------------------------------------------------------------------------------------
 
 
-def presence(run: RunDir, *known: Job) -> tuple[SlurmPresence, FakeClient]:
+def presence(run: RunDir, *known: SlurmJob) -> tuple[SlurmPresence, FakeClient]:
     client = FakeClient(*known)
     return SlurmPresence(str(run.path), client), client
 
@@ -321,8 +323,8 @@ def test_a_busy_slurm_is_no_end(run: RunDir, clock: Clock) -> None:
 
 def test_an_error_of_slurm_is_told(run: RunDir, clock: Clock) -> None:
     one, client = presence(run)
-    client.error = Refused("Access denied")
-    with pytest.raises(Refused):
+    client.error = SlurmRefused("Access denied")
+    with pytest.raises(SlurmRefused):
         one.is_alive()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow_slurm import index
-from elasticflow_slurm.client import Job, NotInstalled
+from elasticflow_slurm.client import SlurmJob, SlurmNotInstalled
 from elasticflow_slurm.comments import Comment
 from tests.slurm.fakes import FakeClient
 
@@ -127,20 +127,20 @@ def test_without_a_folder_of_its_own_it_is_in_the_home(monkeypatch: pytest.Monke
 # --- what SLURM tells ----------------------------------------------------------------------------
 
 
-def leader(job_id: int, run: Path, *, het: int | None = 0, name: str = "digits") -> Job:
+def leader(job_id: int, run: Path, *, het: int | None = 0, name: str = "digits") -> SlurmJob:
     text = str(Comment("0123456789ab", "leader", str(run)))
-    return Job(id=job_id, name=name, comment=text, state="RUNNING", het=het)
+    return SlurmJob(id=job_id, name=name, comment=text, state="RUNNING", het=het)
 
 
 def test_slurm_knows_a_job_that_this_machine_does_not(tmp_path: Path, slurm: FakeClient) -> None:
     a, b = run_dir(tmp_path, "a"), run_dir(tmp_path, "b")
-    worker = Job(id=15, name="digits", comment=str(Comment("0123456789ab", "worker-1")), state="RUNNING")
+    worker = SlurmJob(id=15, name="digits", comment=str(Comment("0123456789ab", "worker-1")), state="RUNNING")
     slurm.known = [
         leader(11, a),
         leader(12, a, het=1),
         leader(13, b, het=None),
         worker,
-        Job(id=16, state="RUNNING"),
+        SlurmJob(id=16, state="RUNNING"),
     ]
     assert index.find("11") == a and index.find("13") == index.find("digits") == b
     assert index.find("15") is index.find("16") is index.find("99") is None
@@ -152,5 +152,5 @@ def test_slurm_is_not_asked_without_need(tmp_path: Path, slurm: FakeClient) -> N
 
 
 def test_a_machine_without_slurm(slurm: FakeClient) -> None:
-    slurm.error = NotInstalled("no squeue")
+    slurm.error = SlurmNotInstalled("no squeue")
     assert index.find("11") is None

@@ -12,10 +12,10 @@ from elasticflow.cli.main import main
 from elasticflow.errors import RunError
 from elasticflow.leading import begin, check_resume
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Job, RunDir, publish
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
-from elasticflow_slurm.client import Job as SlurmJob
-from elasticflow_slurm.submit import _Folder
+from elasticflow_slurm.client import HostJob as SlurmJob
+from elasticflow_slurm.submit import _SlurmFolder
 from tests.slurm.fakes import FakeClient
 
 PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_here_is_not_submitted(run: RunDir) -> None:
 def test_a_run_that_is_in_a_job_does_not_go_on_here(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish(run.job, Job("slurm", "12", "0123456789ab"))
+    publish(run.job, HostJob("slurm", "12", "0123456789ab"))
     keys = run.member_keys.read_bytes()
     monkeypatch.setattr(finder, "choose", lambda environ: FakeClient(SlurmJob(id=12, state="PENDING")))
     assert main(["train", "--resume", "--run-dir", str(run.path)]) == 1
@@ -63,7 +63,7 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     run = RunDir(tmp_path / "runs" / "one")
     if there:
         run.path.mkdir(parents=True)
-    folder = _Folder(run)
+    folder = _SlurmFolder(run)
     begin(run, Config(program=__file__), UNKNOWN)
     folder.put_back()
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (

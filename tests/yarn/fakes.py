@@ -9,7 +9,7 @@ from itertools import count
 import msgspec
 
 from elasticflow_yarn.application import Application, Container
-from elasticflow_yarn.cluster import App, Node, Queue, ResourceManager
+from elasticflow_yarn.cluster import App, ResourceManager, YarnNode, YarnQueue
 from elasticflow_yarn.errors import YarnError
 from elasticflow_yarn.resources import Resources
 
@@ -21,8 +21,8 @@ def yarn_id(number: int, attempt: int = 1) -> str:
     return f"container_1700000000000_0001_{attempt:02}_{number:06}"
 
 
-def node(address: str = "node1:8042", total: Resources = ROOM) -> Node:
-    return Node(id=address, address=address, state="RUNNING", total=total, available=total)
+def node(address: str = "node1:8042", total: Resources = ROOM) -> YarnNode:
+    return YarnNode(id=address, address=address, state="RUNNING", total=total, available=total)
 
 
 def app(state: str, *, diagnostics: str = "", final: str = "UNDEFINED") -> App:
@@ -129,7 +129,7 @@ class FakeManager(ResourceManager):
         self.found, self.newest = found, newest
         self.all_nodes = [node()]
         self.all_queues = [
-            Queue(
+            YarnQueue(
                 name="train",
                 path="root.train",
                 share=Resources(65536, 16, 4),
@@ -141,11 +141,11 @@ class FakeManager(ResourceManager):
         self.error: Exception | None = None
         self.calls = 0
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[YarnNode]:
         self._answer()
         return self.all_nodes
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[YarnQueue]:
         self._answer()
         return self.all_queues
 

@@ -13,7 +13,7 @@ from skein.exceptions import ConnectionError as NoConnection
 from skein.exceptions import TimeoutError as TimedOut
 
 from elasticflow_yarn.application import CALL_S, Container, SkeinApplication
-from elasticflow_yarn.errors import ApplicationGone, NotInstalled, Refused, YarnBusy, YarnError
+from elasticflow_yarn.errors import ApplicationGone, SkeinNotInstalled, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.resources import Resources
 
 AT = datetime(2026, 11, 21, 22, 0, tzinfo=timezone.utc)
@@ -142,7 +142,7 @@ def test_every_call_has_a_time_out() -> None:
         (NoConnection("Unable to connect to application"), ApplicationGone),
         (TimedOut("Unable to connect to application"), YarnBusy),
         (ApplicationError("java.lang.NullPointerException"), YarnError),
-        (ValueError("Unknown service 'worker'"), Refused),
+        (ValueError("Unknown service 'worker'"), YarnRefused),
     ],
 )
 def test_skeins_errors_are_ours(error: Exception, kind: type[YarnError]) -> None:
@@ -160,5 +160,5 @@ def test_to_kill_what_is_not_there_does_nothing(error: Exception) -> None:
 
 def test_outside_of_a_container_there_is_no_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skein.core, "properties", SimpleNamespace(application_id=None))
-    with pytest.raises(NotInstalled, match="no container of a Skein application"):
+    with pytest.raises(SkeinNotInstalled, match="no container of a Skein application"):
         SkeinApplication.from_current()

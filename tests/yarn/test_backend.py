@@ -23,7 +23,7 @@ from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.container import MEMBER
 from elasticflow_yarn.ending import Ending
-from elasticflow_yarn.errors import ApplicationGone, Refused, YarnBusy, YarnError
+from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError, YarnRefused
 from tests.yarn.fakes import FakeApplication, FakeManager, yarn_id
 
 FAILED = "Container failed during execution, see logs for more information."
@@ -117,17 +117,17 @@ def test_where_members_are_is_written_down_for_those_who_look_for_logs(
     backend.start(member("worker-1"))
     until(backend, lambda: containers.path(run).exists() and "worker-1" in containers.read(run))
     placed = containers.read(run)
-    assert placed["master"] == containers.Placed(yarn_id(1), "node0:8042")
+    assert placed["master"] == containers.PlacedContainer(yarn_id(1), "node0:8042")
     assert placed["worker-1"].node == "node1:8042"
 
 
 def test_what_was_written_down_of_members_before_stays_though_it_cannot_be_read_for_a_while(
     begin: Callable[..., YarnBackend], run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    containers.write(run, {"worker-9": containers.Placed(yarn_id(9), "node9:8042")})
+    containers.write(run, {"worker-9": containers.PlacedContainer(yarn_id(9), "node9:8042")})
     read, reads = containers.read, []
 
-    def read_later(run: RunDir) -> dict[str, containers.Placed]:
+    def read_later(run: RunDir) -> dict[str, containers.PlacedContainer]:
         reads.append(run)
         if len(reads) == 1:
             raise RunError("containers.json: cannot be read") from ConnectionRefusedError("no NameNode")
@@ -173,7 +173,7 @@ def test_a_specification_without_its_services_is_refused(
 ) -> None:
     services = application.services()
     monkeypatch.setattr(application, "services", lambda: {"server": services["server"]})
-    with pytest.raises(Refused, match="no service worker; the master needs worker and server"):
+    with pytest.raises(YarnRefused, match="no service worker; the master needs worker and server"):
         YarnBackend(settings(), str(run.path), application, FakeManager)
 
 
@@ -279,7 +279,7 @@ def test_what_is_refused_for_ever_ends_the_run(
 ) -> None:
     backend = begin()
     assert backend.comes_again()
-    application.add_error = Refused("Skein refuses: Unknown service 'worker'")
+    application.add_error = YarnRefused("Skein refuses: Unknown service 'worker'")
     backend.start(member("worker-1"))
     with pytest.raises(RunError, match="Unknown service"):
         until(backend, lambda: False)

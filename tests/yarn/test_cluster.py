@@ -14,9 +14,9 @@ import pytest
 from msgspec import structs
 
 from elasticflow_yarn.cluster import (
-    Node,
-    Queue,
     ResourceManager,
+    YarnNode,
+    YarnQueue,
     application_of,
     attempt_id,
     attempt_of,
@@ -26,7 +26,7 @@ from elasticflow_yarn.cluster import (
     read_nodes,
     read_queues,
 )
-from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.shares import Measure, find, forgets, free, has_room, pressure
 
@@ -147,12 +147,12 @@ def test_memory_counts_where_there_are_no_gpus() -> None:
     assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
 
 
-def queue(used: int, most: int, pending: int | None) -> Queue:
+def queue(used: int, most: int, pending: int | None) -> YarnQueue:
     """In GiB."""
     known = None if pending is None else Resources(pending * 1024)
     amounts = (Resources(each * 1024) for each in (0, most, used))
     share, limit, taken = amounts
-    return Queue(name="q", path="root.q", share=share, most=limit, used=taken, pending=known)
+    return YarnQueue(name="q", path="root.q", share=share, most=limit, used=taken, pending=known)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_requests_that_a_queue_does_not_tell_of_are_forgotten_if_it_has_room(
 
 
 def test_there_is_room_where_a_node_and_the_queue_have_it() -> None:
-    def node(state: str = "RUNNING", labels: tuple[str, ...] = (), free_mb: int = 1024) -> Node:
+    def node(state: str = "RUNNING", labels: tuple[str, ...] = (), free_mb: int = 1024) -> YarnNode:
         total, free = Resources(4096, 4), Resources(free_mb, 4)
-        return Node(id="n", address="n:1", state=state, total=total, available=free, labels=labels)
+        return YarnNode(id="n", address="n:1", state=state, total=total, available=free, labels=labels)
 
     asked, roomy = Resources(1024, 1), queue(5, 10, 0)
     roomy = structs.replace(roomy, most=Resources(10240, 8))
@@ -236,7 +236,7 @@ def test_nobody_answers() -> None:
 
 
 def test_whoever_may_not_ask_is_told() -> None:
-    with serving(403, "{}") as (url, _), pytest.raises(Refused, match="403 Forbidden: anna may not ask"):
+    with serving(403, "{}") as (url, _), pytest.raises(YarnRefused, match="403 Forbidden: anna may not ask"):
         ResourceManager([url], "anna").nodes()
 
 
@@ -267,7 +267,7 @@ def test_one_that_has_just_been_started_remembers_its_applications_only_later(
 
 def test_an_unknown_queue_is_told_with_those_that_there_are() -> None:
     with serving(200, (ANSWERS / "scheduler.json").read_text()) as (url, _):
-        with pytest.raises(Refused, match="queue 'gpu' is unknown; there are train, prod"):
+        with pytest.raises(YarnRefused, match="queue 'gpu' is unknown; there are train, prod"):
             ResourceManager([url], "anna").queue("gpu")
 
 
@@ -279,5 +279,5 @@ def test_a_container_is_signalled() -> None:
 
 
 def test_without_an_address_there_is_nobody_to_ask() -> None:
-    with pytest.raises(NotInstalled, match="yarn.resourcemanager.hostname"):
+    with pytest.raises(SkeinNotInstalled, match="yarn.resourcemanager.hostname"):
         ResourceManager([], "anna")

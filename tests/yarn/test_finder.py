@@ -10,9 +10,9 @@ import pytest
 from elasticflow.cluster.finder import Orphaned
 from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ConfigError
-from elasticflow.run.folder import UNKNOWN, Address, Job, RunDir, publish
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow_yarn import finder, first
-from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.finder import ASK_LAST_S, ASK_S, KEEP_S, SUBMIT_S, YarnFinder, YarnPresence
 from tests.yarn.fakes import APP, FakeManager, app, yarn_id
 
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     made = RunDir(tmp_path)
-    publish(made.job, Job("yarn", APP, "0123456789ab"))
+    publish(made.job, HostJob("yarn", APP, "0123456789ab"))
     publish(made.address, Address(ENDPOINT, "node1", 1))
     return made
 
@@ -134,7 +134,9 @@ def test_a_member_of_an_attempt_of_before_is_an_orphan(run: RunDir, clock: Clock
     assert search(YarnFinder(str(run.path), 600.0, yarn_id(3, 2), cluster=manager), clock) == ENDPOINT
 
 
-@pytest.mark.parametrize("error", [YarnBusy("no"), Refused("403"), NotInstalled("no"), ConfigError("no")])
+@pytest.mark.parametrize(
+    "error", [YarnBusy("no"), YarnRefused("403"), SkeinNotInstalled("no"), ConfigError("no")]
+)
 def test_what_cannot_be_known_is_waited_for(run: RunDir, clock: Clock, error: Exception) -> None:
     manager = FakeManager(None)
     manager.error = error
@@ -175,8 +177,8 @@ def test_while_yarn_does_not_answer_what_it_said_last_is_true(run: RunDir, clock
 
 def test_whoever_may_not_ask_is_told(run: RunDir) -> None:
     manager = FakeManager()
-    manager.error = Refused("403 Forbidden")
-    with pytest.raises(Refused):
+    manager.error = YarnRefused("403 Forbidden")
+    with pytest.raises(YarnRefused):
         YarnPresence(str(run.path), manager).is_alive()
 
 
@@ -189,7 +191,7 @@ def test_an_answer_is_kept_for_a_moment(run: RunDir, clock: Clock) -> None:
 def test_a_run_that_is_being_submitted_is_alive_for_a_while(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(run.job, Job("yarn", UNKNOWN, "0123456789ab"))
+    publish(run.job, HostJob("yarn", UNKNOWN, "0123456789ab"))
     presence = YarnPresence(str(run.path), FakeManager(None))
     assert presence.is_alive()
     later = run.job.stat().st_mtime + SUBMIT_S + 1

@@ -20,7 +20,7 @@ import pytest
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 from elasticflow_yarn import logs
-from elasticflow_yarn.containers import KEPT, Placed, path, read, with_master, write
+from elasticflow_yarn.containers import KEPT, PlacedContainer, path, read, with_master, write
 from elasticflow_yarn.logs import Header, YarnLogs, file_of, last_lines, last_words, pieces, read_header
 
 APP = "application_1700000000000_0001"
@@ -167,7 +167,7 @@ def run(tmp_path: Path, cluster: Cluster) -> RunDir:
     (tmp_path / "run").mkdir()
     run = RunDir(tmp_path / "run")
     containers = {"worker-10": THIRD, "worker-2": SECOND, "master": FIRST}
-    write(run, {name: Placed(container, cluster.node) for name, container in containers.items()})
+    write(run, {name: PlacedContainer(container, cluster.node) for name, container in containers.items()})
     cluster.logs[FIRST, "application.driver.log"] = b"hello\nworld\n"
     cluster.logs[FIRST, "application.master.log"] = b"java\n"
     cluster.logs[SECOND, "worker.log"] = b"one\ntwo\n"
@@ -237,13 +237,17 @@ def test_places_are_written_and_read(run: RunDir, tmp_path: Path) -> None:
     assert list(read(run)) == ["worker-10", "worker-2", "master"]
     assert read(run)["master"].application == APP
     assert (
-        Placed("container_e17_1700000000000_0042_03_000005", "").application
+        PlacedContainer("container_e17_1700000000000_0042_03_000005", "").application
         == "application_1700000000000_0042"
     )
-    assert Placed("", "").application == ""
-    write(run, {f"worker-{i}": Placed(str(i), "") for i in range(KEPT + 5)})
+    assert PlacedContainer("", "").application == ""
+    write(run, {f"worker-{i}": PlacedContainer(str(i), "") for i in range(KEPT + 5)})
     assert len(read(run)) == KEPT and "worker-4" not in read(run)
-    write(run, {"master": Placed("0", "")} | {f"worker-{i}": Placed(str(i), "") for i in range(KEPT + 5)})
+    write(
+        run,
+        {"master": PlacedContainer("0", "")}
+        | {f"worker-{i}": PlacedContainer(str(i), "") for i in range(KEPT + 5)},
+    )
     assert "master" in read(run)
     assert read(RunDir(tmp_path / "none")) == {}
     (run.path / "containers.json").write_text("{}}")  # type: ignore[union-attr]
@@ -253,7 +257,7 @@ def test_places_are_written_and_read(run: RunDir, tmp_path: Path) -> None:
 
 
 def test_masters_of_earlier_attempts_keep_their_logs() -> None:
-    first, second, third = (Placed(f"container_1_0001_0{i}_000001", "n:1") for i in (1, 2, 3))
+    first, second, third = (PlacedContainer(f"container_1_0001_0{i}_000001", "n:1") for i in (1, 2, 3))
     placed = with_master({"worker-1": first}, first)
     assert with_master(placed, first) == placed
     placed = with_master(with_master(placed, second), third)
@@ -318,7 +322,7 @@ def test_a_container_that_has_not_begun_has_nothing_yet(
 def test_a_node_that_is_lost_is_told_once_and_the_others_are_shown(
     book: YarnLogs, run: RunDir, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(run, {**read(run), "worker-2": Placed(SECOND, "127.0.0.1:9")})
+    write(run, {**read(run), "worker-2": PlacedContainer(SECOND, "127.0.0.1:9")})
     assert new(book, "worker-2") == new(book, "worker-2") == b""
     assert new(book, "master") == b"hello\nworld\n"
     why = "its log cannot be read just now: 127.0.0.1:9 does not answer: ConnectionError"
@@ -356,7 +360,7 @@ def test_a_master_that_began_anew_elsewhere(
     assert new(book, "master") == b"hello\nworld\n"
     container = FIRST.replace("_01_", "_02_")
     cluster.logs[container, "application.driver.log"] = b"again\n"
-    write(run, with_master(read(run), Placed(container, cluster.node)))
+    write(run, with_master(read(run), PlacedContainer(container, cluster.node)))
     assert new(book, "master") == b"again\n"
 
 
@@ -366,7 +370,7 @@ def test_last_words(cluster: Cluster, run: RunDir) -> None:
         last_words(read(run)["worker-2"], "worker-2", cluster.environ)
         == "ModuleNotFoundError: No module named 'torch'"
     )
-    assert last_words(Placed("container_x", cluster.node), "worker-2", cluster.environ) == ""
+    assert last_words(PlacedContainer("container_x", cluster.node), "worker-2", cluster.environ) == ""
 
 
 # --- when it is over ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from elasticflow_yarn import page
 from elasticflow_yarn.application import SkeinApplication
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.cluster import ResourceManager
-from elasticflow_yarn.errors import ApplicationGone, Refused
+from elasticflow_yarn.errors import ApplicationGone, YarnRefused
 from tests.clusters.hadoop import HadoopCluster
 
 pytestmark = [
@@ -177,7 +177,7 @@ def test_what_skein_says_of_ends(
     members.run_until(lambda: len(members.ended) >= 2 and len(members.running) == 2)
     hows = {ended.text.partition(" on ")[0]: ended.how for ended in members.ended}
     assert hows == {"was killed": How.TAKEN, "died": How.KILLED}, members.ended
-    with pytest.raises(Refused, match="Unknown service 'nobody'"):
+    with pytest.raises(YarnRefused, match="Unknown service 'nobody'"):
         application.add("nobody", {})
     application.kill("worker_99")
 

@@ -11,9 +11,9 @@ import pytest
 
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
-from elasticflow_yarn.cluster import Node, Queue
+from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import read
-from elasticflow_yarn.errors import NotInstalled
+from elasticflow_yarn.errors import SkeinNotInstalled
 from elasticflow_yarn.pack import MANIFEST, Environment
 from elasticflow_yarn.preflight import (
     check_cluster,
@@ -29,15 +29,15 @@ from tests.yarn.fakes import FakeManager
 PROGRAM = "import torch\nimport helper\n\n\ndef model():\n    pass\n"
 
 
-def node(name: str, total: Resources, state: str = "RUNNING", labels: tuple[str, ...] = ()) -> Node:
-    return Node(id=name, address=f"{name}:8042", state=state, total=total, available=total, labels=labels)
+def node(name: str, total: Resources, state: str = "RUNNING", labels: tuple[str, ...] = ()) -> YarnNode:
+    return YarnNode(id=name, address=f"{name}:8042", state=state, total=total, available=total, labels=labels)
 
 
 NOTHING = Resources()
 
 
-def queue(most: Resources, largest: Resources = NOTHING, state: str = "RUNNING") -> Queue:
-    return Queue(
+def queue(most: Resources, largest: Resources = NOTHING, state: str = "RUNNING") -> YarnQueue:
+    return YarnQueue(
         name="train", path="root.train", share=NOTHING, most=most, used=NOTHING, pending=NOTHING,
         largest=largest, state=state,
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_run_that_fits() -> None:
     ("nodes", "sure"),
     [((LARGE, LARGE), True), ((SMALL, LARGE), False), ((LARGE, node("node-3", LARGE.total, "LOST")), False)],
 )
-def test_whether_a_node_may_be_lost(nodes: tuple[Node, ...], sure: bool) -> None:
+def test_whether_a_node_may_be_lost(nodes: tuple[YarnNode, ...], sure: bool) -> None:
     manager = FakeManager()
     manager.all_nodes = list(nodes)
     section = {"queue": "train", "gpus": 2}
@@ -119,15 +119,15 @@ def executable(folder: Path, name: str) -> None:
 
 def test_no_yarn_on_path(tmp_path: Path) -> None:
     executable(tmp_path / "jdk" / "bin", "java")
-    with pytest.raises(NotInstalled, match="there is no 'yarn' on PATH: submit from a gateway"):
+    with pytest.raises(SkeinNotInstalled, match="there is no 'yarn' on PATH: submit from a gateway"):
         check_tools({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "jdk")})
 
 
 def test_no_java(tmp_path: Path) -> None:
     executable(tmp_path, "yarn")
-    with pytest.raises(NotInstalled, match=r"there is no Java in JAVA_HOME \(/nowhere\)"):
+    with pytest.raises(SkeinNotInstalled, match=r"there is no Java in JAVA_HOME \(/nowhere\)"):
         check_tools({"PATH": str(tmp_path), "JAVA_HOME": "/nowhere"})
-    with pytest.raises(NotInstalled, match="there is no Java on PATH, and JAVA_HOME is not set"):
+    with pytest.raises(SkeinNotInstalled, match="there is no Java on PATH, and JAVA_HOME is not set"):
         check_tools({"PATH": str(tmp_path)})
 
 

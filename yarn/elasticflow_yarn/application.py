@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from elasticflow_yarn.errors import ApplicationGone, NotInstalled, Refused, YarnBusy, YarnError
+from elasticflow_yarn.errors import ApplicationGone, SkeinNotInstalled, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.resources import Resources
 
 LIVING = ("WAITING", "REQUESTED", "RUNNING")
@@ -99,15 +99,15 @@ class SkeinApplication(Application):
 
     @classmethod
     def from_current(cls) -> SkeinApplication:
-        """Raises NotInstalled outside of a container of Skein's."""
+        """Raises SkeinNotInstalled outside of a container of Skein's."""
         try:
             import skein
         except ImportError as error:
-            raise NotInstalled(f"skein is not installed here: {error}; pip install skein.") from error
+            raise SkeinNotInstalled(f"skein is not installed here: {error}; pip install skein.") from error
         try:
             return cls(skein.ApplicationClient.from_current())
         except (ValueError, OSError) as error:
-            raise NotInstalled(f"this is no container of a Skein application: {error}") from error
+            raise SkeinNotInstalled(f"this is no container of a Skein application: {error}") from error
 
     def containers(self) -> list[Container]:
         with _translated():
@@ -156,10 +156,10 @@ class SkeinApplication(Application):
 
     def _limit_calls(self) -> None:
         """Skein would wait for ever for one that hangs: its client passes no time-out on."""
-        self._client._stub = _Limited(self._client._stub)
+        self._client._stub = _LimitedChannel(self._client._stub)
 
 
-class _Limited:
+class _LimitedChannel:
     """A stub whose calls fail after ``CALL_S``."""
 
     def __init__(self, stub: Any) -> None:
@@ -204,4 +204,4 @@ def _translated() -> Iterator[None]:
     except exceptions.SkeinError as error:
         raise YarnError(f"Skein: {error}") from error
     except (KeyError, ValueError) as error:
-        raise Refused(f"Skein refuses: {error}") from error
+        raise YarnRefused(f"Skein refuses: {error}") from error

@@ -31,9 +31,9 @@ from elasticflow_yarn.application import Application, Container, SkeinApplicatio
 from elasticflow_yarn.cluster import ResourceManager, attempt_of
 from elasticflow_yarn.config import read
 from elasticflow_yarn.container import environment
-from elasticflow_yarn.containers import Placed
+from elasticflow_yarn.containers import PlacedContainer
 from elasticflow_yarn.ending import Ending
-from elasticflow_yarn.errors import ApplicationGone, Refused, YarnBusy, YarnError
+from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.finder import YarnFinder, YarnPresence
 from elasticflow_yarn.logs import YarnLogs
 from elasticflow_yarn.sizing import (
@@ -43,11 +43,11 @@ from elasticflow_yarn.sizing import (
     Add,
     Kill,
     LookAround,
-    Poll,
     ReadWords,
     Signal,
-    Sizing,
     View,
+    YarnPoll,
+    YarnSizing,
 )
 
 MEMBER_KEY = "member/"
@@ -79,21 +79,23 @@ class YarnBackend(Backend):
         self._attempt = attempt_of(own) if own else 0
         self._services = services = _patiently(self._application.services)
         if missing := {WORKER, SERVER}.difference(services):
-            raise Refused(
+            raise YarnRefused(
                 f"the application's specification has no service {' and no '.join(sorted(missing))}; the "
                 f"master needs {WORKER} and {SERVER}, with 'instances: 0' (see yarn/digits.yaml)."
             )
         self._first = first.members(_patiently(self._application.instances))
-        self._sizing = Sizing(self._yarn, config.worker_range[0], services, own, self._first.values())
+        self._sizing = YarnSizing(self._yarn, config.worker_range[0], services, own, self._first.values())
         if self._attempt > 1:
             self._first = {}  # they are nobody's
         self._skein = Clerk(YarnError)
         self._rm = Clerk(YarnError)
         self._folder: Clerk[OSError] = Clerk(OSError)
-        self._placed: dict[str, Placed] = {}
+        self._placed: dict[str, PlacedContainer] = {}
         """What those who look for logs can read."""
         self._placing = False
-        self._own = Placed(own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}")
+        self._own = PlacedContainer(
+            own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}"
+        )
         self._settings: dict[str, MemberSettings] = {}
         self._notes: list[tuple[str, str]] = []
         self._has_page = False
@@ -143,7 +145,7 @@ class YarnBackend(Backend):
         if self._sizing.gone:
             raise Superseded(GONE)
         if self._sizing.fatal:
-            raise Refused(self._sizing.fatal)
+            raise YarnRefused(self._sizing.fatal)
         ended = self._sizing.ended()
         for each in ended:
             self._settings.pop(each.name, None)
@@ -245,7 +247,7 @@ class YarnBackend(Backend):
     def _kill(self, action: Kill) -> None:
         self._skein.order(lambda: self._application.kill(action.id), lambda _: None)
 
-    def _poll(self, action: Poll) -> None:
+    def _poll(self, action: YarnPoll) -> None:
         self._skein.order(self._application.containers, self._polled)
 
     def _polled(self, answer: list[Container] | YarnError) -> None:
@@ -274,14 +276,14 @@ class YarnBackend(Backend):
 
     def _place(self) -> None:
         """Has written down where members are, for those who look for their logs."""
-        places = {name: Placed(*place) for name, place in self._sizing.places().items()}
+        places = {name: PlacedContainer(*place) for name, place in self._sizing.places().items()}
         places |= {MASTER: self._own} if self._own.container else {}
         new = {name: placed for name, placed in places.items() if self._placed.get(name) != placed}
         if new and not self._placing:
             self._placing = True
             self._folder.order(lambda: self._write_places(new), partial(self._were_placed, new))
 
-    def _write_places(self, new: dict[str, Placed]) -> None:
+    def _write_places(self, new: dict[str, PlacedContainer]) -> None:
         try:
             before = containers.read(self._run)
         except RunError as error:
@@ -292,7 +294,7 @@ class YarnBackend(Backend):
             before = containers.with_master(before, new[MASTER])
         containers.write(self._run, {**before, **new})
 
-    def _were_placed(self, new: dict[str, Placed], answer: OSError | None) -> None:
+    def _were_placed(self, new: dict[str, PlacedContainer], answer: OSError | None) -> None:
         self._placing = False
         self._placed |= {} if isinstance(answer, OSError) else new  # the next poll tries again
 
@@ -339,7 +341,7 @@ class YarnBackend(Backend):
 _DO: dict[type, Callable[[YarnBackend, Any], None]] = {
     Add: YarnBackend._add,
     Kill: YarnBackend._kill,
-    Poll: YarnBackend._poll,
+    YarnPoll: YarnBackend._poll,
     ReadWords: YarnBackend._read_words,
     LookAround: YarnBackend._look_around,
     Signal: YarnBackend._signal,

@@ -84,7 +84,7 @@ _WORDS = (
 """In what Skein says; the first that is found counts."""
 
 
-class Verdict(NamedTuple):
+class CauseVerdict(NamedTuple):
     """ended.text is to follow the member's name."""
 
     cause: Cause
@@ -102,7 +102,9 @@ def first_cause(container: Container) -> Cause:
     return Cause.REQUESTED if container.state == "KILLED" else Cause.BY_YARN
 
 
-def judge(name: str, container: Container, left: Ending | None = None, *, vanished: bool = False) -> Verdict:
+def judge(
+    name: str, container: Container, left: Ending | None = None, *, vanished: bool = False
+) -> CauseVerdict:
     """What became of a member whose container is over. left: its last words, if there are any.
 
     vanished: Skein does not know that it is.
@@ -123,7 +125,7 @@ def judge(name: str, container: Container, left: Ending | None = None, *, vanish
         code=left.code if left else "",
     )
     ended = Ended(name, HOW[cause], f"{text} ({container.yarn_id or container.id})")
-    return Verdict(cause, ended, _blames(cause, container))
+    return CauseVerdict(cause, ended, _blames(cause, container))
 
 
 _TEXTS = {

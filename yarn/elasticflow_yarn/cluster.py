@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow_yarn.errors import NotInstalled, Refused, YarnBusy
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.resources import Resources
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ OVER = frozenset({"FINISHED", "FAILED", "KILLED"})
 BEGINNING = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class YarnNode(msgspec.Struct, frozen=True, kw_only=True):
     """A NodeManager. address: ``host:port`` of its web page, as containers name it."""
 
     id: str
@@ -44,7 +44,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "RUNNING"
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue without queues in it. share: what the cluster guarantees it. most: what it may ever have."""
 
     name: str
@@ -94,12 +94,12 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 class ResourceManager:
     """Of several addresses whichever answers; to be used in one thread.
 
-    Raises YarnBusy where none answers, Refused where it forbids it, or knows no such thing.
+    Raises YarnBusy where none answers, YarnRefused where it forbids it, or knows no such thing.
     """
 
     def __init__(self, urls: Sequence[str], user: str, *, kerberos: bool = False) -> None:
         if not urls:
-            raise NotInstalled(
+            raise SkeinNotInstalled(
                 "no ResourceManager is known: HADOOP_CONF_DIR must name a folder with a yarn-site.xml that "
                 "says yarn.resourcemanager.hostname."
             )
@@ -109,30 +109,30 @@ class ResourceManager:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> ResourceManager:
-        """That of the cluster to which this machine belongs. Raises NotInstalled."""
+        """That of the cluster to which this machine belongs. Raises SkeinNotInstalled."""
         from elasticflow.storage.hadoop import HadoopConf
 
         try:
             conf = HadoopConf.load(environ)
         except ConfigError as error:
-            raise NotInstalled(str(error)) from error
+            raise SkeinNotInstalled(str(error)) from error
         return cls(conf.resource_managers(), conf.user(environ), kerberos=conf.is_secure)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[YarnNode]:
         """All that are known, those that are lost as well."""
         return read_nodes(self._get("/nodes"))
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[YarnQueue]:
         """Those in which applications can be."""
         return read_queues(self._get("/scheduler"))
 
-    def queue(self, name: str) -> Queue:
-        """Raises Refused if there is none of this name."""
+    def queue(self, name: str) -> YarnQueue:
+        """Raises YarnRefused if there is none of this name."""
         queues = self.queues()
         for queue in queues:
             if queue.is_called(name):
                 return queue
-        raise Refused(f"queue {name!r} is unknown; there are {', '.join(q.name for q in queues)}.")
+        raise YarnRefused(f"queue {name!r} is unknown; there are {', '.join(q.name for q in queues)}.")
 
     def application(self, id: str) -> App | None:
         """None: the ResourceManager does not know it, or not any more."""
@@ -164,12 +164,12 @@ class ResourceManager:
     # --- requests --------------------------------------------------------------------------------
 
     def _get(self, path: str, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-        """missing: what to answer where there is no such thing; None: Refused is raised."""
+        """missing: what to answer where there is no such thing; None: YarnRefused is raised."""
         answer = self._ask("GET", path)
         if answer.status_code == 404:
             if missing is not None:
                 return missing
-            raise Refused(f"{answer.url}: the ResourceManager knows no such thing.")
+            raise YarnRefused(f"{answer.url}: the ResourceManager knows no such thing.")
         return _read(lambda: dict(answer.json()))
 
     def _ask(self, method: str, path: str) -> requests.Response:
@@ -185,7 +185,7 @@ class ResourceManager:
                 said.append(f"{url}: {_reason(error)}")
                 continue
             if answer.status_code in (401, 403):
-                raise Refused(
+                raise YarnRefused(
                     f"{url}: {answer.status_code} {answer.reason}: {self._user} may not ask for it."
                 )
             if answer.status_code < 500 and "json" in answer.headers.get("Content-Type", "json"):
@@ -256,12 +256,12 @@ def _parts(container: str) -> re.Match[str]:
 # --- answers --------------------------------------------------------------------------------------
 
 
-def read_nodes(answer: Mapping[str, Any]) -> list[Node]:
+def read_nodes(answer: Mapping[str, Any]) -> list[YarnNode]:
     """Of ``/nodes``. Raises YarnBusy if it is none."""
     return _read(lambda: [_node(each) for each in listed(answer["nodes"], "node")])
 
 
-def read_queues(answer: Mapping[str, Any]) -> list[Queue]:
+def read_queues(answer: Mapping[str, Any]) -> list[YarnQueue]:
     """Of ``/scheduler``, of the capacity or the fair scheduler. Raises YarnBusy if it is none."""
     return _read(lambda: list(_queues(answer["scheduler"]["schedulerInfo"])))
 
@@ -301,11 +301,11 @@ def listed(holder: Any, name: str) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def _node(found: Mapping[str, Any]) -> Node:
+def _node(found: Mapping[str, Any]) -> YarnNode:
     used = Resources(found.get("usedMemoryMB", 0), found.get("usedVirtualCores", 0))
     free = Resources(found.get("availMemoryMB", 0), found.get("availableVirtualCores", 0))
     both = Resources(used.memory_mb + free.memory_mb, used.vcores + free.vcores)
-    return Node(
+    return YarnNode(
         id=found["id"],
         address=found.get("nodeHTTPAddress", ""),
         state=found["state"],
@@ -324,7 +324,7 @@ def _resources(found: Mapping[str, Any] | None, default: Resources | None = None
     return Resources(int(found["memory"]), int(found["vCores"]), gpus)
 
 
-def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
+def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[YarnQueue]:
     if root := found.get("rootQueue"):  # of the fair scheduler
         yield from _fair_queues(root)
         return
@@ -337,10 +337,10 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[Queue]:
         yield _capacity_queue(found, name, path)
 
 
-def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
+def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> YarnQueue:
     usages = listed(found.get("resources"), "resourceUsagesByPartition")
     pending = [_resources(each["pending"]) for each in usages if each.get("pending")]
-    return Queue(
+    return YarnQueue(
         name=name,
         path=path,
         share=_resources(found.get("minEffectiveCapacity")),
@@ -352,14 +352,14 @@ def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> Queue:
     )
 
 
-def _fair_queues(found: Mapping[str, Any]) -> Iterator[Queue]:
+def _fair_queues(found: Mapping[str, Any]) -> Iterator[YarnQueue]:
     children = listed(found.get("childQueues"), "queue")
     for child in children:
         yield from _fair_queues(child)
     if not children:
         path, used = found["queueName"], _resources(found.get("usedResources"))
         demand = found.get("demandResources")
-        yield Queue(
+        yield YarnQueue(
             name=path.rpartition(".")[2],
             path=path,
             share=_resources(found.get("steadyFairResources") or found.get("minResources")),

@@ -18,7 +18,7 @@ KEPT = 1000
 """Entries of so many members are kept, the last ones, and those of masters."""
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedContainer(msgspec.Struct, frozen=True):
     """A member's place."""
 
     container: str
@@ -33,7 +33,7 @@ class Placed(msgspec.Struct, frozen=True):
         return f"application_{found[1]}" if found else ""
 
 
-def with_master(before: Mapping[str, Placed], master: Placed) -> dict[str, Placed]:
+def with_master(before: Mapping[str, PlacedContainer], master: PlacedContainer) -> dict[str, PlacedContainer]:
     """What is known when a master has begun. Those of earlier attempts are ``master-1`` and so on."""
     placed = dict(before)
     known = placed.get(MASTER)
@@ -48,17 +48,17 @@ def path(run: RunDir) -> RunPath:
     return run.path / "containers.json"
 
 
-def write(run: RunDir, placed: Mapping[str, Placed]) -> None:
+def write(run: RunDir, placed: Mapping[str, PlacedContainer]) -> None:
     """By member, and ``master``; the newest last. Raises OSError."""
     last = set(list(placed)[-KEPT:])
     kept = {name: each for name, each in placed.items() if name in last or name.startswith(MASTER)}
     publish(path(run), kept)
 
 
-def read(run: RunDir) -> dict[str, Placed]:
+def read(run: RunDir) -> dict[str, PlacedContainer]:
     """What was written last; nothing if nothing was. Raises RunError if it cannot be read."""
     try:
-        return msgspec.json.decode(path(run).read_bytes(), type=dict[str, Placed])
+        return msgspec.json.decode(path(run).read_bytes(), type=dict[str, PlacedContainer])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as error:

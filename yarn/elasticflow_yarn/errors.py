@@ -4,8 +4,8 @@
     └── YarnError
         ├── YarnBusy          no answer, or not now: ask again later
         ├── ApplicationGone   the ApplicationMaster is no more
-        ├── Refused           asking again for the same is no use
-        └── NotInstalled      no Skein, no Java, no Hadoop, or not inside of an application
+        ├── YarnRefused       asking again for the same is no use
+        └── SkeinNotInstalled no Skein, no Java, no Hadoop, or not inside of an application
 
 Their texts hold YARN's own words.
 """
@@ -27,9 +27,9 @@ class ApplicationGone(YarnError):
     """Nobody listens where the ApplicationMaster did."""
 
 
-class Refused(YarnError):
+class YarnRefused(YarnError):
     """Asking again for the same is no use."""
 
 
-class NotInstalled(YarnError):
+class SkeinNotInstalled(YarnError):
     """This machine, or this process, cannot talk to a YARN."""

@@ -11,7 +11,7 @@ import msgspec
 from elasticflow.cluster.finder import Finder, Orphaned
 from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ElasticFlowError
-from elasticflow.run.folder import UNKNOWN, Address, Job, RunPath
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunPath
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
 from elasticflow_yarn.ending import WORDS
@@ -94,7 +94,7 @@ class YarnPresence(Presence):
         super().__init__(run_dir)
         self._cluster = cluster
         self._asked_s, self._alive = float("-inf"), True
-        self._host: Job | None = None
+        self._host: HostJob | None = None
         self._app: App | None = None
 
     def is_alive(self) -> bool:

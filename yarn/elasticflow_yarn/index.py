@@ -24,7 +24,7 @@ FIND_S = 2.0
 _ID = re.compile(r"application_(\d+)_(\d+)")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class YarnEntry(msgspec.Struct, frozen=True):
     """An application."""
 
     id: str
@@ -43,7 +43,7 @@ def add(application: str, name: str, run_dir: str, environ: Mapping[str, str] = 
     with contextlib.suppress(OSError, ElasticFlowError):
         jobs = home(environ) / "jobs"
         jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(jobs / f"{application}.json", Entry(application, name, run_dir))
+        publish(jobs / f"{application}.json", YarnEntry(application, name, run_dir))
         for path in _newest_first(jobs)[KEPT:]:
             path.unlink(missing_ok=True)
 
@@ -73,7 +73,7 @@ def unasked(environ: Mapping[str, str] = os.environ) -> str:
     return "YARN was not asked: HADOOP_CONF_DIR names no configuration"
 
 
-def _names(entry: Entry) -> tuple[str, str]:
+def _names(entry: YarnEntry) -> tuple[str, str]:
     """The application's, and that of the run's folder."""
     return entry.name, entry.run_dir.rstrip("/").rpartition("/")[2]
 
@@ -85,7 +85,7 @@ def _newest_first(jobs: HdfsPath) -> list[HdfsPath]:
     return [path for _, path in sorted(numbered, key=lambda pair: pair[0], reverse=True)]
 
 
-def _read(path: HdfsPath) -> Entry | None:
+def _read(path: HdfsPath) -> YarnEntry | None:
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        return msgspec.json.decode(path.read_bytes(), type=Entry)
+        return msgspec.json.decode(path.read_bytes(), type=YarnEntry)
     return None

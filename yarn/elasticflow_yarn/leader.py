@@ -28,7 +28,7 @@ from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.run import config
 from elasticflow.run.config import Config
-from elasticflow.run.folder import EXIT_CODES, UNKNOWN, Job, RunDir, publish
+from elasticflow.run.folder import EXIT_CODES, UNKNOWN, HostJob, RunDir, publish
 from elasticflow_yarn import ending, index
 from elasticflow_yarn.config import read
 from elasticflow_yarn.ending import Ending
@@ -154,7 +154,7 @@ def _sign(run: RunDir, settings: Config, application: str, submitted: bool) -> N
     known = patiently(run.host)
     assert known is not None
     if known.id != application:
-        patiently(lambda: publish(run.job, Job("yarn", application, known.run)))
+        patiently(lambda: publish(run.job, HostJob("yarn", application, known.run)))
     elif submitted:
         return
     index.add(application, application_name(settings, read(settings.yarn)), str(run.path))

@@ -34,7 +34,7 @@ from elasticflow.cluster.logbook import CHUNK, LogBook, LogFile, by_number
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 from elasticflow_yarn.cluster import ResourceManager, listed, new_session
-from elasticflow_yarn.containers import Placed, read
+from elasticflow_yarn.containers import PlacedContainer, read
 from elasticflow_yarn.errors import YarnError
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def last_lines(tail: bytes, lines: int) -> int | None:
 # --- while the application runs -------------------------------------------------------------------
 
 
-class Gone(Exception):
+class LogGone(Exception):
     """A NodeManager does not have, or does not show, a container's log: the text says why."""
 
 
-class NotThere(Gone):
+class NotThere(LogGone):
     """It has none: the container has not begun, or its application is over."""
 
 
@@ -147,8 +147,8 @@ class LivePages:
         https = conf.get("yarn.http.policy").upper() == "HTTPS_ONLY"
         return cls(conf.user(environ), kerberos=conf.is_secure, https=https)
 
-    def length(self, placed: Placed, file: str) -> int:
-        """In bytes; 0 if the container has not begun to write it. Raises Gone."""
+    def length(self, placed: PlacedContainer, file: str) -> int:
+        """In bytes; 0 if the container has not begun to write it. Raises LogGone."""
         try:
             answer = self._get(placed, "").json()
             logs = answer if isinstance(answer, list) else answer["containerLogsInfo"]
@@ -156,11 +156,11 @@ class LivePages:
             infos = [info for each in logs for info in listed(each, "containerLogInfo")]
             return max((int(info["fileSize"]) for info in infos if info["fileName"] == file), default=0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Gone(f"the answer of {placed.node} cannot be read: {error!r}") from error
+            raise LogGone(f"the answer of {placed.node} cannot be read: {error!r}") from error
 
     @contextlib.contextmanager
-    def opened(self, placed: Placed, file: str, last: int | None) -> Iterator[tuple[int, Bytes]]:
-        """Where in the log the stream begins, and the stream: its last so many bytes, or all. Raises Gone."""
+    def opened(self, placed: PlacedContainer, file: str, last: int | None) -> Iterator[tuple[int, Bytes]]:
+        """Where in the log the stream begins, and the stream: its last bytes, or all. Raises LogGone."""
         from urllib3.exceptions import HTTPError
 
         parameters = {} if last is None else {"size": str(-last)}
@@ -174,10 +174,14 @@ class LivePages:
                 size = header.length if last is None else min(last, header.length)
                 yield header.length - size, _Limited(stream, size)
             except HTTPError as error:
-                raise Gone(f"{placed.node} broke off: {type(error).__name__}") from error
+                raise LogGone(f"{placed.node} broke off: {type(error).__name__}") from error
 
     def _get(
-        self, placed: Placed, path: str, parameters: Mapping[str, str] | None = None, stream: bool = False
+        self,
+        placed: PlacedContainer,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> requests.Response:
         import requests
 
@@ -193,10 +197,10 @@ class LivePages:
                 timeout=CALL_S,
             )
         except requests.RequestException as error:
-            raise Gone(f"{placed.node} does not answer: {type(error).__name__}") from error
+            raise LogGone(f"{placed.node} does not answer: {type(error).__name__}") from error
         if answer.status_code != 200:
             answer.close()
-            kind = NotThere if answer.status_code == 404 else Gone
+            kind = NotThere if answer.status_code == 404 else LogGone
             raise kind(f"{placed.node} answers {answer.status_code} {answer.reason}")
         return answer
 
@@ -216,13 +220,13 @@ class _Limited:
 class LiveLog:
     """What is new in a log of a container of an application that runs."""
 
-    def __init__(self, pages: LivePages, placed: Placed, file: str) -> None:
+    def __init__(self, pages: LivePages, placed: PlacedContainer, file: str) -> None:
         self._pages, self.placed, self._file = pages, placed, file
         self.offset: int | None = None
         """So far it has been read; None: not at all."""
 
     def new(self, lines: int | None = None) -> Iterator[bytes]:
-        """See LogBook. Raises Gone."""
+        """See LogBook. Raises LogGone."""
         length = self._pages.length(self.placed, self._file)
         if self.offset is None:
             self.offset = self._start(length, lines) if length and lines is not None else 0
@@ -329,7 +333,7 @@ class YarnLogs(LogBook):
         self._run, self._environ = RunDir(run_dir), environ
         self._pages = LivePages.of(environ)
         self._manager = ResourceManager.of(environ)
-        self._places: dict[str, Placed] = {}
+        self._places: dict[str, PlacedContainer] = {}
         self._look_s = float("-inf")
         self._live: dict[str, LiveLog] = {}
         self._files: dict[str, LogFile | None] = {}
@@ -351,7 +355,7 @@ class YarnLogs(LogBook):
             try:
                 yield from live.new(lines)
                 return
-            except Gone as error:
+            except LogGone as error:
                 finished_at = self._finished_at(name, placed.application)
                 if finished_at is None:
                     if not isinstance(error, NotThere):
@@ -369,7 +373,7 @@ class YarnLogs(LogBook):
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _placed(self) -> dict[str, Placed]:
+    def _placed(self) -> dict[str, PlacedContainer]:
         """Where members are, and were."""
         now_s = time.monotonic()
         if now_s >= self._look_s + PLACES_S:
@@ -387,7 +391,7 @@ class YarnLogs(LogBook):
             return 0.0
         return (app.finished_at or 0.0) if app.over else None
 
-    def _find(self, placed: Placed, file: str, finished_at: float) -> Path | None:
+    def _find(self, placed: PlacedContainer, file: str, finished_at: float) -> Path | None:
         """The log in what YARN has gathered; waits for it if it is being gathered just now."""
         application = placed.application
         while True:
@@ -411,11 +415,11 @@ class YarnLogs(LogBook):
             print(told, file=sys.stderr)
 
 
-def last_words(placed: Placed, name: str, environ: Mapping[str, str] = os.environ) -> str:
+def last_words(placed: PlacedContainer, name: str, environ: Mapping[str, str] = os.environ) -> str:
     """The last line in a member's log, while its application runs; "" if it cannot be read."""
     try:
         log = LiveLog(LivePages.of(environ), placed, file_of(name))
         lines = b"".join(log.new(20)).decode(errors="replace").splitlines()
-    except Gone:
+    except LogGone:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

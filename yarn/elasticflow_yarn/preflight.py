@@ -19,9 +19,9 @@ from elasticflow.errors import ConfigError, ProgramError
 from elasticflow.program.loading import foreign_imports, imports
 from elasticflow.run.config import Config
 from elasticflow.storage.urls import is_url
-from elasticflow_yarn.cluster import Node, Queue, ResourceManager
+from elasticflow_yarn.cluster import ResourceManager, YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
-from elasticflow_yarn.errors import NotInstalled, Refused
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnRefused
 from elasticflow_yarn.pack import MANIFEST, Environment
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.spec import MASTER, SERVER, WORKER, resources
@@ -37,23 +37,23 @@ KEYS = {
 
 
 def check_tools(environ: Mapping[str, str]) -> None:
-    """Whether Skein can start here. Raises NotInstalled."""
+    """Whether Skein can start here. Raises SkeinNotInstalled."""
     missing = [name for name in ("skein", "hdfs") if importlib.util.find_spec(name) is None]
     if missing:
-        raise NotInstalled(
+        raise SkeinNotInstalled(
             f"{' and '.join(missing)}: not installed here; pip install 'elasticflow-trainer[yarn]'."
         )
     if importlib.util.find_spec("distutils") is None:
-        raise NotInstalled("skein needs setuptools with Python 3.12 and later; pip install setuptools.")
+        raise SkeinNotInstalled("skein needs setuptools with Python 3.12 and later; pip install setuptools.")
     if shutil.which("yarn", path=environ.get("PATH")) is None:
-        raise NotInstalled(
+        raise SkeinNotInstalled(
             "there is no 'yarn' on PATH: submit from a gateway of the cluster, or add Hadoop's bin folder to "
             "PATH."
         )
     home = environ.get("JAVA_HOME")
     if shutil.which(f"{home}/bin/java" if home else "java", path=environ.get("PATH")) is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
-        raise NotInstalled(f"there is no Java {where}; Skein needs one to submit.")
+        raise SkeinNotInstalled(f"there is no Java {where}; Skein needs one to submit.")
 
 
 def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) -> bool:
@@ -64,7 +64,7 @@ def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) ->
     """
     try:
         queue = cluster.queue(yarn.queue)
-    except Refused as error:
+    except YarnRefused as error:
         raise ConfigError(f"yarn.queue: {error}") from error
     asked, nodes = resources(config, yarn), cluster.nodes()
     check_nodes(asked, nodes, yarn.node_label)
@@ -73,7 +73,7 @@ def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) ->
     return all(sum(wanted.fits(node.total) for node in live) > 1 for wanted in asked.values())
 
 
-def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[Node], label: str = "") -> None:
+def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[YarnNode], label: str = "") -> None:
     """Raises ConfigError where a container is larger than any node that lives: that ends an application."""
     live = _live(nodes, label)
     if not live:
@@ -88,11 +88,11 @@ def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[Node], label: st
             )
 
 
-def _live(nodes: Iterable[Node], label: str) -> list[Node]:
+def _live(nodes: Iterable[YarnNode], label: str) -> list[YarnNode]:
     return [node for node in nodes if node.live and (not label or label in node.labels)]
 
 
-def check_queue(asked: Mapping[str, Resources], queue: Queue, num_servers: int) -> None:
+def check_queue(asked: Mapping[str, Resources], queue: YarnQueue, num_servers: int) -> None:
     """Raises ConfigError where the queue would never let the smallest run of this kind in."""
     if queue.state != "RUNNING":
         raise ConfigError(f"yarn.queue: queue {queue.path!r} is {queue.state}, and takes no application.")

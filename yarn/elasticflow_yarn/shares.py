@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from elasticflow_yarn.cluster import Node, Queue
+from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.resources import Resources
 
 
@@ -43,16 +43,16 @@ class Pressure(NamedTuple):
     text: str
 
 
-def find(queues: Iterable[Queue], name: str) -> Queue | None:
+def find(queues: Iterable[YarnQueue], name: str) -> YarnQueue | None:
     return next((queue for queue in queues if queue.is_called(name)), None)
 
 
-def free(nodes: Iterable[Node], measure: Measure) -> int:
+def free(nodes: Iterable[YarnNode], measure: Measure) -> int:
     """What nobody uses."""
     return sum(measure.of(node.available) for node in nodes if node.live)
 
 
-def forgets(asked: Iterable[Resources], own: Queue) -> bool:
+def forgets(asked: Iterable[Resources], own: YarnQueue) -> bool:
     """Whether a queue that has room for all that was asked for tells that less is pending.
 
     Of one that has not, the fair scheduler tells no more than what it may still have.
@@ -62,7 +62,7 @@ def forgets(asked: Iterable[Resources], own: Queue) -> bool:
     return is_told and owed.plus(own.used).fits(own.most)
 
 
-def has_room(asked: Resources, own: Queue, nodes: Iterable[Node], label: str) -> bool:
+def has_room(asked: Resources, own: YarnQueue, nodes: Iterable[YarnNode], label: str) -> bool:
     """Whether a node and the queue have that much left.
 
     label: "" for nodes without any; labelled ones are for those that ask for them.
@@ -74,7 +74,7 @@ def has_room(asked: Resources, own: Queue, nodes: Iterable[Node], label: str) ->
 
 
 def pressure(
-    queues: Sequence[Queue], own: Queue, nodes: Sequence[Node], measure: Measure, each: int
+    queues: Sequence[YarnQueue], own: YarnQueue, nodes: Sequence[YarnNode], measure: Measure, each: int
 ) -> Pressure | None:
     """None: nobody waits for what we have, or might get. each: the amount that one worker has.
 
@@ -90,7 +90,7 @@ def pressure(
     return Pressure(lacking, max(0, used - share), text)
 
 
-def _lacks(queue: Queue, measure: Measure) -> int:
+def _lacks(queue: YarnQueue, measure: Measure) -> int:
     """What a queue waits for, and is to have."""
     pending = queue.pending or Resources()
     return min(measure.of(pending), max(0, measure.of(queue.share) - measure.of(queue.used)))

@@ -28,11 +28,11 @@ from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.master.members import number_of
 from elasticflow_yarn import shares
 from elasticflow_yarn.application import Container
-from elasticflow_yarn.causes import LAUNCH_S, Cause, Verdict, first_cause, judge, lasted_s
-from elasticflow_yarn.cluster import Node, Queue
+from elasticflow_yarn.causes import LAUNCH_S, Cause, CauseVerdict, first_cause, judge, lasted_s
+from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending
-from elasticflow_yarn.errors import ApplicationGone, NotInstalled, Refused, YarnError
+from elasticflow_yarn.errors import ApplicationGone, SkeinNotInstalled, YarnError, YarnRefused
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.shares import Measure, Pressure
 
@@ -99,7 +99,7 @@ class ReadWords(msgspec.Struct, frozen=True):
     name: str
 
 
-class Poll(msgspec.Struct, frozen=True):
+class YarnPoll(msgspec.Struct, frozen=True):
     """Skein's containers. Answered by ``observed`` or ``unobserved``. There is no other before that."""
 
 
@@ -107,18 +107,18 @@ class LookAround(msgspec.Struct, frozen=True):
     """Nodes and queues. Answered by ``viewed`` or ``not_viewed``. There is no other before that."""
 
 
-Action = Add | Kill | Signal | ReadWords | Poll | LookAround
+Action = Add | Kill | Signal | ReadWords | YarnPoll | LookAround
 
 
 class View(msgspec.Struct, frozen=True):
     """What the ResourceManager shows. containers: YARN's ids of this attempt's, "" left out."""
 
-    nodes: tuple[Node, ...]
-    queues: tuple[Queue, ...]
+    nodes: tuple[YarnNode, ...]
+    queues: tuple[YarnQueue, ...]
     containers: frozenset[str] = frozenset()
 
 
-class Phase(Enum):
+class ContainerPhase(Enum):
     """Where a member's container is."""
 
     WANTED = "wanted"
@@ -139,18 +139,18 @@ class Phase(Enum):
     """The member is not wanted any more."""
 
 
-_LINE = (Phase.ASKED, Phase.REQUESTED)
+_LINE = (ContainerPhase.ASKED, ContainerPhase.REQUESTED)
 """Phases that count as waiting in line."""
-_ENDING = (Phase.WITHDRAWN, Phase.SHUNNED, Phase.LEAVING)
+_ENDING = (ContainerPhase.WITHDRAWN, ContainerPhase.SHUNNED, ContainerPhase.LEAVING)
 """Phases of containers that were killed from here."""
 
 
-class Member(msgspec.Struct):
+class Tenant(msgspec.Struct):
     """A member and its container, if there is one."""
 
     name: str
     service: str
-    phase: Phase
+    phase: ContainerPhase
     since_s: float
     """When it came into this phase."""
     id: str = ""
@@ -170,11 +170,11 @@ class Member(msgspec.Struct):
     """When it was told to give its place back."""
 
 
-class Sizing:
+class YarnSizing:
     """See the module's docstring.
 
     Call ``decide`` after each event, and at ``next_time_s``. Of the times, ``now_s`` is on the monotonic
-    clock, ``at`` in seconds since 1970. The answers to Add, Kill and Poll come in the order of these.
+    clock, ``at`` in seconds since 1970. The answers to Add, Kill and YarnPoll come in the order of these.
 
     services: what a container of each asks for. own: YARN's id of the ApplicationMaster's container.
     first: Skein's ids of those that the specification has asked for; who is no member ends unmentioned.
@@ -197,7 +197,7 @@ class Sizing:
         self._measure = Measure(bool(services[WORKER].gpus))
         self._each = max(1, self._measure.of(services[WORKER]))
         """What one worker takes of its queue's share."""
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Tenant] = {}
         self._nodes = Nodes(config.exclude_after)
         self._ahead = AHEAD_MOST
         self._busy = Pause(BUSY_FIRST_S, BUSY_MOST_S)
@@ -250,19 +250,19 @@ class Sizing:
         id: Skein's, of its container, if the specification has asked for that.
         """
         if id:
-            self._members[name] = Member(name, service, Phase.REQUESTED, now_s, id, adopted=True)
+            self._members[name] = Tenant(name, service, ContainerPhase.REQUESTED, now_s, id, adopted=True)
         else:
-            self._members[name] = Member(name, service, Phase.WANTED, now_s)
+            self._members[name] = Tenant(name, service, ContainerPhase.WANTED, now_s)
 
     def unwant(self, name: str, now_s: float) -> None:
         """Ends a member, or never starts it. Nobody is told of its end."""
         member = self._members.get(name)
         if member is None:
             return
-        if member.phase in (Phase.WANTED, Phase.OVER):
+        if member.phase in (ContainerPhase.WANTED, ContainerPhase.OVER):
             del self._members[name]
             return
-        self._end_container(member, Phase.LEAVING, now_s)
+        self._end_container(member, ContainerPhase.LEAVING, now_s)
 
     def blame(self, name: str, now_s: float) -> None:
         """Its process never came, for which its node may be to blame."""
@@ -272,8 +272,8 @@ class Sizing:
 
     def adopt(self, name: str, container: Container, now_s: float) -> None:
         """A master before this one has started this member; the next poll tells more of its container."""
-        self._members[name] = Member(
-            name, container.service, Phase.REQUESTED, now_s, container.id, adopted=True
+        self._members[name] = Tenant(
+            name, container.service, ContainerPhase.REQUESTED, now_s, container.id, adopted=True
         )
 
     def look(self, now_s: float) -> None:
@@ -292,8 +292,8 @@ class Sizing:
         if member is None:
             return
         member.id, member.container = container.id, container
-        if member.phase is Phase.ASKED:
-            self._enter(member, Phase.REQUESTED, now_s)
+        if member.phase is ContainerPhase.ASKED:
+            self._enter(member, ContainerPhase.REQUESTED, now_s)
         else:
             self._kill(member.id, now_s)
 
@@ -301,14 +301,14 @@ class Sizing:
         member = self._members.get(name)
         self._busy.fail(str(error), now_s)
         self._looking = True
-        if isinstance(error, Refused):
+        if isinstance(error, YarnRefused):
             self.fatal = str(error)
         if member is None:
             return
-        if member.phase is Phase.LEAVING:
+        if member.phase is ContainerPhase.LEAVING:
             del self._members[name]
-        elif isinstance(error, (Refused, ApplicationGone)):
-            self._enter(member, Phase.WANTED, now_s)
+        elif isinstance(error, (YarnRefused, ApplicationGone)):
+            self._enter(member, ContainerPhase.WANTED, now_s)
         else:  # there may be such a container, and two must not have one name
             self._ended.append(Ended(name, How.TAKEN, f"was not started: {error}"))
             del self._members[name]
@@ -334,13 +334,13 @@ class Sizing:
         self._gone_since_s = None
         found = {container.id: container for container in containers}
         self._living = frozenset(each.yarn_id for each in containers if not each.over)
-        waited = [member for member in self._line(WORKER) if member.phase is Phase.REQUESTED]
+        waited = [member for member in self._line(WORKER) if member.phase is ContainerPhase.REQUESTED]
         for member in list(self._members.values()):
             if member.id:
                 self._match(member, found.pop(member.id, None), now_s)
         self._pulse_until_s = min(self._pulse_until_s, now_s + PULSE_S)
         has_asked = any(member.id and not member.adopted for member in self._members.values())
-        has_to_ask = not has_asked and any(m.phase is Phase.WANTED for m in self._members.values())
+        has_to_ask = not has_asked and any(m.phase is ContainerPhase.WANTED for m in self._members.values())
         is_pulse_over = not has_to_ask or now_s >= self._pulse_until_s
         for container in found.values():
             if container.service == PULSE:  # it is there until something else is asked for
@@ -348,8 +348,8 @@ class Sizing:
                     self._kill(container.id, now_s)
             elif not container.over and self._kill(container.id, now_s) and container.id not in self._first:
                 self._note("info", f"container {container.id} is ended: it is no member's")
-        running = self._of(WORKER, Phase.RUNNING)
-        if any(member.phase is Phase.RUNNING for member in waited):
+        running = self._of(WORKER, ContainerPhase.RUNNING)
+        if any(member.phase is ContainerPhase.RUNNING for member in waited):
             self._again.clear()
             if not self._line(WORKER):
                 self._ahead = min(2 * self._ahead, AHEAD_MOST)
@@ -360,7 +360,7 @@ class Sizing:
     def heard(self, name: str, left: Ending | None, now_s: float) -> None:
         """A member's last words; None: there are none, or they cannot be read."""
         member = self._members.get(name)
-        if member is not None and member.phase is Phase.OVER:
+        if member is not None and member.phase is ContainerPhase.OVER:
             assert member.container is not None
             verdict = judge(name, member.container, left, vanished=member.vanished)
             self._end(member, verdict, now_s)
@@ -388,7 +388,7 @@ class Sizing:
             self._deaf_since_s = now_s
         self._deaf.fail(str(error), now_s)
         self._view_due_s = self._deaf.until_s
-        if isinstance(error, (Refused, NotInstalled)) and self._view is None:
+        if isinstance(error, (YarnRefused, SkeinNotInstalled)) and self._view is None:
             if not self._blind:
                 why = "so what was checked at submission must do"
                 self._note("warning", f"nodes and queues cannot be looked at, {why}: {error}")
@@ -401,7 +401,7 @@ class Sizing:
     def decide(self, now_s: float) -> list[Action]:
         """What to do, in this order. Each is told once."""
         self._decided_s = now_s
-        for member in [each for each in self._members.values() if each.phase is Phase.OVER]:
+        for member in [each for each in self._members.values() if each.phase is ContainerPhase.OVER]:
             if now_s >= member.since_s + WORDS_S:
                 self.heard(member.name, None, now_s)
         self._withdraw(now_s)
@@ -412,7 +412,7 @@ class Sizing:
         self._kills, self._signals, self._words = [], [], []
         if (due_s := self._next_poll_s()) is not None and now_s >= due_s:
             self._polling, self._looking, self._polled_s = True, False, now_s
-            actions.append(Poll())
+            actions.append(YarnPoll())
         if (due_s := self._next_view_s()) is not None and now_s >= due_s:
             self._viewing, self._view_began_s = True, now_s
             actions.append(LookAround())
@@ -422,10 +422,12 @@ class Sizing:
         """When to decide again at the latest; None: after the next event."""
         times_s = [self._next_poll_s(), self._next_view_s()]
         untils_s: list[float] = []
-        if any(member.phase is Phase.WANTED for member in self._members.values()):
+        if any(member.phase is ContainerPhase.WANTED for member in self._members.values()):
             rests_s = (self._way_until_s, self._pressed_s + REST_S, self._deaf_since_s + DEAF_S)
             untils_s += [self._busy.until_s, self._relaunch.until_s, *rests_s]
-        untils_s += [each.since_s + WORDS_S for each in self._members.values() if each.phase is Phase.OVER]
+        untils_s += [
+            each.since_s + WORDS_S for each in self._members.values() if each.phase is ContainerPhase.OVER
+        ]
         times_s += [until_s for until_s in untils_s if until_s > self._decided_s]
         return min((at_s for at_s in times_s if at_s is not None), default=None)
 
@@ -452,11 +454,13 @@ class Sizing:
     @property
     def num_containers(self) -> int:
         """Containers that are not over, and requests, as far as is known."""
-        return sum(each.phase not in (Phase.WANTED, Phase.OVER) for each in self._members.values())
+        return sum(
+            each.phase not in (ContainerPhase.WANTED, ContainerPhase.OVER) for each in self._members.values()
+        )
 
     def places(self) -> dict[str, tuple[str, str]]:
         """Members that run: YARN's id of their container, and the address of its node."""
-        running = [member for member in self._members.values() if member.phase is Phase.RUNNING]
+        running = [member for member in self._members.values() if member.phase is ContainerPhase.RUNNING]
         return {
             each.name: (each.container.yarn_id, each.container.node) for each in running if each.container
         }
@@ -466,7 +470,7 @@ class Sizing:
         member = self._members.get(name)
         if member is None:
             return ""
-        if member.phase is Phase.REQUESTED:
+        if member.phase is ContainerPhase.REQUESTED:
             return f"requested, waits for {now_s - member.since_s:.0f} s"
         container = member.container
         return f"{container.yarn_id} on node {container.node}" if container and container.node else ""
@@ -484,12 +488,12 @@ class Sizing:
         """The first look is taken before there are members: they need not wait for it then."""
         return None if self._viewing or self._view and not self._members else self._view_due_s
 
-    def _match(self, member: Member, container: Container | None, now_s: float) -> None:
+    def _match(self, member: Tenant, container: Container | None, now_s: float) -> None:
         """Learns what a poll shows of a member's container."""
-        if member.phase is Phase.OVER:
+        if member.phase is ContainerPhase.OVER:
             return
         if container is None:
-            self._ended += [] if member.phase is Phase.LEAVING else [_forgotten(member)]
+            self._ended += [] if member.phase is ContainerPhase.LEAVING else [_forgotten(member)]
             del self._members[member.name]
             return
         member.container = container
@@ -498,28 +502,28 @@ class Sizing:
             self._finish(member, container, now_s)
         elif member.phase in _ENDING:
             self._kill(container.id, now_s)
-        elif container.state == "RUNNING" and member.phase is Phase.REQUESTED:
+        elif container.state == "RUNNING" and member.phase is ContainerPhase.REQUESTED:
             self._see_running(member, container, now_s)
 
-    def _see_running(self, member: Member, container: Container, now_s: float) -> None:
+    def _see_running(self, member: Tenant, container: Container, now_s: float) -> None:
         excluded = self._nodes.excluded(now_s)
         if container.node not in excluded:
-            self._enter(member, Phase.RUNNING, now_s)
+            self._enter(member, ContainerPhase.RUNNING, now_s)
             return
         self._launch_later(f"came up on {container.node}, which is left out", now_s)
         if self._relaunch.failures > SHUNS:
             self._pardon("no other has room")
-            self._enter(member, Phase.RUNNING, now_s)
+            self._enter(member, ContainerPhase.RUNNING, now_s)
         else:
-            self._end_container(member, Phase.SHUNNED, now_s)
+            self._end_container(member, ContainerPhase.SHUNNED, now_s)
 
-    def _finish(self, member: Member, container: Container, now_s: float) -> None:
+    def _finish(self, member: Tenant, container: Container, now_s: float) -> None:
         """A member's container is over."""
-        if member.phase is Phase.LEAVING:
+        if member.phase is ContainerPhase.LEAVING:
             del self._members[member.name]
-        elif member.phase is Phase.WITHDRAWN and not container.yarn_id and not member.adopted:
+        elif member.phase is ContainerPhase.WITHDRAWN and not container.yarn_id and not member.adopted:
             member.id, member.container = "", None
-            self._enter(member, Phase.WANTED, now_s)
+            self._enter(member, ContainerPhase.WANTED, now_s)
         elif member.phase in _ENDING:
             self._ended.append(_ended_here(member, container))
             del self._members[member.name]
@@ -528,11 +532,11 @@ class Sizing:
         else:
             self._end(member, judge(member.name, container), now_s)
 
-    def _ask_words(self, member: Member, now_s: float) -> None:
-        self._enter(member, Phase.OVER, now_s)
+    def _ask_words(self, member: Tenant, now_s: float) -> None:
+        self._enter(member, ContainerPhase.OVER, now_s)
         self._words.append(member.name)
 
-    def _end(self, member: Member, verdict: Verdict, now_s: float) -> None:
+    def _end(self, member: Tenant, verdict: CauseVerdict, now_s: float) -> None:
         """A member that was wanted is gone."""
         container = member.container
         assert container is not None
@@ -556,17 +560,17 @@ class Sizing:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _of(self, service: str, *phases: Phase) -> list[Member]:
+    def _of(self, service: str, *phases: ContainerPhase) -> list[Tenant]:
         """Members of a service, the lowest number first."""
         chosen = [m for m in self._members.values() if m.service == service and m.phase in phases]
         return sorted(chosen, key=lambda member: number_of(member.name))
 
-    def _line(self, service: str) -> list[Member]:
+    def _line(self, service: str) -> list[Tenant]:
         return self._of(service, *_LINE)
 
     def _limit(self, now_s: float) -> int:
         """How many requests for workers may wait."""
-        num_here = len(self._of(WORKER, Phase.RUNNING))
+        num_here = len(self._of(WORKER, ContainerPhase.RUNNING))
         least = max(0, self._num_min - num_here)
         if self._is_pressed(now_s):
             return least
@@ -576,12 +580,12 @@ class Sizing:
 
     def _withdraw(self, now_s: float) -> None:
         """Takes requests back that wait in vain."""
-        waiting = self._of(WORKER, Phase.REQUESTED)
+        waiting = self._of(WORKER, ContainerPhase.REQUESTED)
         if any(now_s - member.since_s >= self._config.patience_s for member in waiting):
             self._ahead = 1
         surplus = len(self._line(WORKER)) - self._limit(now_s)
         for member in reversed(waiting[-surplus:] if surplus > 0 else []):
-            self._end_container(member, Phase.WITHDRAWN, now_s)
+            self._end_container(member, ContainerPhase.WITHDRAWN, now_s)
 
     def _adds(self, now_s: float) -> list[Action]:
         until_s = max(self._busy.until_s, self._relaunch.until_s)
@@ -589,20 +593,20 @@ class Sizing:
             return []
         actions: list[Action] = []
         for service in (SERVER, WORKER):
-            wanted = self._of(service, Phase.WANTED)
+            wanted = self._of(service, ContainerPhase.WANTED)
             room = len(wanted) if service == SERVER else self._room(now_s)
             if not wanted or self._why_not(service, now_s):
                 continue
             for member in wanted[:room]:
-                if self._busy.failures and (actions or self._of(service, Phase.ASKED)):
+                if self._busy.failures and (actions or self._of(service, ContainerPhase.ASKED)):
                     break  # after a failure, one is enough to try
-                self._enter(member, Phase.ASKED, now_s)
+                self._enter(member, ContainerPhase.ASKED, now_s)
                 actions.append(Add(member.name, service))
         return actions
 
     def _room(self, now_s: float) -> int:
         """How many workers may be asked for now."""
-        line, here = len(self._line(WORKER)), len(self._of(WORKER, Phase.RUNNING))
+        line, here = len(self._line(WORKER)), len(self._of(WORKER, ContainerPhase.RUNNING))
         least = self._num_min - here - line
         if now_s < self._way_until_s:
             return max(0, least)
@@ -635,13 +639,13 @@ class Sizing:
         largest = max((node.total for node in live), key=lambda total: (total.gpus, total.memory_mb))
         return f"no live node{kind} has {asked}; the largest has {largest}"
 
-    def _end_container(self, member: Member, phase: Phase, now_s: float) -> None:
+    def _end_container(self, member: Tenant, phase: ContainerPhase, now_s: float) -> None:
         if member.id:
             self._kill(member.id, now_s)
         self._enter(member, phase, now_s)
 
-    def _enter(self, member: Member, phase: Phase, now_s: float) -> None:
-        if phase is Phase.RUNNING:
+    def _enter(self, member: Tenant, phase: ContainerPhase, now_s: float) -> None:
+        if phase is ContainerPhase.RUNNING:
             self._placed.append(member.name)
         member.phase, member.since_s, member.overdue = phase, now_s, 0
 
@@ -664,7 +668,7 @@ class Sizing:
         containers, live = view.containers, {node.address for node in view.nodes if node.live}
         if not containers or self._silence.failures:
             return  # that of the ApplicationMaster is missing, so they are not known; or Skein says nothing
-        for member in [each for each in self._members.values() if each.phase is Phase.RUNNING]:
+        for member in [each for each in self._members.values() if each.phase is ContainerPhase.RUNNING]:
             assert member.container is not None
             if member.container.yarn_id in containers or self._view_began_s <= member.since_s:
                 member.missed, member.missed_s = 0, None
@@ -695,7 +699,7 @@ class Sizing:
         if own is None or not self._has_polled:
             return
         self._has_polled = False
-        waiting = [member for member in self._members.values() if member.phase is Phase.REQUESTED]
+        waiting = [member for member in self._members.values() if member.phase is ContainerPhase.REQUESTED]
         old = [each for each in waiting if self._view_began_s - each.since_s >= STRANGE_S]
         is_unknown = shares.forgets([self._services[member.service] for member in old], own)
         for member in old:
@@ -708,9 +712,9 @@ class Sizing:
             why = "YARN does not know of it" if is_unknown else "YARN has room, and does not grant it"
             self._note("warning", f"asked for again, since {why}: {', '.join(each.id for each in due)}")
             for member in due:
-                self._end_container(member, Phase.WITHDRAWN, now_s)
+                self._end_container(member, ContainerPhase.WITHDRAWN, now_s)
 
-    def _own_queue(self) -> Queue | None:
+    def _own_queue(self) -> YarnQueue | None:
         return shares.find(self._view.queues, self._config.queue) if self._view else None
 
     def _is_pressed(self, now_s: float) -> bool:
@@ -725,9 +729,9 @@ class Sizing:
         if found is None:
             return
         self._pressure, self._pressed_s = found, now_s
-        running = self._of(WORKER, Phase.RUNNING)
+        running = self._of(WORKER, ContainerPhase.RUNNING)
         staying = [member for member in running if now_s - member.returned_s >= RETURN_S]
-        under_way = len(running) - len(staying) + len(self._of(WORKER, Phase.LEAVING))
+        under_way = len(running) - len(staying) + len(self._of(WORKER, ContainerPhase.LEAVING))
         due = min(-(-found.lacking // self._each), found.excess // self._each) - under_way
         for member in reversed(staying[self._num_min :][-due:] if due > 0 else []):
             member.returned_s = now_s
@@ -746,9 +750,11 @@ class Sizing:
         """Why fewer workers, or servers, run than are wanted; "" when as many do."""
         for service in (WORKER, SERVER):
             wanted = [
-                m for m in self._members.values() if m.service == service and m.phase is not Phase.LEAVING
+                m
+                for m in self._members.values()
+                if m.service == service and m.phase is not ContainerPhase.LEAVING
             ]
-            running = [member for member in wanted if member.phase is Phase.RUNNING]
+            running = [member for member in wanted if member.phase is ContainerPhase.RUNNING]
             if len(running) < len(wanted):
                 what = " servers" if service == SERVER else ""
                 return f"{len(running)} of {len(wanted)}{what}: {self._why(service)}"
@@ -756,7 +762,7 @@ class Sizing:
 
     def _why(self, service: str) -> str:
         """The first that holds of what may be in the way."""
-        missing = self._of(service, Phase.WANTED, Phase.WITHDRAWN)
+        missing = self._of(service, ContainerPhase.WANTED, ContainerPhase.WITHDRAWN)
         if self.fatal:
             return f"refused: {self.fatal}"
         if self._silence.failures > 1:
@@ -768,7 +774,7 @@ class Sizing:
         if missing and service == WORKER and self._is_pressed(self._decided_s):
             assert self._pressure is not None
             return f"makes way: {self._pressure.text}"
-        waiting = self._of(service, Phase.REQUESTED)
+        waiting = self._of(service, ContainerPhase.REQUESTED)
         if waiting and (since_s := min(m.since_s for m in waiting)) <= self._decided_s - self._config.poll_s:
             return f"{self._fullness()}{_many(len(waiting))} since {self._clock(since_s)}"
         if missing and self._decided_s < self._way_until_s:
@@ -808,16 +814,16 @@ class Sizing:
         self._notes.append((kind, text))
 
 
-def _forgotten(member: Member) -> Ended:
+def _forgotten(member: Tenant) -> Ended:
     return Ended(member.name, How.TAKEN, f"is lost: Skein does not know its container {member.id} any more")
 
 
-def _ended_here(member: Member, container: Container) -> Ended:
+def _ended_here(member: Tenant, container: Container) -> Ended:
     if not container.yarn_id:
         return Ended(
             member.name, How.TAKEN, f"had no place yet, and its request was taken back ({container.id})"
         )
-    why = "which is left out" if member.phase is Phase.SHUNNED else "when its request was taken back"
+    why = "which is left out" if member.phase is ContainerPhase.SHUNNED else "when its request was taken back"
     return Ended(member.name, How.TAKEN, f"came up on {container.node}, {why} ({container.yarn_id})")
 
 

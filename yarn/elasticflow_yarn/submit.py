@@ -21,7 +21,7 @@ import msgspec
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Job, RunDir, last_line, publish, replace
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line, publish, replace
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
@@ -73,7 +73,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         )
     preflight.check_tools(os.environ)
     with _driver() as driver:  # takes seconds, while the rest is looked at
-        folder = _Folder(run)
+        folder = _YarnFolder(run)
         if chosen.run_dir:
             check_folder(run, chosen, resume)
         first = preflight.check_cluster(ResourceManager.of(), chosen, yarn)
@@ -89,7 +89,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
 
 
 def _begin(
-    folder: _Folder,
+    folder: _YarnFolder,
     chosen: Config,
     program: str,
     archive: bytes,
@@ -107,7 +107,7 @@ def _begin(
         job = run.host()
         assert job is not None
         application = str(_ask(driver, lambda client: client.submit(spec)))
-        publish(run.job, Job(job.backend, application, job.run))
+        publish(run.job, HostJob(job.backend, application, job.run))
     except BaseException as error:
         if application:
             with contextlib.suppress(YarnError):
@@ -220,7 +220,7 @@ def _check_data(pattern: str) -> None:
 # --- the run's folder -----------------------------------------------------------------------------
 
 
-def _made(folder: _Folder, chosen: Config) -> _Folder:
+def _made(folder: _YarnFolder, chosen: Config) -> _YarnFolder:
     """The run's folder, which from now on is there: that one, or, where none was named and others have begun
     a run there meanwhile, the next."""
     while True:
@@ -231,12 +231,12 @@ def _made(folder: _Folder, chosen: Config) -> _Folder:
             if chosen.run_dir:
                 text = f"{folder.path}: somebody else begins a run there just now; choose another --run-dir."
                 raise RunError(text) from error
-            folder = _Folder(RunDir(new_run_dir(chosen)))
+            folder = _YarnFolder(RunDir(new_run_dir(chosen)))
         except OSError as error:
             raise RunError(f"{folder.path}: cannot be written: {error}; choose another --run-dir.") from error
 
 
-class _Folder:
+class _YarnFolder:
     """A run's folder as it is before anything begins."""
 
     def __init__(self, run: RunDir) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticflow.errors import ConfigError
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies.base import Policy
@@ -16,7 +16,7 @@ POLICIES: dict[str, type[Policy]] = {
 }
 
 
-def policy(name: str, shape: Shape, overheads: Overheads, quotas: Quotas | None = None) -> Policy:
+def policy(name: str, shape: ClusterShape, overheads: Overheads, quotas: Quotas | None = None) -> Policy:
     """A new policy by its name. Raises ConfigError with the names there are."""
     if name not in POLICIES:
         raise ConfigError(f"no policy {name!r}; there are {', '.join(POLICIES)}")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from elasticflow.scheduler import events as ev
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.decisions import Decision, Placed
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.jobs import Job
@@ -27,7 +27,7 @@ class Policy(ABC):
 
     name = ""
 
-    def __init__(self, shape: Shape, overheads: Overheads, quotas: Quotas | None = None) -> None:
+    def __init__(self, shape: ClusterShape, overheads: Overheads, quotas: Quotas | None = None) -> None:
         self.shape, self.overheads, self.quotas = shape, overheads, quotas or Quotas()
         self.placement = Placement(shape)
         self.tracks: dict[str, Track] = {}

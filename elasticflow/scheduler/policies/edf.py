@@ -9,7 +9,7 @@ from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.packing import by_deadline
 from elasticflow.scheduler.policies.base import Policy
 from elasticflow.scheduler.shares import SharePlan, cheapest_plan
-from elasticflow.scheduler.timeline import Timeline
+from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 
@@ -104,7 +104,7 @@ class EdfAdmission(Edf):
         return cost_s <= track.slack_s
 
     def _all_in_time(self, tracks: Sequence[Track], now_s: float) -> bool:
-        timeline = Timeline(now_s, self.placement.num_up)
+        timeline = ClusterTimeline(now_s, self.placement.num_up)
         plans: list[tuple[Track, SharePlan | None]] = []
         for track in by_deadline(tracks):
             plan = cheapest_plan(track.need(track.deadline_s, track.ladders.expected), timeline)

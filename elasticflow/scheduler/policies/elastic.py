@@ -11,7 +11,7 @@ from elasticflow.scheduler.admission import (
     hopeless,
     may_promise,
 )
-from elasticflow.scheduler.cluster import Shape
+from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.decisions import Admitted, Decision, Deferred, Rejected, WakeAt
 from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.fairness import Quotas, within_quota
@@ -45,7 +45,7 @@ class Elastic(Policy):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ClusterShape,
         overheads: Overheads,
         quotas: Quotas | None = None,
         settings: Settings | None = None,

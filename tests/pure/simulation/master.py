@@ -155,7 +155,7 @@ class SimMaster(Process):
             return
         at_s = self.state.next_time_s()
         if at_s is not None and at_s <= self.clock.now_s:  # before that it would change nothing
-            self._handle(ev.TimeEvent())
+            self._handle(ev.ClockEvent())
             self.world.laws.relieved(self.state)
             at_s = self.state.next_time_s()
         self._timer.set(None if self.end else at_s)
@@ -260,7 +260,7 @@ class SimMaster(Process):
             laws.taken(self.state, event, actions, blame)
         laws.master(self.state)
         self._do(actions)
-        quiet = isinstance(event, (Heartbeat, Progress, ev.TimeEvent))
+        quiet = isinstance(event, (Heartbeat, Progress, ev.ClockEvent))
         if self.alive and (actions or not quiet):
             self._write_journal()
 

@@ -130,7 +130,7 @@ class Generation:
         parcels = world.truth.parcels
         assert [bool(info.chunks) for info in infos] == [count > 0 for count in parcels]
         self.start = assignment.start_tick if assignment.in_memory else None
-        self.row = sn.Row(
+        self.row = sn.ServerRow(
             names=self.names,
             parcels=parcels,
             place=self.place,
@@ -355,12 +355,12 @@ class Keeping:
         self.snapshots = sn.Snapshots()
         self.store: Store | None = None
         self._server = server
-        self._row = sn.Row((), (), -1, 0)
+        self._row = sn.ServerRow((), (), -1, 0)
         self._copies: dict[sn.Copy, tuple[Store | None, dict[int, Parcel]]] = {}
         """Of which store, and its parcels."""
         self._outgoing: deque[tuple[int, int]] = deque()
 
-    def enter(self, row: sn.Row, start: int | None, snapshot_s: float) -> None:
+    def enter(self, row: sn.ServerRow, start: int | None, snapshot_s: float) -> None:
         self._row = row
         self._outgoing.clear()
         self._do(self.snapshots.enter(row, start, snapshot_s, self._server.clock.now_s))

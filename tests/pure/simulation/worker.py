@@ -106,7 +106,7 @@ class Client:
 
     def _hear(self, number: int, message: Any) -> Event:
         if message is CLOSED:
-            return self._handle(cs.ClosedEvent(number))
+            return self._handle(cs.LinkClosedEvent(number))
         head, arrays = message
         if isinstance(head, Welcome):
             self._row[number][2].greet()
@@ -125,7 +125,7 @@ class Client:
             return self._adopt(action)
         if isinstance(action, cs.RestoreAction):
             return self._fill(action.frames)
-        if isinstance(action, cs.ComputeAction):
+        if isinstance(action, cs.ComputeSlicesAction):
             return Overdue(action.tick, action.slices, action.careful)
         name, place, connection = self._row[action.server]
         if isinstance(action, cs.PlaceAction):

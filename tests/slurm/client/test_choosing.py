@@ -11,7 +11,7 @@ import pytest
 from elasticflow.errors import ConfigError
 from elasticflow_slurm import bindings
 from elasticflow_slurm.bindings import PyslurmClient, check, choose, job_of, probe
-from elasticflow_slurm.client import Job, NotInstalled, Refused, SlurmBusy
+from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmNotInstalled, SlurmRefused
 from elasticflow_slurm.command_line import CommandLineClient
 from tests.slurm.client.fake_slurm import FakeSlurm
 
@@ -103,7 +103,7 @@ def broken(tmp_path, monkeypatch):
 
 def test_pyslurm_that_ends_the_interpreter(broken):
     with pytest.raises(
-        NotInstalled, match="its import failed: fatal: Could not establish a configuration source"
+        SlurmNotInstalled, match="its import failed: fatal: Could not establish a configuration source"
     ):
         choose({**broken, "ELASTICFLOW_SLURM": "pyslurm"})
     assert isinstance(choose({**broken, "ELASTICFLOW_SLURM": "auto"}), CommandLineClient)
@@ -111,7 +111,7 @@ def test_pyslurm_that_ends_the_interpreter(broken):
 
 def test_pyslurm_that_ends_without_words(tmp_path):
     (tmp_path / "pyslurm.py").write_text("import os\nos._exit(7)\n")
-    with pytest.raises(NotInstalled, match="ended with exit code 7"):
+    with pytest.raises(SlurmNotInstalled, match="ended with exit code 7"):
         probe({"PYTHONPATH": str(tmp_path)})
 
 
@@ -130,19 +130,19 @@ def test_releases_that_fit(pyslurm, slurm):
 @pytest.mark.parametrize(("pyslurm", "slurm"), [("25.11.2", (25, 5)), ("25.5.0", (25, 11)), ("?", (25, 11))])
 def test_releases_that_do_not_fit(pyslurm, slurm):
     with pytest.raises(
-        NotInstalled, match=rf"install pyslurm 25.{slurm[1]:02}, or leave ELASTICFLOW_SLURM unset"
+        SlurmNotInstalled, match=rf"install pyslurm 25.{slurm[1]:02}, or leave ELASTICFLOW_SLURM unset"
     ):
         check(pyslurm, slurm)
 
 
 def test_pyslurm_reads_the_conf_of_this_process(pyslurm, tmp_path):
     client, _, slurm = pyslurm()
-    with pytest.raises(NotInstalled, match="SLURM_CONF is not that of this process"):
+    with pytest.raises(SlurmNotInstalled, match="SLURM_CONF is not that of this process"):
         PyslurmClient(CommandLineClient(slurm.environ), {"SLURM_CONF": str(tmp_path / "other.conf")})
 
 
 def test_a_job_of_pyslurm():
-    assert job_of(told()) == Job(
+    assert job_of(told()) == SlurmJob(
         id=7, name="n", state="RUNNING", partition="gpu", node="g1", submit_at=5, start_at=6, end_at=66,
         priority=3, restarts=1,
     )  # fmt: skip
@@ -193,5 +193,5 @@ def test_cancel_goes_on_after_an_unknown_job(pyslurm):
     client.cancel([9, 1])
     assert fake.cancelled == [1]
     fake.error = "Access/permission denied"
-    with pytest.raises(Refused, match="Access/permission denied"):
+    with pytest.raises(SlurmRefused, match="Access/permission denied"):
         client.cancel([9])

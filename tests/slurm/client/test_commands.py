@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow_slurm.client import JobRequest, LimitReached, NotInstalled, Refused, SlurmBusy, SlurmError
+from elasticflow_slurm.client import (
+    JobRequest,
+    LimitReached,
+    SlurmBusy,
+    SlurmError,
+    SlurmNotInstalled,
+    SlurmRefused,
+)
 from elasticflow_slurm.command_line import FIELD, KINDS, RECORD, CommandLineClient, scrubbed, sorted_error
 from tests.slurm.client.fake_slurm import VERSIONS, FakeSlurm, golden
 
@@ -38,7 +45,7 @@ def test_version(slurm, client, said, version):
 
 def test_version_of_another_sinfo(slurm, client):
     slurm.answer("sinfo", "GNU texinfo\n")
-    with pytest.raises(NotInstalled, match="no version of SLURM"):
+    with pytest.raises(SlurmNotInstalled, match="no version of SLURM"):
         client.version()
 
 
@@ -126,7 +133,7 @@ def test_cancel_of_what_is_over_is_no_error(slurm, client, errors, code):
 def test_a_cancel_that_fails_for_some(slurm, client):
     lines = ["job id 9: Invalid job id specified\n", "job id 8: Access/permission denied\n"]
     slurm.answer("scancel", errors="".join(f"scancel: error: Kill job error on {line}" for line in lines))
-    with pytest.raises(Refused, match="Access/permission denied"):
+    with pytest.raises(SlurmRefused, match="Access/permission denied"):
         client.cancel([8, 9])
 
 
@@ -191,22 +198,22 @@ def test_what_is_read_is_not_translated(slurm, client):
 @pytest.mark.parametrize(
     ("name", "command", "kind"),
     [
-        ("error-partition", "sbatch", Refused),
-        ("error-gpus", "sbatch", Refused),
-        ("error-option", "sbatch", Refused),
-        ("error-time", "sbatch", Refused),
-        ("error-constraint", "sbatch", Refused),
-        ("error-script", "sbatch", Refused),
-        ("error-test-only", "sbatch", Refused),
-        ("error-requeue", "scontrol", Refused),
+        ("error-partition", "sbatch", SlurmRefused),
+        ("error-gpus", "sbatch", SlurmRefused),
+        ("error-option", "sbatch", SlurmRefused),
+        ("error-time", "sbatch", SlurmRefused),
+        ("error-constraint", "sbatch", SlurmRefused),
+        ("error-script", "sbatch", SlurmRefused),
+        ("error-test-only", "sbatch", SlurmRefused),
+        ("error-requeue", "scontrol", SlurmRefused),
         ("error-drained-partition", "sbatch", SlurmBusy),
         ("error-no-controller-sbatch", "sbatch", SlurmBusy),
         ("error-no-controller", "squeue", SlurmBusy),
         ("error-no-controller-scancel", "scancel", SlurmBusy),
         ("error-no-controller-scontrol", "scontrol", SlurmBusy),
         ("error-max-jobs", "sbatch", (SlurmBusy, LimitReached)),
-        ("error-no-conf", "squeue", NotInstalled),
-        ("error-no-munge", "squeue", NotInstalled),
+        ("error-no-conf", "squeue", SlurmNotInstalled),
+        ("error-no-munge", "squeue", SlurmNotInstalled),
     ],
 )
 def test_errors_are_sorted_by_their_words(slurm, client, version, name, command, kind):
@@ -244,15 +251,15 @@ def ask(client: CommandLineClient, command: str) -> None:
         ("Batch job submission failed: Unexpected message received", SlurmBusy),
         ("Batch job submission failed: Zero Bytes were transmitted or received", SlurmBusy),
         ("Job can not be altered now, try again later", SlurmBusy),
-        ("Invalid account or account/partition combination specified", Refused),
-        ("Access/permission denied", Refused),
-        ("User's group not permitted to use this partition", Refused),
-        ("Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"", NotInstalled),
-        ("cannot stat file /etc/slurm.conf: No such file or directory, retrying in 1sec", NotInstalled),
+        ("Invalid account or account/partition combination specified", SlurmRefused),
+        ("Access/permission denied", SlurmRefused),
+        ("User's group not permitted to use this partition", SlurmRefused),
+        ("Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"", SlurmNotInstalled),
+        ("cannot stat file /etc/slurm.conf: No such file or directory, retrying in 1sec", SlurmNotInstalled),
     ],
 )  # fmt: skip
 def test_words_of_errors(words, kind):
-    for unknown in (Refused, SlurmBusy):
+    for unknown in (SlurmRefused, SlurmBusy):
         error = sorted_error("sbatch", words, unknown)
         assert type(error) is kind
         assert words.rstrip(".") in str(error)
@@ -260,8 +267,8 @@ def test_words_of_errors(words, kind):
 
 def test_unknown_words_are_a_refusal_of_what_was_to_be_done_and_no_answer_to_a_question(slurm, client):
     for command, kind in (
-        ("sbatch", Refused),
-        ("scontrol", Refused),
+        ("sbatch", SlurmRefused),
+        ("scontrol", SlurmRefused),
         ("squeue", SlurmBusy),
         ("scancel", SlurmBusy),
     ):
@@ -285,7 +292,7 @@ def test_every_text_has_one_kind():
 
 
 def test_no_commands(tmp_path):
-    with pytest.raises(NotInstalled, match="there is no squeue here"):
+    with pytest.raises(SlurmNotInstalled, match="there is no squeue here"):
         CommandLineClient({"PATH": str(tmp_path)}).jobs()
 
 
@@ -305,7 +312,7 @@ def test_a_command_that_hangs_is_killed(slurm):
         ("Job creation temporarily disabled, retrying", SlurmBusy),
         (
             "s_p_parse_file: cannot stat file /x: No such file or directory, retrying in 1sec up to 60sec",
-            NotInstalled,
+            SlurmNotInstalled,
         ),
     ],
 )

@@ -10,13 +10,13 @@ import pytest
 
 from elasticflow_slurm.bindings import PyslurmClient
 from elasticflow_slurm.client import (
-    Job,
     JobRequest,
     LimitReached,
-    NotInstalled,
-    Refused,
     SlurmBusy,
     SlurmClient,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
 )
 from elasticflow_slurm.command_line import CommandLineClient
 from tests.clusters.processes import ClusterError
@@ -41,7 +41,7 @@ def client(request: pytest.FixtureRequest, cluster: SlurmCluster) -> Iterator[Sl
         patch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])  # libslurm reads this process's
         try:
             yield PyslurmClient(commands)
-        except NotInstalled as error:
+        except SlurmNotInstalled as error:
             pytest.skip(str(error))
 
 
@@ -63,7 +63,9 @@ def request_of(tmp_path: Path) -> Callable[..., JobRequest]:
     return make
 
 
-def until(client: SlurmClient, id: int, is_so: Callable[[Job], bool], within_s: float = OPEN_S) -> Job:
+def until(
+    client: SlurmClient, id: int, is_so: Callable[[SlurmJob], bool], within_s: float = OPEN_S
+) -> SlurmJob:
     end = time.monotonic() + within_s
     while True:
         job = client.job(id)
@@ -73,11 +75,11 @@ def until(client: SlurmClient, id: int, is_so: Callable[[Job], bool], within_s: 
         time.sleep(0.1)
 
 
-def is_running(job: Job) -> bool:
+def is_running(job: SlurmJob) -> bool:
     return job.state == "RUNNING"
 
 
-def is_over(job: Job) -> bool:
+def is_over(job: SlurmJob) -> bool:
     return job.over
 
 
@@ -124,7 +126,7 @@ def test_comments_can_be_replaced(client, request_of, comment):
 
 
 def test_a_comment_of_an_unknown_job_is_refused(client):
-    with pytest.raises(Refused, match="Invalid job id specified"):
+    with pytest.raises(SlurmRefused, match="Invalid job id specified"):
         client.set_comment(UNKNOWN_ID, "x")
 
 
@@ -194,14 +196,14 @@ def test_a_requeued_job_waits_and_starts_now(client, request_of):
 
 
 def test_requeue_of_an_unknown_job_is_refused(client):
-    with pytest.raises(Refused, match="Invalid job id specified"):
+    with pytest.raises(SlurmRefused, match="Invalid job id specified"):
         client.requeue(UNKNOWN_ID)
 
 
 def test_a_requeue_that_the_job_forbids_is_refused(client, request_of):
     id = client.submit(request_of(no_requeue=""))
     until(client, id, is_running)
-    with pytest.raises(Refused):
+    with pytest.raises(SlurmRefused):
         client.requeue(id)
 
 
@@ -257,7 +259,7 @@ def test_an_estimate_waits_for_running_jobs(client, request_of):
 
 
 def test_an_estimate_of_what_cannot_be_is_refused(client, request_of):
-    with pytest.raises(Refused, match="Requested node configuration is not available"):
+    with pytest.raises(SlurmRefused, match="Requested node configuration is not available"):
         client.would_start_at(request_of(partition="gpu", gpus_per_node="3"))
 
 
@@ -301,12 +303,12 @@ def test_partitions_without_the_nodes_that_are_down(client, cluster):
     ],
 )
 def test_refusals_come_with_the_words_of_slurm(client, request_of, options, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(SlurmRefused, match=words):
         client.submit(request_of(**options))
 
 
 def test_what_is_no_script_is_refused(client, request_of):
-    with pytest.raises(Refused, match="This does not look like a batch script"):
+    with pytest.raises(SlurmRefused, match="This does not look like a batch script"):
         client.submit(request_of("sleep 1\n"))
 
 
@@ -391,13 +393,13 @@ def test_without_munge_slurm_is_not_installed(cluster, request_of, tmp_path):
     (tmp_path / "gres.conf").touch()
     client = CommandLineClient({**cluster.environment, "SLURM_CONF": str(conf)})
     for ask in (client.jobs, lambda: client.submit(request_of())):
-        with pytest.raises(NotInstalled, match="(?i)munge|auth"):
+        with pytest.raises(SlurmNotInstalled, match="(?i)munge|auth"):
             ask()
 
 
 def test_without_slurm_conf_slurm_is_not_installed(cluster, tmp_path):
     environ = {**cluster.environment, "SLURM_CONF": str(tmp_path / "none.conf")}
     started = time.monotonic()
-    with pytest.raises(NotInstalled, match="none.conf"):
+    with pytest.raises(SlurmNotInstalled, match="none.conf"):
         CommandLineClient(environ).jobs()
     assert time.monotonic() - started < 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow_slurm.client import Job, Partition, SlurmBusy
+from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob
 from elasticflow_slurm.command_line import (
     FIELD,
     JOB_FIELDS,
@@ -44,7 +44,7 @@ def record(**fields: str) -> str:
     return FIELD.join(told[name] for name in JOB_FIELDS) + RECORD + "\n"
 
 
-def one(**fields: str) -> Job:
+def one(**fields: str) -> SlurmJob:
     [job] = parse_jobs(record(**fields))
     return job
 
