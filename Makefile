@@ -1,20 +1,25 @@
 # make demo: trains a real model here.  make test: all set-up, then every test.
+# make quick: what to run while working: lint, types, contracts, and the tests next to what has changed.
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test quick check bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
-	$(RUN)/python -m pytest -n 2 --dist loadgroup
+	$(RUN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+
+quick: $(VENV)/.test check
+	$(RUN)/python -m tests.touched
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
+	PYTHONPATH=.:ps:slurm:yarn $(RUN)/lint-imports --no-logo
 
 bench: $(VENV)/.test
 	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap sparse

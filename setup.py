@@ -27,6 +27,7 @@ setup(
     description="Elastic deep-learning training that gives the same model bit for bit, whatever happens",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    license="Apache-2.0",
     python_requires=">=3.10",
     packages=[
         *find_packages(include=["elasticflow", "elasticflow.*"]),
@@ -40,7 +41,10 @@ setup(
         "elasticflow_yarn": "yarn/elasticflow_yarn",
     },
     ext_modules=[NATIVE],
-    package_data={"elasticflow_yarn": ["*.java"]},
+    package_data={
+        "": ["py.typed"],
+        "elasticflow_yarn": ["*.java"],
+    },
     install_requires=[
         "h5py>=3.9",
         "msgspec>=0.18",
@@ -62,12 +66,12 @@ setup(
             "hdfs>=2.7",
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
-            "venv-pack>=0.2",
         ],
         "examples": ["scikit-learn>=1.3"],
         "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
             "hypothesis>=6.90",
+            "import-linter>=2",
             "mypy>=1.8",
             "pytest>=8,<9.2",  # from 9.2 on pytest-xdist 3.8 does not keep the tests of a cluster together
             "pytest-timeout>=2.2",
