@@ -111,7 +111,7 @@ def test_a_thread_that_raises_ends_its_process(name: str, tmp_path: Path) -> Non
 def test_every_thread_is_guarded() -> None:
     """All threads of the project begin in the guard, and each kind of them is tried above."""
     bare = [path for path in SOURCES if re.search(r"\bThread\(", path.read_text())]
-    assert bare == [ROOT / "elasticflow" / "guard.py"]
+    assert bare == [ROOT / "elasticflow" / "process" / "guard.py"]
     assert not [path for path in SOURCES if "start_new_thread" in path.read_text()]
     names = {
         found

@@ -37,7 +37,7 @@ from elasticflow_ps.state import (
     ServerState,
     VersionAction,
 )
-from elasticflow_ps.state import ComputeSlicesAction as HandOutAction
+from elasticflow_ps.state import ComputeAction as HandOutAction
 
 A = TypeVar("A")
 SCHEDULE = Schedule(num_records=72, num_test=4, batch_size=16, num_slices=4, epochs=2, asynchronous=True)

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from elasticflow.cluster.finder import Orphaned
-from elasticflow.run.folder import Address, RunDir, publish
-from elasticflow.run.folder import SlurmJob as HostJob
+from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment

@@ -14,7 +14,7 @@ from elasticflow.leading import begin, check_resume
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
-from elasticflow_slurm.client import HostJob as SlurmJob
+from elasticflow_slurm.client import SlurmJob
 from elasticflow_slurm.submit import _SlurmFolder
 from tests.slurm.fakes import FakeClient
 
