@@ -367,7 +367,7 @@ class SlurmSizing:
         current = max(mine, key=_newest, default=None)
         for job in mine:
             if job is not current and not job.over:
-                self._cancel(job.id, now_s)
+                self._cancel(job.id, now_s, job.submit_at)
         if current is None or (current.over and worker.asked):  # the answer tells whether it is its job
             self._miss(worker, began_s, now_s)
             return
@@ -378,7 +378,7 @@ class SlurmSizing:
         if current.over:
             self._finish(worker, current, now_s)
         elif worker.phase is PlacePhase.LEAVING:
-            self._cancel(current.id, now_s)
+            self._cancel(current.id, now_s, current.submit_at)
         elif current.state in _WAITING:
             self._see_waiting(worker, current, now_s)
         else:
@@ -403,10 +403,10 @@ class SlurmSizing:
     def _see_waiting(self, worker: SlurmWorker, job: SlurmJob, now_s: float) -> None:
         if worker.phase is PlacePhase.RUNNING or job.restarts or job.state != "PENDING":
             # Two processes must not join under one name, so this job may not run again.
-            self._cancel(job.id, now_s)
+            self._cancel(job.id, now_s, job.submit_at)
             self._end(worker, reasons.requeued(worker.name, job))
         elif worker.phase is PlacePhase.MOVING:
-            self._cancel(job.id, now_s)
+            self._cancel(job.id, now_s, job.submit_at)
         else:
             if worker.phase not in (PlacePhase.QUEUED, PlacePhase.ASKED, PlacePhase.UNSURE):
                 worker.since_s = now_s
@@ -446,7 +446,7 @@ class SlurmSizing:
     def _cancel_stranger(self, name: str, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Jobs of a name that nobody wants: of a master that died, or of an answer that was lost."""
         for job in jobs:
-            if not job.over and self._cancel(job.id, now_s):
+            if not job.over and self._cancel(job.id, now_s, job.submit_at):
                 self._note("info", f"job {job.id} is cancelled: nobody waits for {name}")
 
     # --- growth ----------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class SlurmSizing:
     def _move(self, worker: SlurmWorker, why: str, now_s: float) -> None:
         """Has another job, or another worker, take the place of one that waits."""
         assert worker.job is not None
-        self._cancel(worker.job.id, now_s)
+        self._cancel(worker.job.id, now_s, worker.job.submit_at)
         if worker.adopted:
             self._end(worker, reasons.given_up(worker.name, worker.job, why))
         else:
@@ -556,9 +556,14 @@ class SlurmSizing:
             many = f"{self._config.exclude_after} failures within an hour"
             self._note("warning", f"node {node} is left out of new jobs for an hour: {many}")
 
-    def _cancel(self, id: int, now_s: float) -> bool:
-        """Returns whether it was not cancelled before, or long ago."""
-        if now_s - self._cancelled_s.get(id, NEVER_S) < CANCEL_AGAIN_S:
+    def _cancel(self, id: int, now_s: float, submit_at: float | None = None) -> bool:
+        """Returns whether it was not cancelled before, or long ago.
+
+        submit_at: when the job was submitted: an id may be that of another job since the last cancel.
+        """
+        last_s = self._cancelled_s.get(id, NEVER_S)
+        same = submit_at is None or self._at is None or submit_at <= self._at + last_s - self._at_now_s
+        if same and now_s - last_s < CANCEL_AGAIN_S:
             return False
         self._cancelled_s[id] = now_s
         self._cancels.append(id)

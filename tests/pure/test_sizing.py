@@ -794,6 +794,20 @@ def test_an_old_job_of_a_name_is_not_its_end() -> None:
     assert told.ended() == [] and told.sizing.num_jobs == 1
 
 
+def test_an_id_that_slurm_gives_again_is_cancelled_again() -> None:
+    """slurmctld has crashed and forgotten the job that was cancelled: now its id is another job's."""
+    told = Told().want(1)
+    told.submits()
+    told.accept(submit_at=told.at).show(102, 1, partition="gpu", submit_at=told.at)
+    told.poll().decide()
+    assert told.cancelled == [101], "the newer one counts"
+    told.poll().decide()
+    assert told.cancelled == [101], "it takes its time to end"
+    del told.jobs[101]
+    told.poll().show(101, 1, partition="gpu", submit_at=told.at).poll().decide()
+    assert told.cancelled == [101, 101]
+
+
 def test_adopted_workers_cannot_be_submitted_again() -> None:
     told = Told(GPU, IDLE).show(7, 1, partition="gpu", reason="Resources")
     told.sizing.adopt("worker-1")
