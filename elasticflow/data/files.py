@@ -77,10 +77,26 @@ class File(ABC):
     def identity(self, num_files: int) -> FileId:
         """What it was when it was found; num_files: that the source has. Raises UnreadableError."""
 
+    @abstractmethod
+    def _change(self) -> str:
+        """What is different from when the file was found, in words; "" if nothing is, or nobody says."""
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Within it, a DataError becomes an UnreadableError if the file is not what it was when found."""
-        yield
+        """Raises UnreadableError, instead of any DataError, if the file is not what it was when found.
+
+        It is looked at even if all went well: bytes of another one may have been read.
+        """
+        try:
+            yield
+        except UnreadableError:
+            raise
+        except DataError as error:
+            if change := self._change():
+                raise UnreadableError(f"{change}. {STAY}") from error
+            raise
+        if change := self._change():
+            raise UnreadableError(f"{change}. {STAY}")
 
 
 class LocalFile(File):
@@ -96,22 +112,7 @@ class LocalFile(File):
         except OSError as error:
             raise UnreadableError(f"{self}: cannot be read: {error.strerror}") from error
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Nor is it left in peace if it is another by then."""
-        try:
-            yield
-        except UnreadableError:
-            raise
-        except DataError as error:
-            if change := self._change():
-                raise UnreadableError(f"{change}. {STAY}") from error
-            raise
-        if change := self._change():
-            raise UnreadableError(f"{change}. {STAY}")
-
     def _change(self) -> str:
-        """What is different from when the file was found; "" if nothing is."""
         try:
             now = of_local(self.name, self._found.host)
         except OSError:
@@ -211,38 +212,26 @@ class RemoteFile(File):
         if (self.length - start) % size == 0:
             yield b""
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        try:
-            yield
-        except UnreadableError:
-            raise
-        except DataError as error:
-            if change := self._change():
-                raise UnreadableError(f"{self}: {change}") from error
-            raise
-
     def _lost(self, error: Exception) -> DataError:
         """What to say of an error in reading."""
-        text = f"{self}: {self._change() or f'cannot be read: {error}'}"
+        change = self._change()
+        text = f"{change}. {STAY}" if change else f"{self}: cannot be read: {error}"
         refused = isinstance(error, (PermissionError, FileNotFoundError))
         return DataError(text) if refused and not self._was_read else UnreadableError(text)
 
     def _change(self) -> str:
-        """What is different from when the file was found; "" if nothing is, or nobody says."""
-        advice = "A run's data must stay as it is; write new data under a new name, and start again."
         try:
             now = self._client.status(self._found.path)
         except FileNotFoundError:
-            return f"is no longer there. {advice}"
+            return f"{self} is no longer there"
         except OSError:
             return ""
         found = self._found
         if (now.length, now.modified_at, now.id) == (found.length, found.modified_at, found.id):
             return ""
         return (
-            f"has changed since it was opened: {now.length} bytes instead of {found.length}, modified "
-            f"{now.modified_at - found.modified_at:.1f} s later. {advice}"
+            f"{self} has changed since it was opened: {now.length} bytes instead of {found.length}, modified "
+            f"{now.modified_at - found.modified_at:.1f} s later"
         )
 
 

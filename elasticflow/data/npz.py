@@ -125,7 +125,8 @@ class _Stored(BlockSource):
     def read_block(self, number: int) -> Block:
         rows = self.block_starts[number : number + 2]
         first, last = (self._first_byte + rows * self._row_bytes).tolist()
-        array = np.frombuffer(self._file.read(first, last), self.dtype)
+        with self._file.unchanged():
+            array = np.frombuffer(self._file.read(first, last), self.dtype)
         return {"": array.reshape(-1, *self.shape[1:])}
 
     def block_name(self, number: int) -> str:
