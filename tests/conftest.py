@@ -14,6 +14,7 @@ import pytest
 from tests.clusters import hadoop as hadoop_cluster
 from tests.clusters.hadoop import HadoopCluster
 
+TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
 
@@ -26,8 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("hadoop"))
         elif "hdfs_cluster" in fixtures:
             item.add_marker(pytest.mark.xdist_group("hdfs"))
-        elif fixtures & SLURM and item.path.is_relative_to(Path(__file__).parent / "slurm"):
+        elif fixtures & SLURM and item.path.is_relative_to(TESTS / "slurm"):
             item.add_marker(pytest.mark.xdist_group("slurm"))
+        elif not item.path.is_relative_to(TESTS / "e2e"):
+            continue
+        item.add_marker(pytest.mark.whole)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
