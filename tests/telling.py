@@ -110,7 +110,8 @@ class Told:
         self.begin(msgspec.json.decode(written, type=StoryMemory))
 
     def status(self) -> dict[str, Any]:
-        return self.story.status(self.state)
+        status: dict[str, Any] = msgspec.to_builtins(self.story.status(self.state))
+        return status
 
     def faults(self) -> list[tuple[str, float, int, float | None]]:
         """Of each: whose, its cost in seconds and steps, and how long it lasted."""

@@ -78,7 +78,8 @@ def _remembered(run: RunDir) -> dict[str, Any]:
         raise RunError(f"{run.journal}: cannot be read: {error}") from error
     story = Story(config, str(run.path), 0, memory, wall=lambda: memory.started_at + memory.time_s)
     text = "its processes were killed; this is what its master wrote down last. Go on with --resume"
-    return {**story.so_far(), "state": "killed", "text": text, "elapsed_s": memory.time_s}
+    past: dict[str, Any] = msgspec.to_builtins(story.so_far())
+    return {**past, "state": "killed", "text": text, "elapsed_s": memory.time_s}
 
 
 def page(report: Mapping[str, Any], mark: str = "█") -> list[str]:

@@ -25,7 +25,7 @@ from elasticflow.storage.file_ids import STAY, FileId, changed, of_local, sample
 from elasticflow.storage.urls import SCHEMES
 
 if TYPE_CHECKING:
-    from elasticflow.storage.webhdfs import Status, WebHdfs
+    from elasticflow.storage.webhdfs import FileStatus, WebHdfs
 
 PATIENCE_S = 60.0
 """How long a read is tried again while HDFS does not answer."""
@@ -146,7 +146,7 @@ class RemoteFile(File):
 
     is_remote = True
 
-    def __init__(self, name: str, client: WebHdfs, status: Status) -> None:
+    def __init__(self, name: str, client: WebHdfs, status: FileStatus) -> None:
         super().__init__(name)
         self._client = client
         self._found = status
@@ -376,7 +376,7 @@ class _Folders:
             raise DataError(f"{self._kind}: no file matches {self._url}.")
         return [self._file(status) for status in sorted(found, key=lambda status: status.path)]
 
-    def _matching(self) -> list[Status]:
+    def _matching(self) -> list[FileStatus]:
         """Files that fit the pattern, as ``glob`` has it: no hidden ones, unless the pattern says so."""
         *parts, last = [part for part in self._path.split("/") if part]
         if last == "**":
@@ -397,7 +397,7 @@ class _Folders:
             if one.is_dir:
                 yield from self._folders(one.path, part) if part == "**" else [one.path]
 
-    def _fitting(self, folder: str, part: str) -> list[Status]:
+    def _fitting(self, folder: str, part: str) -> list[FileStatus]:
         try:
             there = self._client.list(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -413,7 +413,7 @@ class _Folders:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _file(self, status: Status) -> File:
+    def _file(self, status: FileStatus) -> File:
         authority = _URL.match(self._url)
         assert authority is not None
         name = authority[0] + status.path

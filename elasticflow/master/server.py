@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import zmq
 
 from elasticflow.checkpoint import (
@@ -470,7 +471,7 @@ class Master:
         due = [route for route, seen in self._watchers if seen < self._news or self._end]
         if due:
             status = self._story.status(self._state, places=self._places(), **self._counters())
-            answer = Answer(status={**status, "news": self._news})
+            answer = Answer(status={**msgspec.to_builtins(status), "news": self._news})
             for route in due:
                 self._send(route, answer)
             self._watchers = [(route, seen) for route, seen in self._watchers if route not in due]

@@ -24,6 +24,20 @@ from elasticflow.master.state import MasterState
 from elasticflow.process.texts import EVENT_CHARS, sendable
 from elasticflow.run import dates
 from elasticflow.run.config import Config
+from elasticflow.run.telling import (
+    Event,
+    PartStory,
+    Past,
+    Report,
+    Resize,
+    Size,
+    Status,
+    ToldFault,
+    ToldMaster,
+    ToldServer,
+    ToldWorker,
+    WorkersSeconds,
+)
 from elasticflow.step.schedule import Schedule
 from elasticflow.wire.messages import Progress, Usage, Written
 
@@ -34,42 +48,6 @@ SHOWN = 50
 """So many events, evaluations, faults, ... are in a status; ``KEPT`` of each are in the report."""
 MOST_USAGES = 200
 """So many workers' seconds are kept apart; those of workers that went before are one sum."""
-
-
-class Event(msgspec.Struct):
-    """Something that people should read. kind: info, warning, fault or end."""
-
-    time_s: float
-    kind: str
-    text: str
-
-
-class PartStory(msgspec.Struct):
-    """A server's part of a checkpoint. copy_s: no step could be made. write_s: in the background."""
-
-    step: int
-    server: str
-    copy_s: float
-    write_s: float
-    error: str = ""
-
-
-class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
-    """The number of workers to have has changed."""
-
-    time_s: float
-    old: int
-    new: int
-    reason: str
-
-
-class Size(msgspec.Struct):
-    """So many workers took part from then on; why: there were not as many as wanted."""
-
-    time_s: float
-    ready: int
-    wanted: int
-    why: str
 
 
 class StoryMemory(msgspec.Struct, kw_only=True):
@@ -303,8 +281,8 @@ class Story:
     def _step(self) -> int:
         return max(self._memory.start_step, self._steps_before(self._memory.version))
 
-    def so_far(self, most: int = KEPT) -> dict[str, Any]:
-        """The past as plain values; of events, faults and so on the last ones, at most so many each."""
+    def so_far(self, most: int = KEPT) -> Past:
+        """The past; of events, faults and so on the last ones, at most so many each."""
         memory, schedule, time_s = self._memory, self._memory.schedule, self._time_s()
         step = self._step
         evaluations = list(memory.evaluations.values())
@@ -312,64 +290,60 @@ class Story:
         seconds = self._seconds()
         lived_s = sum(seconds.values())
         usage = _sum([memory.gone, *memory.usage.values()])
-        return {
-            "run": self._run_dir,
-            "program": self._config.program,
-            "program_sha256": self._config.program_sha256,
-            "programs": msgspec.to_builtins(memory.programs),
-            "backend": self._config.backend,
-            "mode": self._config.mode,
-            "staleness": self._config.staleness,
-            "snapshot_s": self._config.snapshot_s,
-            "compression": self._config.compression,
-            "started_at": memory.started_at,
-            "elapsed_s": time_s,
-            "time_limit_s": self._config.time_limit_s,
-            "deadline": self._config.deadline or None,
-            "deadline_at": self._config.deadline_at,
-            "finished_at": None,
-            "met_deadline": _met(self._config.deadline_at, self._wall(), finished=False),
-            "first_step_s": memory.first_step_s,
-            "epoch": min(step // schedule.steps_per_epoch + 1, schedule.epochs) if schedule else 1,
-            "epochs": schedule.epochs if schedule else self._config.epochs,
-            "start_step": memory.start_step,
-            "step": step,
-            "steps_total": schedule.total_steps if schedule else None,
-            "records_covered": _covered(schedule, step) if schedule else 0,
-            "records_total": schedule.records_per_epoch * schedule.epochs if schedule else None,
-            "records_left_out": schedule.records_left_out if schedule else None,
-            "quarantined": list(memory.quarantined),
-            "skipped": memory.skipped,
-            "loss": memory.loss,
-            "evaluation": evaluations[-1] if evaluations else None,
-            "num_evaluations": len(evaluations),
-            "evaluations": evaluations[-most:],
-            "checkpoint_step": memory.committed_step,
-            "checkpoints": msgspec.to_builtins(memory.parts[-most:]),
-            "checkpoints_failed": memory.parts_failed,
-            "workers_seconds": {name: round(value, 3) for name, value in seconds.items()},
-            "goodput": round(seconds["productive"] / lived_s, 4) if lived_s else None,
-            "slices_computed": usage.num_slices,
-            "slices_computed_as_backup": usage.num_backup,
-            "num_faults": faults.num,
-            "faults": [_fault(fault) for fault in faults.kept[-most:]],
-            "standstill_s": round(faults.standing_still_s(time_s), 3),
-            "stalled_s": round(faults.stalled_s, 3),
-            "steps_redone": faults.steps_lost,
-            "storage_trouble": "; ".join(f"{f.member}: {f.text}" for f in faults.open("storage")),
-            "resizes": msgspec.to_builtins(memory.resizes[-most:]),
-            "sizes": msgspec.to_builtins(memory.sizes[-most:]),
-            "shortage": memory.sizes[-1].why if memory.sizes else "",
-            "num_events": memory.num_events,
-            "events": msgspec.to_builtins(memory.events[-most:]),
-        }
+        return Past(
+            run=self._run_dir,
+            program=self._config.program,
+            program_sha256=self._config.program_sha256,
+            programs=memory.programs,
+            backend=self._config.backend,
+            mode=self._config.mode,
+            staleness=self._config.staleness,
+            snapshot_s=self._config.snapshot_s,
+            compression=self._config.compression,
+            started_at=memory.started_at,
+            elapsed_s=time_s,
+            time_limit_s=self._config.time_limit_s,
+            deadline=self._config.deadline or None,
+            deadline_at=self._config.deadline_at,
+            finished_at=None,
+            met_deadline=_met(self._config.deadline_at, self._wall(), finished=False),
+            first_step_s=memory.first_step_s,
+            epoch=min(step // schedule.steps_per_epoch + 1, schedule.epochs) if schedule else 1,
+            epochs=schedule.epochs if schedule else self._config.epochs,
+            start_step=memory.start_step,
+            step=step,
+            steps_total=schedule.total_steps if schedule else None,
+            records_covered=_covered(schedule, step) if schedule else 0,
+            records_total=schedule.records_per_epoch * schedule.epochs if schedule else None,
+            records_left_out=schedule.records_left_out if schedule else None,
+            quarantined=list(memory.quarantined),
+            skipped=memory.skipped,
+            loss=memory.loss,
+            evaluation=evaluations[-1] if evaluations else None,
+            num_evaluations=len(evaluations),
+            evaluations=evaluations[-most:],
+            checkpoint_step=memory.committed_step,
+            checkpoints=memory.parts[-most:],
+            checkpoints_failed=memory.parts_failed,
+            workers_seconds=WorkersSeconds(**{name: round(value, 3) for name, value in seconds.items()}),
+            goodput=round(seconds["productive"] / lived_s, 4) if lived_s else None,
+            slices_computed=usage.num_slices,
+            slices_computed_as_backup=usage.num_backup,
+            num_faults=faults.num,
+            faults=[_fault(fault) for fault in faults.kept[-most:]],
+            standstill_s=round(faults.standing_still_s(time_s), 3),
+            stalled_s=round(faults.stalled_s, 3),
+            steps_redone=faults.steps_lost,
+            storage_trouble="; ".join(f"{f.member}: {f.text}" for f in faults.open("storage")),
+            resizes=memory.resizes[-most:],
+            sizes=memory.sizes[-most:],
+            shortage=memory.sizes[-1].why if memory.sizes else "",
+            num_events=memory.num_events,
+            events=memory.events[-most:],
+        )
 
     def _seconds(self) -> dict[str, float]:
-        """What the workers' seconds went into; each second into one thing.
-
-        duplicated: on slices that somebody else had computed as well. checkpointing: waiting while servers
-        copied what is to be written.
-        """
+        """See ``WorkersSeconds``."""
         memory = self._memory
         usage = _sum([memory.gone, *memory.usage.values()])
         redone_s = min(usage.redone_s, usage.computing_s)
@@ -417,8 +391,8 @@ class Story:
         incarnation: int = 1,
         dropped: int = 0,
         refused: int = 0,
-    ) -> dict[str, Any]:
-        """The run as plain values, for JSON. dropped, refused: messages and connections, by the master.
+    ) -> Status:
+        """The run as it is. dropped, refused: messages and connections, by the master.
 
         places: by member, where it is, or what it waits for.
         """
@@ -432,55 +406,52 @@ class Story:
         dropped: int,
         refused: int,
         places: Mapping[str, str],
-    ) -> dict[str, Any]:
+    ) -> Status:
         self._see(state)
-        shown = self.so_far(most)
+        past = self.so_far(most)
         eta_s = self._eta_s()
-        return {
-            **shown,
-            "state": state.state.value,
-            "generation": state.generation,
-            "regrouping": state.regrouping,
-            "records_per_s": self._records_per_s(),
-            "eta_s": eta_s,
-            "eta_at": None if eta_s is None else self._wall() + eta_s,
-            "target_workers": state.target,
-            "target_reason": state.reason,
-            "master": {
-                "name": "master",
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "state": "running",
-                "step": shown["step"],
-                "incarnation": incarnation,
-                "dropped_messages": dropped,
-                "refused_connections": refused,
-            },
-            "servers": [_server(server, state, places) for server in state.of("server")],
-            "workers": [_worker(worker, state, places) for worker in state.of("worker")],
-        }
+        return Status(
+            **msgspec.structs.asdict(past),
+            state=state.state.value,
+            generation=state.generation,
+            regrouping=state.regrouping,
+            records_per_s=self._records_per_s(),
+            eta_s=eta_s,
+            eta_at=None if eta_s is None else self._wall() + eta_s,
+            target_workers=state.target,
+            target_reason=state.reason,
+            master=ToldMaster(
+                name="master",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                state="running",
+                step=past.step,
+                incarnation=incarnation,
+                dropped_messages=dropped,
+                refused_connections=refused,
+            ),
+            servers=[_server(server, state, places) for server in state.of("server")],
+            workers=[_worker(worker, state, places) for worker in state.of("worker")],
+        )
 
     def report(
         self, state: MasterState, end: EndAction, *, incarnation: int = 1, dropped: int = 0, refused: int = 0
-    ) -> dict[str, Any]:
+    ) -> Report:
         """How the run went, for report.json: its last status, and more."""
         status = self._status(state, KEPT, incarnation, dropped, refused, {})
-        over = {"state": "ended"}
         now_s, due_s = self._wall(), self._config.deadline_at
         finished = end.state is RunState.FINISHED
-        return {
-            **status,
-            "state": end.state.value,
-            "text": sendable(end.text, EVENT_CHARS),
-            "traceback": sendable(end.detail),
-            "eta_s": None,
-            "eta_at": None,
-            "finished_at": now_s if finished else None,
-            "met_deadline": _met(due_s, now_s, finished=finished),
-            "master": {**status["master"], **over},
-            "servers": [{**server, **over} for server in status["servers"]],
-            "workers": [{**worker, **over} for worker in status["workers"]],
-        }
+        status.master.state = "ended"
+        for member in (*status.servers, *status.workers):
+            member.state = "ended"
+        status.state, status.eta_s, status.eta_at = end.state.value, None, None
+        status.finished_at = now_s if finished else None
+        status.met_deadline = _met(due_s, now_s, finished=finished)
+        return Report(
+            **msgspec.structs.asdict(status),
+            text=sendable(end.text, EVENT_CHARS),
+            traceback=sendable(end.detail),
+        )
 
 
 def _met(due_s: float | None, now_s: float, *, finished: bool) -> bool | None:
@@ -502,29 +473,28 @@ def _tick_of(schedule: Schedule, step: int) -> int:
     return epochs * schedule.ticks_per_epoch + steps
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
-    shown = ("number", "time_s", "role", "member", "text", "seconds", "steps", "lasted_s", "done", "told")
-    return {name: getattr(fault, name) for name in shown}
+def _fault(fault: Fault) -> ToldFault:
+    return ToldFault(**{name: getattr(fault, name) for name in ToldFault.__struct_fields__})
 
 
-def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
+def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> ToldServer:
     need = state.needs.get(server.name)
-    return {
+    return ToldServer(
         **_member(server, state, places),
-        "standby": bool(state.row.chunks) and server.name not in state.row.holders,
-        "refused_connections": server.refused,
-        "memory_bytes": server.memory_bytes,
-        "memory_at_most_bytes": need.total if need else None,
-    }
+        standby=bool(state.row.chunks) and server.name not in state.row.holders,
+        refused_connections=server.refused,
+        memory_bytes=server.memory_bytes,
+        memory_at_most_bytes=need.total if need else None,
+    )
 
 
-def _worker(worker: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
-    """slices: of each step, by the present plan. slice_s: what one takes it; 0 if that is not known."""
+def _worker(worker: Member, state: MasterState, places: Mapping[str, str]) -> ToldWorker:
     mine = [share.stop - share.first for share in state.plan if share.worker == worker.name]
-    return {**_member(worker, state, places), "slices": sum(mine), "slice_s": worker.slice_s}
+    return ToldWorker(**_member(worker, state, places), slices=sum(mine), slice_s=worker.slice_s)
 
 
 def _member(member: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:
+    """What a ToldMember says."""
     return {
         "name": member.name,
         "host": member.host,

@@ -46,7 +46,7 @@ BUFFER_BYTES = 1 << 16
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 3.0
 
 
-class Status(NamedTuple):
+class FileStatus(NamedTuple):
     """What the NameNode knows of a file or folder.
 
     length: in bytes. modified_at: seconds since 1970. id: stays when it is renamed.
@@ -62,7 +62,7 @@ class Status(NamedTuple):
     id: int
 
 
-Statuses: TypeAlias = list[Status]
+Statuses: TypeAlias = list[FileStatus]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class WebHdfs:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def status(self, path: str) -> Status:
+    def status(self, path: str) -> FileStatus:
         """Raises FileNotFoundError, and NotADirectoryError if what would be its folder is a file."""
         answer = self._json("GET", "GETFILESTATUS", path)
         return _status(path, posixpath.basename(path), answer["FileStatus"])
@@ -220,7 +220,7 @@ class WebHdfs:
         """
         self._rename(self.status(source), target, overwrite)
 
-    def _rename(self, source: Status, target: str, overwrite: bool) -> None:
+    def _rename(self, source: FileStatus, target: str, overwrite: bool) -> None:
         option, tries = "OVERWRITE" if overwrite else "NONE", 0
 
         def act() -> None:
@@ -241,11 +241,11 @@ class WebHdfs:
 
         self.retried(act)
 
-    def find(self, path: str) -> Status | None:
+    def find(self, path: str) -> FileStatus | None:
         """Its status; None if there is no such file or folder."""
         return self.retried(lambda: self._find(path))
 
-    def _find(self, path: str) -> Status | None:
+    def _find(self, path: str) -> FileStatus | None:
         try:
             answer = self._ask("GET", "GETFILESTATUS", path).json()
         except (FileNotFoundError, NotADirectoryError):
@@ -492,8 +492,8 @@ def _excluding(node: DataNode, excluded: set[str]) -> Iterator[None]:
         raise
 
 
-def _status(path: str, name: str, one: Mapping[str, Any]) -> Status:
-    return Status(
+def _status(path: str, name: str, one: Mapping[str, Any]) -> FileStatus:
+    return FileStatus(
         path=path,
         name=name,
         length=one["length"],

@@ -87,7 +87,7 @@ from elasticflow_ps.tables import tables_of
 from elasticflow_ps.ways import Ways
 
 
-class ToldMaster(Protocol):
+class MasterLine(Protocol):
     """What a server needs of its ``MasterLink``."""
 
     @property
@@ -146,7 +146,7 @@ class ParameterServer:
         storage: Storage,
         context: Context,
         listener: DataListener,
-        master: ToldMaster,
+        master: MasterLine,
     ) -> None:
         self.name = settings.name
         self._settings, self._storage = settings, storage

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -91,7 +92,7 @@ def test_what_is_not_as_always_is_shown() -> None:
     told.state.regrouping = True
     told.state.troubles = {"server-0": "no space left"}
     told.fault("server-1")
-    status = told.story.status(told.state, incarnation=3, dropped=4, refused=5)
+    status = msgspec.to_builtins(told.story.status(told.state, incarnation=3, dropped=4, refused=5))
     assert "servers 1, regrouping" in figures(status)
     for words in (
         "number 3, 4 messages dropped, 5 connections refused",

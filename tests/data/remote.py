@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from elasticflow.errors import ConfigError
-from elasticflow.storage.webhdfs import Status, split
+from elasticflow.storage.webhdfs import FileStatus, split
 
 NUM_ROWS = 1000
 X = np.random.default_rng(0).standard_normal((NUM_ROWS, 6), np.float32)
@@ -57,14 +57,14 @@ class FolderAsHdfs:
             raise self.fail.pop(0)
         return self.root / path.lstrip("/")
 
-    def status(self, path: str) -> Status:
+    def status(self, path: str) -> FileStatus:
         local = self._local(path)
         there = local.stat()
-        return Status(
+        return FileStatus(
             path, local.name, there.st_size, local.is_dir(), there.st_mtime, 0o644, "me", there.st_ino
         )
 
-    def list(self, path: str) -> list[Status]:
+    def list(self, path: str) -> list[FileStatus]:
         return [self.status(os.path.join(path, name)) for name in sorted(os.listdir(self._local(path)))]
 
     def read_into(self, path: str, offset: int, buffer: memoryview) -> int:

@@ -1,0 +1,217 @@
+"""What a run tells of itself, as JSON: its status while it runs, its report when it is over.
+
+``elasticflow status RUN --json`` and ``elasticflow report RUN --json`` print these, and ``report.json`` is
+one; the schemas are in ``docs/schema``. Times in seconds are since the run's start, ``..._at`` since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from elasticflow.checkpoint import ProgramUse
+
+FORMAT = 1
+"""Of these structures. New fields may come with the same number; what is there keeps its name and sense."""
+
+
+class Event(msgspec.Struct):
+    """Something that people should read. kind: info, warning, fault or end."""
+
+    time_s: float
+    kind: str
+    text: str
+
+
+class PartStory(msgspec.Struct):
+    """A server's part of a checkpoint. copy_s: no step could be made. write_s: in the background."""
+
+    step: int
+    server: str
+    copy_s: float
+    write_s: float
+    error: str = ""
+
+
+class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
+    """The number of workers to have has changed."""
+
+    time_s: float
+    old: int
+    new: int
+    reason: str
+
+
+class Size(msgspec.Struct):
+    """So many workers took part from then on; why: there were not as many as wanted."""
+
+    time_s: float
+    ready: int
+    wanted: int
+    why: str
+
+
+class ToldFault(msgspec.Struct, kw_only=True):
+    """Somebody was lost, or the storage refused.
+
+    seconds: that it cost. steps: that were made again. lasted_s: None: it is not over. done: what was done
+    about it. told: how often there was news of it.
+    """
+
+    number: int
+    time_s: float
+    role: str
+    member: str
+    text: str
+    seconds: float
+    steps: int
+    lasted_s: float | None
+    done: str
+    told: int
+
+
+class WorkersSeconds(msgspec.Struct, kw_only=True):
+    """What the workers' seconds went into; each second into one thing.
+
+    redone: on steps that were lost. duplicated: on slices that somebody else had computed as well.
+    checkpointing: waiting while servers copied what is to be written.
+    """
+
+    productive: float
+    redone: float
+    duplicated: float
+    starting: float
+    waiting: float
+    recovering: float
+    checkpointing: float
+
+
+class ToldMember(msgspec.Struct, kw_only=True):
+    """place: where it is, or what it waits for, by the cluster. step: that it is at."""
+
+    name: str
+    host: str
+    place: str
+    pid: int
+    state: str
+    step: int
+    dropped_messages: int
+
+
+class ToldServer(ToldMember, kw_only=True):
+    """standby: it holds no chunks. memory_at_most_bytes: None: not known yet."""
+
+    standby: bool
+    refused_connections: int
+    memory_bytes: int
+    memory_at_most_bytes: int | None
+
+
+class ToldWorker(ToldMember, kw_only=True):
+    """slices: of each step, by the present plan. slice_s: what one takes it; 0 if that is not known."""
+
+    slices: int
+    slice_s: float
+
+
+class ToldMaster(msgspec.Struct, kw_only=True):
+    """incarnation: the number of masters so far, this one included."""
+
+    name: str
+    host: str
+    pid: int
+    state: str
+    step: int
+    incarnation: int
+    dropped_messages: int
+    refused_connections: int
+
+
+class Past(msgspec.Struct, kw_only=True):
+    """A run's past; of lists of what happened the last ones.
+
+    programs: those that it went by so far, the present one last. met_deadline: None: there is none, or nobody
+    knows yet. steps_total, records_total: None: the program is not known yet. skipped: steps that were left
+    out, asynchronously updates. evaluation: the last one. goodput: the part of the workers' seconds that is
+    productive. standstill_s: in which no step was made because of faults. stalled_s: that workers stood idle
+    until they were given the slices of others. shortage: why there are fewer workers than wanted.
+    """
+
+    format: int = FORMAT
+    run: str
+    program: str
+    program_sha256: str
+    programs: tuple[ProgramUse, ...]
+    backend: str
+    mode: str
+    staleness: int
+    snapshot_s: float
+    compression: str
+    started_at: float
+    elapsed_s: float
+    time_limit_s: float | None
+    deadline: str | None
+    deadline_at: float | None
+    finished_at: float | None
+    met_deadline: bool | None
+    first_step_s: float | None
+    epoch: int
+    epochs: int
+    start_step: int
+    step: int
+    steps_total: int | None
+    records_covered: int
+    records_total: int | None
+    records_left_out: int | None
+    quarantined: list[int]
+    skipped: int
+    loss: float | None
+    evaluation: dict[str, Any] | None
+    num_evaluations: int
+    evaluations: list[dict[str, Any]]
+    checkpoint_step: int | None
+    checkpoints: list[PartStory]
+    checkpoints_failed: int
+    workers_seconds: WorkersSeconds
+    goodput: float | None
+    slices_computed: int
+    slices_computed_as_backup: int
+    num_faults: int
+    faults: list[ToldFault]
+    standstill_s: float
+    stalled_s: float
+    steps_redone: int
+    storage_trouble: str
+    resizes: list[Resize]
+    sizes: list[Size]
+    shortage: str
+    num_events: int
+    events: list[Event]
+
+
+class Status(Past, kw_only=True):
+    """A run as it is. state: see ``RunState``. regrouping: a server was lost, and the others wait to go on.
+
+    eta_s, eta_at: at the present speed; None: nobody can know. target_workers: so many are wanted,
+    target_reason: why so many.
+    """
+
+    state: str
+    generation: int
+    regrouping: bool
+    records_per_s: float | None
+    eta_s: float | None
+    eta_at: float | None
+    target_workers: int
+    target_reason: str
+    master: ToldMaster
+    servers: list[ToldServer]
+    workers: list[ToldWorker]
+
+
+class Report(Status, kw_only=True):
+    """How a run went: its last status, and more. text: why it ended. traceback: of what ended it."""
+
+    text: str
+    traceback: str
