@@ -38,7 +38,10 @@ from elasticflow.master.actions import (
     SettledAction,
     StartAction,
 )
+from elasticflow.master.admission import objection
+from elasticflow.master.balance import Balance
 from elasticflow.master.commits import Commits
+from elasticflow.master.cuts import Cuts
 from elasticflow.master.divergence import Divergence, step_of
 from elasticflow.master.events import (
     ClockEvent,
@@ -54,9 +57,11 @@ from elasticflow.master.events import (
     ScaleEvent,
     StopEvent,
 )
+from elasticflow.master.failures import Failures
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import ENDS, Member, MemberState, RunState, number_of
-from elasticflow.master.plan import Speed, make_plan, unevenness
+from elasticflow.master.patience import is_there, leave_s, patience_ends_s, replace_s
+from elasticflow.master.plan import Speed, make_plan
 from elasticflow.master.quarantine import QuarantineRules, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.master.stall import Stall, Verdict
@@ -64,7 +69,6 @@ from elasticflow.process.fingerprint import differences
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Layout, spread
 from elasticflow.step.schedule import Schedule
-from elasticflow.storage.file_ids import STAY, first_change
 from elasticflow.wire.messages import (
     Assignment,
     Departing,
@@ -93,13 +97,8 @@ from elasticflow_ps.memory import MemoryNeed, needs
 
 USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
-MOST_EARLY_DEATHS = 10
-"""So many processes in a row that die before they are ready, and none that lives, end the run."""
 PLANS = 1_000_000
 """More plans than a master makes that it has no time to write down."""
-MOST_GONE = 100
-"""So many workers that are gone, and no step made meanwhile, end the run. From the second on that may have
-died of a slice it is tried apart: so what ends them is something else, or does so now and then."""
 _ALONE = {False: "on none of its records alone", True: "from each of its records alone"}
 _HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """States of a worker that is meant to stay."""
@@ -107,14 +106,6 @@ _ASKED = (*_HERE, MemberState.HALTED, MemberState.DRAINING)
 """States of a member that can be asked what it does."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
-COMPARE_S = 0.5
-"""Speeds are looked at no more often: with many workers heartbeats come all the time."""
-UNEVEN, UNEVEN_S = 1.25, 3.0
-"""Slices are given to others if the slowest takes so many times longer than it needs to, for so long."""
-PROBE_S = 30.0
-"""After so long a worker that is too slow for any slice tries one again."""
-DOUBT_S = 0.25
-"""A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 TRY_LOST = 2.0
 """A try of a slice in another process may take ``lost_s``: it stands still after so many times that."""
 MOST_ROUNDS = 2
@@ -176,7 +167,7 @@ class MasterState:
         self.spec: Spec | None = None
         self.schedule: Schedule | None = None
         self._needs: list[MemoryNeed] = []
-        self.plan: tuple[Share, ...] = ()
+        self.balance = Balance(config.num_slices)
         self.commits = Commits(restored[1] if restored else None)
         self.stop_reason = ""
         self.divergence = Divergence()
@@ -189,28 +180,12 @@ class MasterState:
         """By server: why it cannot write its part just now."""
         self._assignment: Assignment | None = None
         self._end_text = self._end_detail = ""
-        self._plan_number = 0
-        self._planned_s: float | None = None
-        """When the present plan had been told."""
-        self._compared_s = 0.0
-        """When speeds were looked at last."""
-        self._uneven_since_s: float | None = None
-        """For so long workers have waited for one another by the present plan."""
         self._next_worker, self._next_server = 1, len(self.row.names)
-        self._failures = self._early_deaths = 0
-        self._num_gone = self._wordless = 0
-        """Workers that were ready and have gone since the last version was made; of them, those that were
-        counted as failures though they had not said a word of an error."""
+        self._failures = Failures()
         self._inherited: frozenset[str] = frozenset()
         """Members that may know of a generation that was not written down."""
-        self._cut_s: float | None = None
-        self._stop_at_s = stop_at_s
-        self._move_by_s: float | None = None
-        """When this master must have handed over; None: it may stay."""
-        self._moving_cut = False
-        """Whether the checkpoint to hand over with is still to be ordered."""
-        self._moving_after: int | None = None
-        """Once it is: a commit of a version beyond this one is enough."""
+        _, every_s = config.checkpoint_interval
+        self._cuts = Cuts(every_s, stop_at_s)
         self._last_made = self._all_made = False  # the last version is whole: on the leader, on all servers
         self.stall = Stall(config.stall_s)
         self._closing: tuple[RunState, str] | None = None
@@ -272,8 +247,9 @@ class MasterState:
         return self.row.generation > 0 and self.row.phase is not Phase.SERVING
 
     @property
-    def _may_move(self) -> bool:
-        return self._move_by_s is not None and self._move_by_s < float("inf")
+    def plan(self) -> tuple[Share, ...]:
+        """Which worker computes which slices."""
+        return self.balance.shares
 
     @property
     def num_ready(self) -> int:
@@ -325,9 +301,9 @@ class MasterState:
             end_text=self._end_text,
             next_worker=self._next_worker,
             next_server=self._next_server,
-            failures=self._failures,
-            early_deaths=self._early_deaths,
-            plan_number=self._plan_number,
+            failures=self._failures.own,
+            early_deaths=self._failures.early,
+            plan_number=self.balance.number,
             closing=self._closing,
             skipped=tuple(sorted(self.divergence.skipped)),
             diverging=self._diverging,
@@ -347,13 +323,13 @@ class MasterState:
         self.version = memory.version
         self.stop_reason, self._end_text = memory.stop_reason, memory.end_text
         self._next_worker, self._next_server = memory.next_worker, memory.next_server
-        self._failures, self._early_deaths = memory.failures, memory.early_deaths
+        self._failures = Failures(memory.failures, memory.early_deaths)
         self._closing = memory.closing
         self.divergence, self._diverging = Divergence(memory.skipped), memory.diverging
-        self._plan_number = memory.plan_number + PLANS  # beyond any that the one before may have told
+        self.balance.number = memory.plan_number + PLANS  # beyond any that the one before may have told
         if memory.spec:
             self._learn(memory.spec)
-        self.plan = make_plan(self._speeds(), self.config.num_slices)
+        self.balance.take(make_plan(self._speeds(), self.config.num_slices))
 
     def adopt(self, living: Mapping[str, int], now_s: float) -> list[Action]:
         """Goes on in place of a master that died. living: process numbers of members that live, by name.
@@ -380,9 +356,8 @@ class MasterState:
             member.pid = living.get(member.name) or member.pid
             if member.role == "worker":
                 member.generation = 0  # what it was told may have been lost with the one who told it
-        _, every_s = self.config.checkpoint_interval
         if self.state is not RunState.STARTING:
-            self._cut_s = now_s - (every_s or 0.0)  # nobody knows how long ago the last one was
+            self._cuts.begin_again(now_s)
         if self.row.generation and self.row.phase is Phase.SERVING:
             assert self.row.start
             self._assignment = self._assignment_from(self.row.start)
@@ -450,12 +425,8 @@ class MasterState:
             return [QuitAction(member.name, "said nothing of the program")]
         if self.spec is None:
             return self._meet_program(event, now_s)
-        if change := first_change(self.spec.files, event.spec.files):
-            text = f"{member.name} finds other data than the run began with: {change}"
-            return self._end(RunState.FAILED, f"{text}. {STAY}")
-        if differs := _spec_difference(self.spec, event.spec):
-            text = f"{member.name} finds another program than the first worker: {differs}"
-            return self._end(RunState.FAILED, text + ". Is model() or data() random beyond the seed?")
+        if text := objection(self.spec, event.spec):
+            return self._end(RunState.FAILED, f"{member.name} {text}")
         actions: list[Action] = []
         if unlike := differences(self.fingerprint, event.fingerprint):
             text = f"{member.name} would compute other bits than the first worker ({'; '.join(unlike)})"
@@ -521,13 +492,13 @@ class MasterState:
         if member.state is not MemberState.LOADING:
             return []
         member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
-        self._early_deaths = 0
+        self._failures.become_ready()
         if member.role == "server":
             member.was_ready = True
             return self._serve(now_s)
         if self.state is RunState.STARTING:
             self.state = RunState.RUNNING
-            self._cut_s = now_s
+            self._cuts.begin(now_s)
         first, member.was_ready = not member.was_ready, True
         text = f"{event.name} has joined, {event.started_s:.2f} s after its start"
         notes: list[Action] = [NoteAction("info", text)] if first else []
@@ -535,41 +506,26 @@ class MasterState:
 
     def _replan(self) -> list[Action]:
         """A new plan, if the workers that are ready are not those of the present one."""
-        shares = make_plan(self._speeds(), self.config.num_slices)
-        return [] if shares == self.plan else self._tell_plan(shares)
+        return self._tell_plan(self.balance.fitting(self._speeds()))
 
     def _speeds(self) -> list[Speed]:
         """Of the workers that are ready."""
         return [Speed(m.name, m.slice_s) for m in self.of("worker", MemberState.READY)]
 
     def _follow_speeds(self, now_s: float) -> list[Action]:
-        """A new plan, if by the present one they have waited for the slowest for a while.
-
-        Who is too slow for any slice tries one again now and then, or nobody would hear that it is not.
-        """
-        if self.row.phase is not Phase.SERVING or not self.plan or now_s < self._compared_s + COMPARE_S:
+        if self.row.phase is not Phase.SERVING or not self.balance.is_to_be_compared(now_s):
             return []
-        self._compared_s = now_s
-        speeds, num_slices = self._speeds(), self.config.num_slices
-        self._planned_s = now_s if self._planned_s is None else self._planned_s
-        if unevenness(self.plan, speeds, num_slices) < UNEVEN:
-            self._uneven_since_s = None
-        elif self._uneven_since_s is None:
-            self._uneven_since_s = now_s
-        elif now_s >= self._uneven_since_s + UNEVEN_S:
-            return self._replan()
-        if now_s >= self._planned_s + PROBE_S and len(self.plan) < min(len(speeds), num_slices):
-            shown = {share.worker for share in self.plan}
-            tried = [speed if speed.worker in shown else Speed(speed.worker, 0.0) for speed in speeds]
-            return self._tell_plan(make_plan(tried, num_slices))
-        return []
+        return self._tell_plan(self.balance.follow(self._speeds(), now_s))
 
-    def _tell_plan(self, shares: tuple[Share, ...]) -> list[Action]:
-        self.plan, self._planned_s, self._uneven_since_s = shares, None, None
+    def _tell_plan(self, shares: tuple[Share, ...] | None) -> list[Action]:
+        """None: the present plan is to stay."""
+        if shares is None:
+            return []
+        self.balance.take(shares)
         if self.row.phase is not Phase.SERVING:
             return []
-        self._plan_number += 1
-        return [PlanAction(self._plan_number, shares, tuple(self.row.holders))]
+        self.balance.number += 1
+        return [PlanAction(self.balance.number, shares, tuple(self.row.holders))]
 
     def _on_heartbeat(self, event: Heartbeat, now_s: float) -> list[Action]:
         member = self.members.get(event.name)
@@ -666,7 +622,7 @@ class MasterState:
         """Everything after this version has not happened."""
         reached, self.version = self.version, start.tick
         self._last_made = self._all_made = False
-        self._moving_cut, self._moving_after = self._may_move, None
+        self._cuts.go_back()
         if self.state is RunState.FINISHING and not self.stop_reason:
             self.state = RunState.RUNNING
         self.commits.forget()
@@ -745,9 +701,8 @@ class MasterState:
             return gone
         del self.members[server.name]
         if not server.was_ready and not taken:
-            self._early_deaths += 1
-            if self._early_deaths > MOST_EARLY_DEATHS:
-                text = f"{self._early_deaths} processes in a row died before they were ready"
+            if self._failures.die_early():
+                text = f"{self._failures.early} processes in a row died before they were ready"
                 return gone + self._end(RunState.FAILED, f"{text}; the last, {server.name}, {why}")
         gone += self._replace(server.name, now_s)
         halted = self.row.generation == 0 or self.row.phase is Phase.GATHERING
@@ -798,8 +753,8 @@ class MasterState:
         expiring = [m for m in self.of("worker", *_HERE) if m.expiring]
         num_fresh = sum(not m.expiring for m in self.of("worker", MemberState.READY))
         actions: list[Action] = []
-        for left, member in zip(range(len(expiring), 0, -1), sorted(expiring, key=_leave_s), strict=True):
-            if num_fresh + left > self.target or now_s >= _leave_s(member):
+        for left, member in zip(range(len(expiring), 0, -1), sorted(expiring, key=leave_s), strict=True):
+            if num_fresh + left > self.target or now_s >= leave_s(member):
                 actions += self._drain(member, "its time limit is near")
         return [*actions, *self._replan(), *self._judge(now_s)] if actions else []
 
@@ -872,9 +827,7 @@ class MasterState:
             note = NoteAction("info", f"{event.name} has left")
             return [note, *self._replan(), *self._size(now_s), *self._judge(now_s)]
         if member.role == "worker" and member.was_ready and not event.taken:
-            self._num_gone += 1
-            self._wordless += event.failed
-            if self._num_gone > MOST_GONE:
+            if self._failures.go(event.failed):
                 return self._end_of_gone(event.text)
         if event.failed:
             return self._fail(member, event.text, now_s)
@@ -886,16 +839,17 @@ class MasterState:
 
     def _count_early(self, member: Member, why: str) -> list[Action]:
         """A worker is gone by no order of ours. The end of the run, if too many never were ready."""
-        self._early_deaths += not member.was_ready
-        if member.was_ready or self._early_deaths <= MOST_EARLY_DEATHS:
+        if member.was_ready or not self._failures.die_early():
             return []
-        text = f"{self._early_deaths} workers in a row died before they were ready; the last {why}"
+        text = f"{self._failures.early} workers in a row died before they were ready; the last {why}"
         program = self.config.program or "PROGRAM"
         advice = f"'elasticflow check {program}' tries its first slice, and the records of that one by one"
         return self._end(RunState.FAILED, f"{text}. {advice}.")
 
     def _end_of_gone(self, last: str) -> list[Action]:
-        text = f"{self._num_gone} workers ended while step {self._step_in_work} was made; the last {last}"
+        text = (
+            f"{self._failures.gone} workers ended while step {self._step_in_work} was made; the last {last}"
+        )
         known = "No record is known that ends a process every time; their logs may tell more"
         return self._end(RunState.FAILED, f"{text}. {known}.")
 
@@ -923,11 +877,10 @@ class MasterState:
 
     def _fail(self, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
         """A failure of the member's own: ends the run once there are too many."""
-        self._failures += 1
-        if self._failures <= self.config.max_failures:
+        if not self._failures.fail(self.config.max_failures):
             lose = self._lose_server if member.role == "server" else self._remove
             return lose(member, why, now_s)
-        many = f"failure {self._failures}, max_failures is {self.config.max_failures}"
+        many = f"failure {self._failures.own}, max_failures is {self.config.max_failures}"
         return self._end(RunState.FAILED, f"{member.name} {why} ({many})", detail)
 
     # --- records on which the program raises -------------------------------------------------------
@@ -973,8 +926,7 @@ class MasterState:
             text = f"the program {does} row {named} of the training data: {report.text}"
             return self._end(RunState.FAILED, f"{text} ({limit.reason})", report.traceback)
         if report.dies:  # it has been found out why they had ended
-            self._failures -= self._wordless
-            self._num_gone = self._wordless = 0
+            self._failures.explain()
         self.quarantine.exclude(rows, report.tick)
         names = tuple(m.name for m in self.of("worker"))
         notes = [NoteAction("fault", f"row {row} is left out from now on: {report.text}") for row in rows]
@@ -1036,7 +988,7 @@ class MasterState:
             return []
         if event.version > self.version:
             self.version = event.version
-            self._num_gone = self._wordless = 0
+            self._failures.make_step()
         self.stall.made(self.version, now_s)
         self.quarantine.forget(self.version)
         notes = self._note_cost(event)
@@ -1112,7 +1064,7 @@ class MasterState:
             text = f"{self.stop_reason}: {total - done} of {total} steps are missing, go on with --resume"
             return self._end(RunState.DIVERGED if self._diverging else RunState.STOPPED, text)
         actions = self._settled(tick)
-        if self.state is RunState.RUNNING and self._moving_after is not None and tick > self._moving_after:
+        if self.state is RunState.RUNNING and self._cuts.may_hand_over(tick):
             actions += self._hand_over("all that was done is committed")
         return actions
 
@@ -1123,7 +1075,7 @@ class MasterState:
         for member in [*self.of("server"), *self.of("worker")]:
             if member.name in self.members and not self.ended:
                 actions += self._check_alive(member, now_s)
-        if now_s >= self._limit_s() and not self.ended:
+        if now_s >= self._cuts.limit_s(bool(self.stop_reason)) and not self.ended:
             actions += self._on_stop(StopEvent(f"its time limit of {self.config.time_limit} is over"), now_s)
         actions += [] if self.ended else self._diverge(now_s)
         if self.ended:
@@ -1132,78 +1084,52 @@ class MasterState:
         actions += [*self._check_stall(now_s), *self._check_strays(now_s)]
         if self.ended:
             return actions
-        if self.row.phase is Phase.SERVING and self._cut_due_s() <= now_s:
-            self._moving_after = self.version if self._moving_cut else self._moving_after
-            self._cut_s, self._moving_cut = now_s, False
+        if self.row.phase is Phase.SERVING and self._cuts.due_s(bool(self.stop_reason)) <= now_s:
+            self._cuts.order(self.version, now_s)
             actions.append(CutAction(self.row.leader, finish=False))
-        if self._move_by_s is not None and now_s >= self._move_by_s:
+        if self._cuts.move_by_s is not None and now_s >= self._cuts.move_by_s:
             actions += self._hand_over("the newest checkpoint must do")
         return actions
 
     def _check_expiries(self, now_s: float) -> list[Action]:
         """Asks for others in time, and has those leave whose places end."""
-        due = [m for m in self.of("worker", *_HERE) if now_s >= _replace_s(m) and not m.expiring]
+        due = [m for m in self.of("worker", *_HERE) if now_s >= replace_s(m) and not m.expiring]
         for member in due:
             member.expiring = True
-        overdue = any(m.expiring and now_s >= _leave_s(m) for m in self.of("worker", *_HERE))
+        overdue = any(m.expiring and now_s >= leave_s(m) for m in self.of("worker", *_HERE))
         return [*(self._size(now_s) if due else []), *(self._relieve(now_s) if due or overdue else [])]
 
     def _on_limit(self, event: LimitEvent, now_s: float) -> list[Action]:
-        if self._move_by_s is not None:
+        if self._cuts.move_by_s is not None:
             return []
-        self._move_by_s = event.leave_s
+        self._cuts.have_to_move(event.leave_s)
         if self.state is RunState.STARTING:
             return self._hand_over("nothing was done yet")
-        self._moving_cut = self.state is RunState.RUNNING
+        if self.state is RunState.RUNNING:
+            self._cuts.order_for_move()
         return [NoteAction("info", "the time limit of master and servers is near: a checkpoint, then a move")]
 
     def _hand_over(self, why: str) -> list[Action]:
-        self._move_by_s, self._moving_cut, self._moving_after = float("inf"), False, None  # once
+        self._cuts.hand_over()
         return [NoteAction("info", f"another master takes over; {why}"), HandOverAction()]
 
     def next_time_s(self) -> float | None:
         """When to send a ClockEvent at the latest."""
-        times = [at_s for m in self.members.values() if (at_s := self._patience_ends_s(m)) is not None]
-        if self.row.phase is Phase.SERVING and self._cut_due_s() < float("inf"):
-            times.append(self._cut_due_s())
-        times += [_leave_s(m) if m.expiring else _replace_s(m) for m in self.of("worker", *_HERE)]
-        times += [] if self._move_by_s is None else [self._move_by_s]
-        times += [self._limit_s(), self._stall_due_s(), self._divergence_ends_s()]
+        members, stopping = self.members.values(), bool(self.stop_reason)
+        times = [at_s for m in members if (at_s := patience_ends_s(m, self.config)) is not None]
+        if self.row.phase is Phase.SERVING:
+            times.append(self._cuts.due_s(stopping))
+        times += [leave_s(m) if m.expiring else replace_s(m) for m in self.of("worker", *_HERE)]
+        times += [] if self._cuts.move_by_s is None else [self._cuts.move_by_s]
+        times += [self._cuts.limit_s(stopping), self._stall_due_s(), self._divergence_ends_s()]
         times += [self._stray_due_s(member) for member in self.of("worker", MemberState.READY)]
         return min((at_s for at_s in times if at_s < float("inf")), default=None)
 
-    def _limit_s(self) -> float:
-        """When the time limit has the run end from here."""
-        return float("inf") if self._stop_at_s is None or self.stop_reason else self._stop_at_s
-
-    def _cut_due_s(self) -> float:
-        """When the next checkpoint is to be ordered from here."""
-        _, every_s = self.config.checkpoint_interval
-        if self._moving_cut and not self.stop_reason:
-            return float("-inf")
-        if every_s is None or self._cut_s is None or self.stop_reason:
-            return float("inf")
-        return self._cut_s + every_s
-
-    def _patience_ends_s(self, member: Member) -> float | None:
-        """When a member that stays silent is no longer waited for; None if it may take its time."""
-        if member.state is MemberState.STARTING:
-            if _is_there(member):
-                return member.heard_s + self.config.lost_s
-            return None if member.placed_s is None else member.placed_s + self.config.start_s
-        if member.state is MemberState.LOST:
-            return member.since_s + self.config.suspect_s if member.role == "worker" else None
-        silent_s = member.heard_s + self.config.suspect_s
-        if member.role == "server":
-            doubt_s = self.config.heartbeat_s + DOUBT_S
-            return silent_s if member.doubted_s is None else min(silent_s, member.doubted_s + doubt_s)
-        return silent_s if member.state is MemberState.READY else member.heard_s + self.config.lost_s
-
     def _check_alive(self, member: Member, now_s: float) -> list[Action]:
-        ends_s = self._patience_ends_s(member)
+        ends_s = patience_ends_s(member, self.config)
         if ends_s is None or now_s < ends_s:
             return []
-        if member.state is MemberState.STARTING and not _is_there(member):
+        if member.state is MemberState.STARTING and not is_there(member):
             return self._give_up(member, now_s)
         silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
         if member.role == "server":
@@ -1268,9 +1194,9 @@ class MasterState:
             awaited = [self.members[name] for name in self.row.names if name in self.members]
         else:
             loading = self.of("worker", MemberState.STARTING, MemberState.LOADING)
-            awaited = [member for member in loading if _is_there(member)]
+            awaited = [member for member in loading if is_there(member)]
         states = tuple((member.name, member.state, member.activity) for member in awaited)
-        runs = bool(awaited) and all(_is_there(member) for member in awaited)
+        runs = bool(awaited) and all(is_there(member) for member in awaited)
         return ("waits", self.row.generation, self.row.phase, self.version, states), runs
 
     def _stall_limit_s(self) -> float:
@@ -1304,7 +1230,7 @@ class MasterState:
         if self._steps and self.state is RunState.FINISHING:
             state = RunState.DIVERGED if self._diverging else RunState.STOPPED
             return self._close(state, self.stop_reason, now_s)
-        names = tuple(m.name for m in self.members.values() if _is_there(m) and m.state in _ASKED)
+        names = tuple(m.name for m in self.members.values() if is_there(m) and m.state in _ASKED)
         return [LookAction(names, self.stall.ask(names, self.version, now_s))]
 
     def _stray_due_s(self, member: Member) -> float:
@@ -1436,33 +1362,7 @@ class MasterState:
         return [*quits, EndAction(state, text, detail)]
 
 
-def _is_there(member: Member) -> bool:
-    """Of one that is starting: whether it has a process, as far as anybody knows."""
-    return bool(member.pid) or member.heard_s > member.since_s
-
-
-def _replace_s(member: Member) -> float:
-    return float("inf") if member.replace_s is None else member.replace_s
-
-
-def _leave_s(member: Member) -> float:
-    return float("inf") if member.leave_s is None else member.leave_s
-
-
 def _use(member: Member) -> tuple[int, float]:
     """Who is of least use comes first: who is not ready yet, then the newest."""
     order = (MemberState.STARTING, MemberState.LOADING, MemberState.SUSPECT, MemberState.READY)
     return order.index(member.state), -member.since_s
-
-
-def _spec_difference(first: Spec, other: Spec) -> str:
-    """What two workers learnt differently, in words; empty if nothing."""
-    for name in first.__struct_fields__:
-        if name not in ("warnings", "files") and getattr(first, name) != getattr(other, name):
-            return f"{name} is {_short(getattr(other, name))}, not {_short(getattr(first, name))}"
-    return ""
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -12,9 +12,10 @@ from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.failures import MOST_EARLY, MOST_GONE
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.quarantine import limit_of
-from elasticflow.master.state import MOST_EARLY_DEATHS, MOST_GONE, MasterState, Memory
+from elasticflow.master.state import MasterState, Memory
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.wire.messages import (
@@ -252,7 +253,7 @@ def test_processes_that_never_live_end_the_run(connected: bool) -> None:
     run.join("server-0")
     run.join("worker-1")
     run.tell(Ready(name="server-0", generation=1))
-    for number in range(1, MOST_EARLY_DEATHS + 1):
+    for number in range(1, MOST_EARLY + 1):
         run.join(f"worker-{number}")
         if connected:
             run.tell(Lost(name="server-0", member=f"worker-{number}"))
@@ -503,7 +504,7 @@ def test_workers_that_go_while_steps_are_made_end_nothing() -> None:
 def test_workers_that_fall_silent_before_they_are_ready_end_the_run() -> None:
     run = Run(workers="1")
     run.join("server-0")
-    for number in range(1, MOST_EARLY_DEATHS + 2):
+    for number in range(1, MOST_EARLY + 2):
         assert not run.state.ended
         run.join(f"worker-{number}")
         run.tell(Ready(name="server-0", generation=1))

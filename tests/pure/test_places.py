@@ -10,8 +10,9 @@ import pytest
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
-from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState, Memory
+from elasticflow.master.state import MasterState, Memory
 from elasticflow.wire.messages import Departing, Heartbeat, Leaving, Lost, Offer, Progress, Ready
 
 from .test_master_state import Run, names, only, running
@@ -201,7 +202,7 @@ def test_a_worker_whose_place_is_taken_is_replaced() -> None:
 
 def test_places_taken_before_anybody_is_ready_never_end_the_run() -> None:
     run = Run(max_failures=0)
-    for _ in range(3 * MOST_EARLY_DEATHS):
+    for _ in range(3 * MOST_EARLY):
         assert names(ac.StartAction, taken(run, staying(run)[0]))
         (server,) = run.state.row.names
         assert names(ac.StartAction, taken(run, server))
@@ -211,7 +212,7 @@ def test_places_taken_before_anybody_is_ready_never_end_the_run() -> None:
 def test_early_deaths_are_counted_through_places_that_are_taken() -> None:
     """That a place is taken does not show that the program is sound."""
     run = Run()
-    for _ in range(MOST_EARLY_DEATHS):
+    for _ in range(MOST_EARLY):
         run.exited(staying(run)[0])
         taken(run, staying(run)[0])
     end = run.end(run.exited(staying(run)[0]))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
-from elasticflow.master.state import MOST_EARLY_DEATHS, MasterState
+from elasticflow.master.state import MasterState
 from elasticflow.wire.messages import Assignment, Departing
 from elasticflow_ps import state as st
 
@@ -231,7 +232,7 @@ class Laws:
     def end(self, end: ac.EndAction) -> None:
         world = self._world
         total, newest = world.truth.schedule.total_ticks, world.storage.newest
-        if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY_DEATHS:
+        if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY:
             return
         assert end.state is not RunState.FAILED, end.text
         if end.state is RunState.STALLED:
