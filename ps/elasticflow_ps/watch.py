@@ -22,8 +22,10 @@ from elasticflow.process import poison
 from elasticflow.step.layout import Array
 from elasticflow_ps.parcels import Span
 
-WINDOWS, WINDOW_BYTES = 16, 4096
-"""Of each array so many pieces of so many bytes are compared: some 10 us on either side."""
+WINDOWS, TURNS = 16, 64
+"""Of each array so many pieces are compared, in so many turns all of it, as far as they are no smaller and no
+larger than these: some 5 us on either side."""
+LEAST_BYTES, MOST_BYTES = 512, 4096
 MASK = (1 << 52) - 1
 """Whole numbers in messages are below 2^53."""
 
@@ -38,9 +40,10 @@ def checksum(data: Array | memoryview, turn: int) -> int:
     """
     flat = np.asarray(data).reshape(-1).view(np.uint8)
     stride = flat.size // WINDOWS
-    if stride > WINDOW_BYTES and not poison.ON:
-        first = min(turn % -(-stride // WINDOW_BYTES) * WINDOW_BYTES, stride - WINDOW_BYTES)
-        windows = flat[: WINDOWS * stride].reshape(WINDOWS, stride)[:, first : first + WINDOW_BYTES]
+    size = min(max(stride // TURNS, LEAST_BYTES), MOST_BYTES)
+    if stride > size and not poison.ON:
+        first = min(turn % -(-stride // size) * size, stride - size)
+        windows = flat[: WINDOWS * stride].reshape(WINDOWS, stride)[:, first : first + size]
         flat = np.concatenate([windows.reshape(-1), flat[WINDOWS * stride :]])
     return xxhash.xxh3_64_intdigest(flat) & MASK  # type: ignore[arg-type]
 

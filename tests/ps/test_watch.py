@@ -15,7 +15,7 @@ from elasticflow.step.schedule import Kind
 from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.store import Store, Sum
-from elasticflow_ps.watch import MASK, WINDOW_BYTES, WINDOWS, Watched, checks_of, checksum
+from elasticflow_ps.watch import LEAST_BYTES, MASK, TURNS, WINDOWS, Watched, checks_of, checksum
 
 LAYOUT = Layout(
     [
@@ -50,7 +50,7 @@ def test_a_checksum_follows_from_the_bytes_alone() -> None:
     assert checksum(np.roll(array, 1), 0) != whole  # the same numbers elsewhere
 
 
-SIZES = [WINDOWS * WINDOW_BYTES + 64, 1 << 20, (4 << 20) - 64]
+SIZES = [WINDOWS * LEAST_BYTES + 64, 1 << 17, 1 << 20, (4 << 20) - 64, 8 << 20]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -68,7 +68,7 @@ def test_what_is_overwritten_is_seen_at_once(monkeypatch: pytest.MonkeyPatch, si
 def test_every_bit_has_its_turn(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(poison, "ON", False)
     array = np.zeros(size, np.uint8)
-    turns = range(-(-size // (WINDOWS * WINDOW_BYTES)))
+    turns = range(2 * TURNS)
     whole = [checksum(array, turn) for turn in turns]
     for place in np.linspace(0, size - 1, 50).astype(int):
         array[place] = 1
