@@ -38,6 +38,7 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.local.process import Process
+from elasticflow.process.fingerprint import own_code
 from elasticflow.run.settings import MemberSettings
 
 ALWAYS = (
@@ -79,6 +80,7 @@ class News(msgspec.Struct, frozen=True):
 
 def preload(modules: list[str]) -> None:
     """Imports modules; what cannot be imported is left for the worker to complain of."""
+    own_code()  # what is loaded here; whoever is forked later says the same
     gc.disable()  # of what an import makes almost all stays: an eighth of its time would go into looking
     for name in (*ALWAYS, *modules):
         with contextlib.suppress(Exception, SystemExit):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from elasticflow.process.fingerprint import OURS, differences
 from elasticflow.storage.file_ids import STAY, first_change
 from elasticflow.wire.messages import Spec
 
@@ -16,6 +19,25 @@ def objection(first: Spec, other: Spec) -> str:
             "seed?"
         )
     return ""
+
+
+def unlikeness(
+    name: str, found: Mapping[str, str], first: Mapping[str, str], made_with: Mapping[str, str]
+) -> tuple[str, str]:
+    """How a worker would compute other bits than those before it; and what else is other. "": nothing.
+
+    first: the fingerprint of the first worker, empty if this is it: then it is compared with ``made_with``,
+    that of the checkpoint which the run goes on from. Another ElasticFlow may do so: it keeps the bits.
+    """
+    if first:
+        unlike = "; ".join(differences(first, found))
+        return f"{name} would compute other bits than the first worker ({unlike})" if unlike else "", ""
+    if not made_with:
+        return "", ""
+    if unlike := "; ".join(differences({**made_with, OURS: ""}, {**found, OURS: ""})):
+        return f"{name} would compute other bits than those who made the checkpoint ({unlike})", ""
+    before, now = made_with.get(OURS, "an older one"), found.get(OURS, "")
+    return "", "" if before == now else f"the checkpoint was made by another ElasticFlow: {before}, now {now}"
 
 
 def _difference(first: Spec, other: Spec) -> str:

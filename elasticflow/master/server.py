@@ -121,6 +121,7 @@ class Master:
         self._state = MasterState(
             config,
             restored=restored,
+            made_with=self._manifest.fingerprint if self._manifest else None,
             memory=before.memory if before else None,
             stop_at_s=self._story.stop_at_s,
         )

@@ -38,7 +38,7 @@ from elasticflow.master.actions import (
     SettledAction,
     StartAction,
 )
-from elasticflow.master.admission import objection
+from elasticflow.master.admission import objection, unlikeness
 from elasticflow.master.balance import Balance
 from elasticflow.master.commits import Commits
 from elasticflow.master.cuts import Cuts
@@ -65,7 +65,6 @@ from elasticflow.master.plan import Speed, make_plan
 from elasticflow.master.quarantine import QuarantineRules, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.master.stall import Stall, Verdict
-from elasticflow.process.fingerprint import differences
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Layout, spread
 from elasticflow.step.schedule import Schedule
@@ -145,6 +144,7 @@ class MasterState:
 
     restored: (training step, tick, quarantine) of the checkpoint to go on from, or None.
     memory: of the master before this one, to ``adopt`` its members.
+    made_with: the fingerprint of the workers that made that checkpoint.
     stop_at_s: when the run's time limit is over; None: it has none.
     """
 
@@ -153,6 +153,7 @@ class MasterState:
         config: Config,
         *,
         restored: tuple[int, int, tuple[Excluded, ...]] | None = None,
+        made_with: Mapping[str, str] | None = None,
         memory: Memory | None = None,
         stop_at_s: float | None = None,
     ) -> None:
@@ -176,6 +177,7 @@ class MasterState:
         self._odd_cost = False
         """Whether people were told of a cost that is none."""
         self.fingerprint: dict[str, str] = {}
+        self._made_with = dict(made_with or {})
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
         self._assignment: Assignment | None = None
@@ -423,18 +425,21 @@ class MasterState:
     def _admit_worker(self, member: Member, event: Join, now_s: float) -> list[Action]:
         if event.spec is None:
             return [QuitAction(member.name, "said nothing of the program")]
+        unlike, changes = unlikeness(member.name, event.fingerprint, self.fingerprint, self._made_with)
+        if unlike and self.config.fingerprint == "strict":
+            return self._refuse(member, unlike, now_s)
+        unlike = f"{unlike}: the same answer is no longer promised" if unlike else changes
+        notes: list[Action] = [NoteAction("warning", unlike)] if unlike else []
         if self.spec is None:
-            return self._meet_program(event, now_s)
+            return [*notes, *self._meet_program(event, now_s)]
         if text := objection(self.spec, event.spec):
             return self._end(RunState.FAILED, f"{member.name} {text}")
-        actions: list[Action] = []
-        if unlike := differences(self.fingerprint, event.fingerprint):
-            text = f"{member.name} would compute other bits than the first worker ({'; '.join(unlike)})"
-            if self.config.fingerprint == "strict":
-                quit_ = QuitAction(member.name, text)
-                return [quit_, *self._fail(member, f"{text}. Allow it with fingerprint: warn.", now_s)]
-            actions.append(NoteAction("warning", f"{text}: the same answer is no longer promised"))
-        return actions + self._assign_worker(member)
+        return [*notes, *self._assign_worker(member)]
+
+    def _refuse(self, member: Member, text: str, now_s: float) -> list[Action]:
+        """One that would compute other bits."""
+        quit_ = QuitAction(member.name, text)
+        return [quit_, *self._fail(member, f"{text}. Allow it with fingerprint: warn.", now_s)]
 
     def _meet_program(self, event: Join, now_s: float) -> list[Action]:
         """The first worker says what the program is; from that follows all that is to be done."""

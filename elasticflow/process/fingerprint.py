@@ -7,11 +7,16 @@ the same answer would be lost without a word; so a worker that differs from the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+
+from elasticflow import __version__
 
 SETTINGS = {
     # MKL's default chooses code paths by memory alignment, which differs from process to process.
@@ -60,11 +65,34 @@ def _processor() -> str:
     return f"{values.get('model name', platform.machine())} [{' '.join(sorted(flags))}]"
 
 
+OURS = "elasticflow"
+"""Name of what tells this ElasticFlow from others, in a fingerprint."""
+DECIDE_BITS = ("elasticflow", "elasticflow_ps")
+"""Packages of ours that members run."""
+
+
+@cache
+def own_code() -> str:
+    """The version of this ElasticFlow, and a hash of its source as it was installed when first asked.
+
+    An environment that all share may be changed while a run goes on: who joins then loads another one.
+    """
+    digest = hashlib.blake2b(digest_size=6)
+    for package in DECIDE_BITS:
+        spec = importlib.util.find_spec(package)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(f"{path.relative_to(folder)}\0".encode())
+                digest.update(path.read_bytes())
+    return f"{__version__} ({digest.hexdigest()})"
+
+
 def fingerprint(threads: int) -> dict[str, str]:
     """This process's fingerprint, of the libraries that are loaded by now."""
     found = {
         "processor": _processor(),
         "python": platform.python_version(),
+        OURS: own_code(),
         "threads": str(threads),
     }
     for name in ("numpy", "torch", "tensorflow", "keras"):
@@ -74,7 +102,7 @@ def fingerprint(threads: int) -> dict[str, str]:
     return found
 
 
-def differences(first: dict[str, str], other: dict[str, str]) -> list[str]:
+def differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """What tells two fingerprints apart, a line each; versions of Python's minor releases do not."""
     names = sorted({*first, *other})
     return [

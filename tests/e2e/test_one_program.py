@@ -246,6 +246,27 @@ def test_resume_with_touched_and_with_other_records(
     assert digest_in(resumed.stdout) == undisturbed
 
 
+def test_resume_where_other_bits_would_be_computed(
+    start: Callable[..., Run], undisturbed: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings of the libraries are part of the fingerprint that a checkpoint bears."""
+    run = stopped(start, folder)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    refused = cli("train", "--resume", "--run-dir", run.path)
+    assert refused.returncode == 1
+    assert "than those who made the checkpoint (MKL_CBWR: AUTO,STRICT / COMPATIBLE)" in refused.stderr
+    assert "Allow it with fingerprint: warn." in refused.stderr
+    lax = tmp_path / "lax.yaml"
+    lax.write_text("fingerprint: warn\n")
+    allowed = cli("train", "--config", lax, "--resume", "--run-dir", run.path)
+    assert allowed.returncode == 0, allowed.stderr
+    monkeypatch.delenv("MKL_CBWR")
+    events = "".join(
+        event["text"] for event in json.loads(cli("report", run.path, "--json").stdout)["events"]
+    )
+    assert "the same answer is no longer promised" in events
+
+
 def test_many_files_of_records(tmp_path: Path, start: Callable[..., Run]) -> None:
     """One of them changes while both workers have it open: noticed as soon as somebody reads it again."""
     names: list[Any] = [tmp_path / f"part-{number}.csv" for number in range(3)]

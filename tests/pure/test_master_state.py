@@ -60,7 +60,11 @@ class Run:
     """A MasterState with members that answer, two workers and a server unless told otherwise."""
 
     def __init__(
-        self, *, restored: tuple[int, int, tuple[Excluded, ...]] | None = None, **settings: Any
+        self,
+        *,
+        restored: tuple[int, int, tuple[Excluded, ...]] | None = None,
+        made_with: dict[str, str] | None = None,
+        **settings: Any,
     ) -> None:
         values = {
             "workers": "2",
@@ -71,7 +75,7 @@ class Run:
             "snapshot_s": 0,
             **settings,
         }
-        self.state = MasterState(Config(**values), restored=restored)
+        self.state = MasterState(Config(**values), restored=restored, made_with=made_with)
         self.now_s = 100.0
         self.started = self.state.start(self.now_s)
 
@@ -222,6 +226,33 @@ def test_another_fingerprint(setting: str) -> None:
     assert "torch: 2.1 / 2.2" in note.text
     assert names(ac.AssignAction, actions) == ([] if setting == "strict" else ["worker-2"])
     assert names(ac.QuitAction, actions) == (["worker-2"] if setting == "strict" else [])
+
+
+@pytest.mark.parametrize("setting", ["strict", "warn"])
+def test_a_checkpoint_of_another_fingerprint(setting: str) -> None:
+    """Who would go on from it with other bits is refused, before anything is learnt from it."""
+    run = Run(
+        fingerprint=setting, restored=(3, 3, ()), made_with={"torch": "2.1", "elasticflow": "0.1.0 (1)"}
+    )
+    run.join("server-0")
+    actions = run.join("worker-1", fingerprint={"torch": "2.2", "elasticflow": "0.1.0 (1)"})
+    (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
+    assert "than those who made the checkpoint (torch: 2.1 / 2.2)" in note.text
+    assert names(ac.QuitAction, actions) == (["worker-1"] if setting == "strict" else [])
+    if setting == "strict":
+        assert not only(ac.AssignAction, actions)
+        actions = run.join("worker-2", fingerprint={"torch": "2.1", "elasticflow": "0.1.0 (1)"})
+    assert names(ac.AssignAction, actions) == ["server-0"]
+
+
+def test_a_checkpoint_of_another_elasticflow_is_gone_on_from() -> None:
+    """It keeps the bits; within one run it does not, as nobody knows which code has which."""
+    run = Run(restored=(3, 3, ()), made_with={"elasticflow": "0.1.0 (1)"})
+    run.join("server-0")
+    (note,) = only(ac.NoteAction, run.join("worker-1", fingerprint={"elasticflow": "0.2.0 (2)"}))
+    assert note.text == "the checkpoint was made by another ElasticFlow: 0.1.0 (1), now 0.2.0 (2)"
+    (fault,) = only(ac.FaultAction, run.join("worker-2", fingerprint={"elasticflow": "0.2.0 (3)"}))
+    assert "than the first worker (elasticflow: 0.2.0 (2) / 0.2.0 (3))" in fault.text
 
 
 # --- those who go --------------------------------------------------------------------------------
