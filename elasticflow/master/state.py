@@ -65,6 +65,7 @@ from elasticflow.master.plan import Speed, make_plan
 from elasticflow.master.quarantine import QuarantineRules, limit_of
 from elasticflow.master.row import Phase, Row, Start
 from elasticflow.master.stall import Stall, Verdict
+from elasticflow.process.fingerprint import OURS
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Layout, spread
 from elasticflow.step.schedule import Schedule
@@ -178,6 +179,8 @@ class MasterState:
         """Whether people were told of a cost that is none."""
         self.fingerprint: dict[str, str] = {}
         self._made_with = dict(made_with or {})
+        self._code = ""
+        """Of ElasticFlow, by the first member that told of it."""
         self.troubles: dict[str, str] = {}
         """By server: why it cannot write its part just now."""
         self._assignment: Assignment | None = None
@@ -409,6 +412,8 @@ class MasterState:
         member = self.members.get(event.name)
         if member is None or member.role != event.role:
             return [QuitAction(event.name, "not a member of this run (any more)")]
+        if text := self._other_code(event):
+            return self._refuse(member, text, now_s)
         member.host, member.pid, member.endpoint = event.host, event.pid, event.endpoint
         member.available_bytes = event.available_bytes
         member.heard_s = now_s
@@ -435,6 +440,14 @@ class MasterState:
         if text := objection(self.spec, event.spec):
             return self._end(RunState.FAILED, f"{member.name} {text}")
         return [*notes, *self._assign_worker(member)]
+
+    def _other_code(self, event: Join) -> str:
+        """How a member runs another ElasticFlow than the first one, if that is not allowed; else empty."""
+        code, first = event.fingerprint.get(OURS, ""), self.fingerprint.get(OURS, self._code)
+        self._code = first or code
+        if not code or code == self._code or self.config.fingerprint != "strict":
+            return ""
+        return f"{event.name} would compute other bits than the first member ({OURS}: {self._code} / {code})"
 
     def _refuse(self, member: Member, text: str, now_s: float) -> list[Action]:
         """One that would compute other bits."""

@@ -25,6 +25,7 @@ from elasticflow.checkpoint import folder_of
 from elasticflow.cluster.member import MasterLink
 from elasticflow.errors import CheckpointError, ProtocolError
 from elasticflow.process.available import available_memory
+from elasticflow.process.fingerprint import OURS, own_code
 from elasticflow.process.network import own_address
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Layout
@@ -159,6 +160,7 @@ class ParameterServer:
             pid=os.getpid(),
             endpoint=f"tcp://{settings.host}:{listener.port}",
             available_bytes=available_memory(),
+            fingerprint={OURS: own_code()},
         )
         self._ways = Ways(settings, keys, context, listener)
         self._neighbours = Neighbours(self._ways)

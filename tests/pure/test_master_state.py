@@ -252,7 +252,21 @@ def test_a_checkpoint_of_another_elasticflow_is_gone_on_from() -> None:
     (note,) = only(ac.NoteAction, run.join("worker-1", fingerprint={"elasticflow": "0.2.0 (2)"}))
     assert note.text == "the checkpoint was made by another ElasticFlow: 0.1.0 (1), now 0.2.0 (2)"
     (fault,) = only(ac.FaultAction, run.join("worker-2", fingerprint={"elasticflow": "0.2.0 (3)"}))
-    assert "than the first worker (elasticflow: 0.2.0 (2) / 0.2.0 (3))" in fault.text
+    assert "than the first member (elasticflow: 0.2.0 (2) / 0.2.0 (3))" in fault.text
+
+
+def test_a_server_of_another_elasticflow_is_refused() -> None:
+    """As when an environment that all share was upgraded, and then one is replaced."""
+    run = Run(max_failures=3)
+    run.join("server-0", fingerprint={"elasticflow": "0.1.0 (1)"})
+    run.join("worker-1", fingerprint={"elasticflow": "0.1.0 (1)", "torch": "2.1"})
+    run.tell(Ready(name="server-0", generation=1))
+    assert names(ac.StartAction, run.exited("server-0")) == ["server-1"]
+    actions = run.join("server-1", fingerprint={"elasticflow": "0.2.0 (2)"})
+    assert names(ac.QuitAction, actions) == ["server-1"] and names(ac.StartAction, actions) == ["server-2"]
+    (fault,) = only(ac.FaultAction, actions)
+    assert "than the first member (elasticflow: 0.1.0 (1) / 0.2.0 (2))" in fault.text
+    assert names(ac.AssignAction, run.join("server-2", fingerprint={"elasticflow": "0.1.0 (1)"}))
 
 
 # --- those who go --------------------------------------------------------------------------------
