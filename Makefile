@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 # A process of tests that crashes ends them: pytest-xdist 3.8 would hang at the end if it were replaced.
-PYTEST = $(RUN)/python -m pytest --dist loadgroup --max-worker-restart 0
+PYTEST = $(RUN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 .PHONY: demo test quick check bench clean
 
@@ -12,8 +12,8 @@ demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
-	$(PYTEST) -n 2 -m "not whole"
-	$(PYTEST) -n 3 -m whole  # clusters let one wait
+	$(PYTEST) -m "not whole"
+	$(PYTEST) -m whole
 
 quick: $(VENV)/.test check
 	$(RUN)/python -m tests.touched
