@@ -5,7 +5,7 @@ Checkpoints that come every so many steps are ordered by the leading server itse
 
 from __future__ import annotations
 
-NEVER_S = float("inf")
+FOREVER_S = float("inf")
 
 
 class Cuts:
@@ -34,14 +34,14 @@ class Cuts:
 
     def limit_s(self, stopping: bool) -> float:
         """When the time limit has the run end from here."""
-        return NEVER_S if self._stop_at_s is None or stopping else self._stop_at_s
+        return FOREVER_S if self._stop_at_s is None or stopping else self._stop_at_s
 
     def due_s(self, stopping: bool) -> float:
         """When the next checkpoint is to be ordered from here."""
         if self._moving and not stopping:
             return float("-inf")
         if self._every_s is None or self._last_s is None or stopping:
-            return NEVER_S
+            return FOREVER_S
         return self._last_s + self._every_s
 
     def order(self, version: int, now_s: float) -> None:
@@ -59,7 +59,7 @@ class Cuts:
 
     def go_back(self) -> None:
         """What was done since the version gone back to has not happened; nor has a checkpoint of it."""
-        self._moving = self.move_by_s is not None and self.move_by_s < NEVER_S
+        self._moving = self.move_by_s is not None and self.move_by_s < FOREVER_S
         self._enough_after = None
 
     def may_hand_over(self, tick: int) -> bool:
@@ -68,4 +68,4 @@ class Cuts:
 
     def hand_over(self) -> None:
         """That is done once."""
-        self.move_by_s, self._moving, self._enough_after = NEVER_S, False, None
+        self.move_by_s, self._moving, self._enough_after = FOREVER_S, False, None

@@ -543,6 +543,8 @@ class Worker:
     def _tried(self, work: Work, numbers: Sequence[int]) -> tuple[int, ...]:
         """Those of these slices that another process survives. Of the others the master is told."""
         since_s = time.monotonic()
+        what = f"slices {', '.join(map(str, numbers))} of step {work.step}"
+        print(f"workers may have died of {what}: tried in another process", flush=True)
         begin = Begin(
             settings=self._loaded.settings,
             schedule=self._schedule,
@@ -559,7 +561,8 @@ class Worker:
                     passed.append(number)
                 else:
                     self._report_deadly(work, number, deadly)
-        self._timeline.add("waiting", work.tick, since_s)
+        now_s = self._timeline.add("waiting", work.tick, since_s)
+        print(f"{what}: {len(passed)} of {len(numbers)} well, after {now_s - since_s:.1f} s", flush=True)
         return tuple(passed)
 
     def _count_try(self) -> None:

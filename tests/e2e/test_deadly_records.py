@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_a_record_that_hangs_though_the_worker_says_that_it_lives(
 def test_workers_that_are_killed_from_outside_are_no_records_fault(
     start: Callable[..., Run], raised: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time and again in one and the same step: it is tried, and nothing is found."""
+    """Time and again in one and the same step, before any slice of it is begun: nothing is suspected."""
     run = start("deadly.py", *OPTIONS, "--workers", 1, shut=["step 7"])
     for _ in range(4):
         os.kill(run.held_at("step 7"), signal.SIGKILL)
@@ -173,6 +174,25 @@ def test_workers_that_are_killed_from_outside_are_no_records_fault(
     assert digest_in(output) == raised("")
     assert quarantined(run) == []
     assert "worker-5 has joined" in output
+
+
+def test_workers_that_are_killed_at_one_slice_have_it_tried_apart(
+    start: Callable[..., Run], raised: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is found, and nothing is left out; the log says why that step took so long."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", "waits")
+    run = start("deadly.py", *OPTIONS, "--workers", 1, shut=["record"])
+    for _ in range(2):
+        os.kill(run.held_at("record"), signal.SIGKILL)
+    assert run.held_at("record") != run.pid("worker-3"), "it is tried in a process of its own"
+    run.open("record")
+    output = run.finish()
+    assert digest_in(output) == raised("")
+    assert quarantined(run) == [] and "worker-4" not in output
+    log = (run.path / "logs" / "worker-3.log").read_text()
+    tried = re.search(r"may have died of (slices? [\d, ]+ of step \d+): tried in another process\n", log)
+    assert tried and re.search(rf"^{tried[1]}: (\d+) of \1 well, after \d+\.\d s$", log, re.M), log
 
 
 @pytest.mark.parametrize("workers", [1, 2])

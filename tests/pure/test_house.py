@@ -61,16 +61,8 @@ def test_modules_that_docstrings_name_are_there() -> None:
             package, _, rest = name.partition(".")
             home = next(ROOT / each for each in PACKAGES if each.endswith(package))
             parts = rest.split(".")
-            found = (
-                any(
-                    (home / "/".join(parts[:count])).with_suffix(".py").exists()
-                    or (home / "/".join(parts[:count])).is_dir()
-                    for count in (len(parts), len(parts) - 1)
-                    if count
-                )
-                or len(parts) == 1
-            )
-            if not found:
+            places = [home.joinpath(*parts[:count]) for count in (len(parts), len(parts) - 1) if count]
+            if not any(place.is_dir() or place.with_suffix(".py").exists() for place in places):
                 missing.append(f"{path.relative_to(ROOT)}: {name}")
     assert missing == []
 

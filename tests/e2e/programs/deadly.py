@@ -49,6 +49,7 @@ WAYS = {
     "no memory": lambda: torch.empty(1 << 60, dtype=torch.uint8),
     "lost file": lambda: Path("/nowhere/at/all.png").read_bytes(),
     "leaves": lambda: sys.exit("good bye"),
+    "waits": lambda: pass_gate("record"),
     "no module": lambda: __import__("no_such_module"),
 }
 
