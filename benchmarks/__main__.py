@@ -27,6 +27,7 @@ NAMES = (
     "sparse",
     "overlap",
     "async",
+    "gpu",
     "growth",
     "fuzz",
     "soak",
@@ -41,7 +42,7 @@ NAMES = (
 )
 
 
-OWN_OPTIONS = ("soak", "loaded")
+OWN_OPTIONS = ("soak", "loaded", "gpu")
 
 
 def main() -> int:

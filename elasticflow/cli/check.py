@@ -30,7 +30,7 @@ MARK = "ELASTICFLOW_CHECK"
 def check(arguments: argparse.Namespace) -> int:
     """Prints what the program trains, and what one slice of it costs."""
     parse(arguments.program)
-    names = ("batch_size", "slices", "drop_last", "seed", "threads", "data")
+    names = ("batch_size", "slices", "drop_last", "seed", "threads", "device", "data")
     options = {name: getattr(arguments, name) for name in names}
     chosen = config.make(arguments.config, {**options, "program": os.path.abspath(arguments.program)})
     if MARK not in os.environ:  # the libraries read their settings when they are loaded
@@ -69,10 +69,10 @@ def _check_apart(chosen: config.Config, argv: Sequence[str]) -> int:
 def _settings_of(chosen: config.Config) -> MemberSettings:
     return MemberSettings(
         name="check", role="worker", host="", master="", run_dir="", program=chosen.program,
-        data=chosen.data, seed=chosen.seed, threads=chosen.threads, batch_size=chosen.step_records,
-        num_slices=chosen.num_slices, asynchronous=chosen.asynchronous, heartbeat_s=chosen.heartbeat_s,
-        lost_s=chosen.lost_s, encrypt_data=False, timeline=False, drop_last=chosen.drop_last,
-        on_nan=chosen.on_nan,
+        data=chosen.data, seed=chosen.seed, threads=chosen.threads, device=chosen.device,
+        batch_size=chosen.step_records, num_slices=chosen.num_slices, asynchronous=chosen.asynchronous,
+        heartbeat_s=chosen.heartbeat_s, lost_s=chosen.lost_s, encrypt_data=False, timeline=False,
+        drop_last=chosen.drop_last, on_nan=chosen.on_nan,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import MeasuredPhase, Step, changes, measure, overheads_of, steps_of
 from elasticflow.wire.messages import ScaleRequest, StopRequest
 
-SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "data", "date")
+SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "device", "data", "date")
 """Settings of a run that decide how fast it is."""
 EPOCHS = 10**6
 """More than will be run: the run is stopped when all is measured."""

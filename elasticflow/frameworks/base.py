@@ -52,6 +52,8 @@ class Replica(ABC):
     """
 
     framework: str
+    apart = False
+    """Whether it computes on a device with memory of its own: sums stay there until ``deliver``ed."""
     layout: Layout
     lookups: Lookups
     optimizer: Optimizer
@@ -86,6 +88,8 @@ class Replica(ABC):
         *,
         onto: bool = False,
         ready: Callable[[int], None] | None = None,
+        lefts: Sequence[Vector] = (),
+        deliver: bool = True,
     ) -> None:
         """Forward and backward on a slice.
 
@@ -95,10 +99,25 @@ class Replica(ABC):
         onto: ``out`` holds the left sibling's, and gets the sum of both (FIRST ones stay as they are).
         ready: called with a parameter's number, in the layout's order, once its gradient in ``out`` is final;
         not for each, and last layers first where the framework tells. It may run in another thread.
+        lefts: if ``apart``, sums to the left of ``out``'s, nearest last: the memory of the first gets the sum
+        of all along the tree, and of that gradients are ``ready``.
+        deliver: whether ``out``'s memory is filled when this returns; otherwise it is to be ``deliver``ed.
         A cost, or a gradient, that is not finite is handed on as it is: what becomes of it others decide.
         Raises CostError, and whatever ``forward`` and ``read_rows`` raise; ``state`` is as before either way,
         and after an error so is ``out``, but for what was ``ready``.
         """
+
+    def add(self, left: Vector, right: Vector) -> None:
+        """If ``apart``: left := the sum of two siblings' slices, neither of them delivered."""
+        raise NotImplementedError
+
+    def deliver(self, out: Vector) -> None:  # noqa: B027  (nothing to be done where it computed in there)
+        """What was computed into ``out`` is in its memory once this returns."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What of the device decides the bits, by name; of the processor others tell."""
+        return {}
 
     @abstractmethod
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
@@ -262,17 +281,22 @@ def open_replica(
     threads: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
+    device: str = "cpu",
+    number: int = 0,
 ) -> Replica:
     """Calls model() with all random states set by ``seed``.
 
     sample: a few records, as arguments of forward(); layers are built, and metrics() is called, with it.
-    metric_arguments: those that metrics() takes; None: it is not called. Raises ProgramError.
+    metric_arguments: those that metrics() takes; None: it is not called. device: where it is to compute, a
+    setting. number: of the worker, which chooses among several GPUs. Raises ProgramError.
     """
     set_up(seed, threads)
     with blaming(program, "model"):
         values = check_values(program.model())
     adapter = _adapter(framework_of(values, program.forward))
-    replica: Replica = adapter.open_replica(program, values, seed, sample, metric_arguments)
+    replica: Replica = adapter.open_replica(
+        program, values, seed, sample, metric_arguments, device=device, number=number
+    )
     return replica
 
 

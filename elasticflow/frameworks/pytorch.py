@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,14 +30,23 @@ from elasticflow.frameworks.base import (
     seed_python,
     take_optimizer,
 )  # fmt: skip
+from elasticflow.frameworks.devices import Device, open_device
 from elasticflow.frameworks.lookups import Lookup, Lookups, put
+from elasticflow.frameworks.torch_sums import (
+    Buffers,
+    Into,
+    LeavingInto,
+    Twin,
+    add,
+    buckets_of,
+    copy,
+    nothing,
+    view,
+)
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
 
 TRAINABLE = (torch.float32, torch.float64)
-
-_Views: TypeAlias = tuple[list[torch.Tensor], list[Array], list[Array], Array]
-"""Views of a vector that ``compute`` fills: gradients, MEAN buffers, FIRST buffers, the report."""
 
 
 def set_up(seed: int, threads: int) -> None:
@@ -150,48 +160,61 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, values: torch.Tensor, lookup: Lookup) -> torch.Tensor:
         ctx.lookup = lookup  # type: ignore[attr-defined]
-        places = torch.from_numpy(lookup.ids.places)
+        places = torch.from_numpy(lookup.ids.places).to(values.device)
         if lookup.bags is None:
             return values.index_select(0, places)
-        starts = np.cumsum(lookup.bags.sizes) - lookup.bags.sizes
-        return embedding_bag(places, values, torch.from_numpy(starts), mode="sum")
+        starts = torch.from_numpy(np.cumsum(lookup.bags.sizes) - lookup.bags.sizes)
+        return embedding_bag(places, values, starts.to(values.device), mode="sum")
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         lookup: Lookup = ctx.lookup  # type: ignore[attr-defined]
         order = lookup.ids.order
         bags = order if lookup.bags is None else lookup.bags.numbers[order]
-        starts = torch.from_numpy(lookup.ids.starts)
-        return embedding_bag(torch.from_numpy(bags), gradient.contiguous(), starts, mode="sum"), None
+        starts = torch.from_numpy(lookup.ids.starts).to(gradient.device)
+        places = torch.from_numpy(bags).to(gradient.device)
+        return embedding_bag(places, gradient.contiguous(), starts, mode="sum"), None
 
 
 class _TorchLookups(Lookups):
-    """Rows are leaves of the graph of their own."""
+    """Rows are leaves of the graph of their own, on the device that computes."""
+
+    where = torch.device("cpu")
 
     def answer(
         self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None
     ) -> torch.Tensor:
         starts = None if offsets is None else _array(offsets)
         lookup = self.look_up(number, _array(ids), combine, starts, padding)
-        rows = torch.from_numpy(lookup.values).requires_grad_()
+        rows = torch.from_numpy(lookup.values).to(self.where).requires_grad_()
         self.looked_up.append((number, lookup.ids.keys, rows))
         sums: torch.Tensor = _Summed.apply(rows, lookup)
         if combine == "mean":
             assert lookup.bags is not None
-            sums = sums / torch.from_numpy(lookup.bags.sizes.clip(1)).unsqueeze(1)
+            sums = sums / torch.from_numpy(lookup.bags.sizes.clip(1)).to(self.where).unsqueeze(1)
         return sums.reshape(lookup.shape)
 
 
 def _array(value: Any) -> Array:
-    return value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+class _TorchBatch(dict[str, Any]):
+    """Arguments of ``forward`` by name, on the device. host: the same in the host's memory."""
+
+    def __init__(self, device: Device, columns: Mapping[str, Array]) -> None:
+        taken = {name: device.take(column) for name, column in columns.items()}
+        super().__init__((name, there) for name, (there, _) in taken.items())
+        self.host: dict[str, Array] = {name: here.numpy() for name, (_, here) in taken.items()}
 
 
 def _columns(batch: Batch) -> dict[str, Array]:
-    return {name: tensor.numpy() for name, tensor in batch.items()}
+    assert isinstance(batch, _TorchBatch), "prepare makes them"
+    return batch.host
 
 
 class TorchReplica(Replica):
-    """See Replica. Every tensor of the model is a view of ``state``."""
+    """See Replica. Every tensor of the model is a view of memory of the device, where ``state`` is put."""
 
     framework = "torch"
 
@@ -202,31 +225,33 @@ class TorchReplica(Replica):
         lookups: _TorchLookups,
         metrics: Sequence[str],
         metric_arguments: Sequence[str],
+        device: Device,
     ) -> None:
         found, modules = _find(values)
+        self._device, self.apart = device, device.apart
         self.lookups: _TorchLookups = lookups
+        lookups.where = device.where
         self._metric_arguments = tuple(metric_arguments)
         self._params = dict(values)
         self._program = program
         self.optimizer = take_optimizer(values)
         self.metrics = tuple(metrics)
         self.layout = layout_of(found.entries, lookups.entries, len(metrics))
-        self.state = Vector(self.layout)
-        views = [torch.from_numpy(view) for view in self.state.tensors(found.entries)]
-        for tensor, view, setter in zip(found.tensors, views, found.setters, strict=True):
-            view.copy_(tensor.detach())
-            setter(view)
-        by_rule = {rule: [e for e in found.entries if e.rule is rule] for rule in Rule}
-        self._trained = by_rule[Rule.UPDATE]
-        self._mean, self._first = by_rule[Rule.MEAN], by_rule[Rule.FIRST]
+        self.state = device.new_state(self.layout)
+        for mine, tensor in zip(self.state.tensors(found.entries), found.tensors, strict=True):
+            torch.from_numpy(mine).copy_(tensor.detach())
+        self._groups = device.groups_of(self.state)
+        for entry, setter in zip(found.entries, found.setters, strict=True):
+            setter(view(self.layout, self._groups, entry))
+        self._trained = self.layout.of_rule(Rule.UPDATE)
         self._leaves = [
             tensor.requires_grad_(True)
             for tensor, entry in zip(found.tensors, found.entries, strict=True)
             if entry.rule is Rule.UPDATE
         ]
-        self._buffers = self.state.tensors(self._mean)
-        self._counters = self.state.tensors(self._first)
-        self._clean: list[Array] = []
+        self._buffers, self._counters = self._of(Rule.MEAN), self._of(Rule.FIRST)
+        self._clean = [torch.empty_like(group) for group in (*self._buffers, *self._counters)]
+        self._buckets = list(buckets_of(self.layout)) if device.apart else []
         self._bound = [
             (owner, name, buffer)
             for module in modules
@@ -245,33 +270,43 @@ class TorchReplica(Replica):
         them, or a backward pass of its own goes on in this one; found out in the first slice."""
         for number, leaf in enumerate(self._leaves):
             leaf.register_hook(partial(self._hear, number))  # type: ignore[no-untyped-call]
-        self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
+        self._twins: WeakKeyDictionary[Vector, Twin] = WeakKeyDictionary()
+        self._leaving: Twin | None = None
+        """On a device of its own: what ``ready`` is told of, until it is in a vector."""
         self.refresh()
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return self._device.facts
+
+    def _of(self, rule: Rule) -> list[torch.Tensor]:
+        return [t for t, group in zip(self._groups, self.layout.groups, strict=True) if group.rule is rule]
+
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
-        return {name: torch.from_numpy(column).clone() for name, column in columns.items()}
+        return _TorchBatch(self._device, columns)
 
     def refresh(self) -> None:
-        self._clean = [array.copy() for array in (*self._buffers, *self._counters)]
+        if self._device.apart:
+            self._device.upload(list(zip(self.state.groups, self._groups, strict=True)))
+        self._device.launch(lambda: copy(self._clean, [*self._buffers, *self._counters]))
 
     def ask_early(self, batch: Batch) -> None:
         self.lookups.ahead.ask_early(_columns(batch))
 
     def _rebind_buffers(self) -> None:
         """Where a module has put another tensor in a buffer's place: keeps its value, and the view."""
-        for owner, name, view in self._bound:
+        for owner, name, buffer in self._bound:
             current = owner._buffers[name]
-            if current is not view:
+            if current is not buffer:
                 if current is not None:
-                    view.copy_(current.detach())
-                owner._buffers[name] = view
+                    buffer.copy_(current.detach())
+                owner._buffers[name] = buffer
 
     def _restore_buffers(self) -> None:
         if not self._clean:
             return
         self._rebind_buffers()
-        for array, clean in zip((*self._buffers, *self._counters), self._clean, strict=True):
-            np.copyto(array, clean)
+        self._device.launch(lambda: copy([*self._buffers, *self._counters], self._clean))
 
     @contextmanager
     def _restored(self, batch: Batch, *, training: bool) -> Iterator[None]:
@@ -292,17 +327,41 @@ class TorchReplica(Replica):
             for module, as_made in self._modes:
                 module.training = as_made and training
 
-    def _views(self, out: Vector) -> _Views:
-        known = self._outs.get(out)
+    def _twin(self, vector: Vector) -> Twin:
+        known = self._twins.get(vector)
         if known is None:
-            gradients = [torch.from_numpy(view) for view in out.tensors(self._trained)]
-            report = out.tensors([report_entry(len(self.metrics))])[0]
-            known = gradients, out.tensors(self._mean), out.tensors(self._first), report
-            self._outs[out] = known
+            known = self._twins[vector] = self._new_twin(vector)
         return known
 
+    def _new_twin(self, vector: Vector) -> Twin:
+        groups = self._device.groups_of(vector)
+        by_rule = {
+            rule: [t for t, group in zip(groups, self.layout.groups, strict=True) if group.rule is rule]
+            for rule in Rule
+        }
+        return Twin(
+            groups,
+            [view(self.layout, groups, entry) for entry in self._trained],
+            by_rule[Rule.MEAN],
+            by_rule[Rule.FIRST],
+            view(self.layout, groups, report_entry(len(self.metrics))),
+        )
+
+    def add(self, left: Vector, right: Vector) -> None:
+        mine, other = self._twin(left), self._twin(right)
+        self._device.launch(lambda: add(mine, other))
+        left.rows = [ours.plus(theirs) for ours, theirs in zip(left.rows, right.rows, strict=True)]
+
+    def deliver(self, out: Vector) -> None:
+        if self._device.apart:
+            self._device.pin(out)
+            pairs = zip(out.groups, self._twin(out).groups, strict=True)
+            self._device.download(list(pairs), nothing)
+            self._device.wait()
+
     def _cost(self, batch: Batch) -> torch.Tensor:
-        cost = self._program.forward(**batch, params=self._params)
+        with self._device.around():
+            cost = self._program.forward(**batch, params=self._params)
         if not isinstance(cost, torch.Tensor):
             raise CostError(
                 f"forward() returned a {type(cost).__name__}; it must return the cost, a scalar tensor."
@@ -323,11 +382,14 @@ class TorchReplica(Replica):
         *,
         onto: bool = False,
         ready: Callable[[int], None] | None = None,
+        lefts: Sequence[Vector] = (),
+        deliver: bool = True,
     ) -> None:
         _seed(seed)
+        self._device.seed(seed)
+        self._device.begin()
         self._set_training(True)
-        gradients, means, firsts, report = self._views(out)
-        taken: set[int] = set()
+        into = self._into(out, lefts, onto, ready)
         with self._restored(batch, training=True):
             cost = self._cost(batch)
             self.lookups.check_read()  # before any gradient can be sent
@@ -336,44 +398,46 @@ class TorchReplica(Replica):
             )  # there may be more while the backward pass computes again
             if not cost.requires_grad:
                 raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
-            value = cost.item()
             # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
-            if ready and self._tells:
-                self._tell = self._teller(gradients, onto, taken, ready)
+            if ready and self._tells and not (self.apart and self.tables):
+                self._tell = (
+                    into.tell
+                )  # in another thread tables may be looked up, which use the same sockets
             leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
-            both = torch.autograd.grad(cost * weight, leaves, allow_unused=True)
-            found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
-            self._check_heard(found, taken)
+            try:
+                both = torch.autograd.grad(cost * weight, leaves, allow_unused=True)
+                found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
+                self._check_heard(found, into.taken)
+            except BaseException:
+                self._device.wait()  # what was told of may just be leaving
+                raise
             self._rebind_buffers()
-            self._take_buffers(weight, means, firsts, onto)
+            value = cost.detach().double() * weight
+            self._device.launch(partial(into.put_rest, found, value, self._buffers_change(weight)))
         of_tables = [
-            (number, keys, gradient.numpy())
+            (number, keys, gradient.cpu().numpy())
             for (number, keys, _), gradient in zip(looked_up, of_rows, strict=True)
             if gradient is not None
         ]
         put(out, of_tables, onto=onto)
+        for left, right in pairwise((out, *reversed(lefts))):
+            right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]
         self._name_unused(found, {number for number, _, _ in of_tables})
-        rest = [number for number in range(len(gradients)) if number not in taken]
-        if rest:
-            values = [torch.zeros_like(gradients[n]) if found[n] is None else found[n] for n in rest]
-            into = torch._foreach_add_ if onto else torch._foreach_copy_
-            into([gradients[number] for number in rest], values)
-        if not onto:
-            report.fill(0)
-        report[0] += value * weight
+        into.finish()
+        if deliver and not isinstance(into, LeavingInto):
+            self.deliver(out)
 
-    def _teller(
-        self, gradients: Sequence[torch.Tensor], onto: bool, taken: set[int], ready: Callable[[int], None]
-    ) -> Callable[[int, torch.Tensor], None]:
-        """What is to be done with each gradient as soon as it is final."""
-
-        def tell(number: int, gradient: torch.Tensor) -> None:
-            taken.add(number)
-            target = gradients[number]
-            target.add_(gradient) if onto else target.copy_(gradient)
-            ready(number)
-
-        return tell
+    def _into(
+        self, out: Vector, lefts: Sequence[Vector], onto: bool, ready: Callable[[int], None] | None
+    ) -> Into:
+        twin = self._twin(out)
+        terms = [*(self._twin(left) for left in lefts), *([twin] if onto else [])]
+        if not self.apart or not (ready or lefts):
+            return Into(terms, twin, ready)
+        to = lefts[0] if lefts else out
+        if self._leaving is None:
+            self._leaving = self._new_twin(to)
+        return LeavingInto(terms, self._leaving, ready, self._device, self._buckets, to)
 
     def _hear(self, number: int, gradient: torch.Tensor | None) -> None:
         """Called by PyTorch in the backward pass."""
@@ -402,22 +466,20 @@ class TorchReplica(Replica):
             *(entry.name for number, entry in enumerate(self.lookups.entries) if number not in tables),
         )
 
-    def _take_buffers(
-        self, weight: float, means: Sequence[Array], firsts: Sequence[Array], onto: bool
-    ) -> None:
-        """A constant buffer, infinite ones too, changes by exactly 0."""
-        for after, before, target in zip(self._buffers, self._clean, means, strict=False):
-            with np.errstate(invalid="ignore"):
-                change = np.subtract(after, before)
-            change[after == before] = 0
-            np.multiply(change, after.dtype.type(weight), out=change)
-            np.add(target, change, out=target) if onto else np.copyto(target, change)
-        if not onto:
-            for value, target in zip(self._counters, firsts, strict=True):
-                np.copyto(target, value)
+    def _buffers_change(self, weight: float) -> Callable[[], Buffers]:
+        """What the slice made of them: a constant one, infinite ones too, changes by exactly 0."""
+
+        def found() -> Buffers:
+            pairs = zip(self._buffers, self._clean, strict=False)
+            changes = [(after - before).masked_fill_(after == before, 0) for after, before in pairs]
+            return [change.mul_(weight) for change in changes], self._counters
+
+        return found
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         _seed(seed)
+        self._device.seed(seed)
+        self._device.begin()
         self._set_training(False)
         with self._restored(batch, training=False), torch.no_grad():
             cost = self._cost(batch).item()
@@ -428,7 +490,8 @@ class TorchReplica(Replica):
             return []
         assert self._program.metrics is not None
         arguments = {name: batch[name] for name in self._metric_arguments}
-        return metric_values(self._program.metrics(**arguments, params=self._params), self.metrics)
+        with self._device.around():
+            return metric_values(self._program.metrics(**arguments, params=self._params), self.metrics)
 
 
 def _is_only(heard: Sequence[tuple[torch.Tensor, int]], final: torch.Tensor | None) -> bool:
@@ -471,6 +534,8 @@ def open_replica(
     seed: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
+    device: str,
+    number: int,
 ) -> TorchReplica:
     """See ``frameworks.open_replica``."""
     found, _ = _find(values)  # complains of what model() returned before metrics() meets it
@@ -479,4 +544,5 @@ def open_replica(
     names: tuple[str, ...] = ()
     if metric_arguments is not None:
         names = _metric_names(program, values, lookups, sample, metric_arguments)
-    return TorchReplica(program, values, lookups, names, metric_arguments or ())
+    where = open_device(device, number)
+    return TorchReplica(program, values, lookups, names, metric_arguments or (), where)

@@ -455,7 +455,10 @@ class TensorFlowReplica(Replica):
         *,
         onto: bool = False,
         ready: Callable[[int], None] | None = None,
+        lefts: Sequence[Vector] = (),
+        deliver: bool = True,
     ) -> None:
+        assert not lefts, "its vectors are in the host's memory"
         views = self._views(out)
         cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
         value = float(cost)
@@ -616,8 +619,15 @@ def open_replica(
     seed: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
+    device: str,
+    number: int,
 ) -> TensorFlowReplica:
     """See ``frameworks.open_replica``."""
+    if device not in ("auto", "cpu"):
+        raise ProgramError(
+            f"device: {device} is for PyTorch programs: those of TensorFlow compute on the processor; use "
+            "device: auto or cpu."
+        )
     if keras.backend.backend() != "tensorflow":
         raise ProgramError(f"Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow.")
     params = _with_variables(values)

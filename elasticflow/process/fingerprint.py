@@ -87,8 +87,8 @@ def own_code() -> str:
     return f"{__version__} ({digest.hexdigest()})"
 
 
-def fingerprint(threads: int) -> dict[str, str]:
-    """This process's fingerprint, of the libraries that are loaded by now."""
+def fingerprint(threads: int, device: Mapping[str, str]) -> dict[str, str]:
+    """This process's fingerprint, of the libraries that are loaded by now. device: what is known of a GPU."""
     found = {
         "processor": _processor(),
         "python": platform.python_version(),
@@ -99,7 +99,7 @@ def fingerprint(threads: int) -> dict[str, str]:
         if name in sys.modules:
             found[name] = str(getattr(sys.modules[name], "__version__", "?"))
     found.update({name: os.environ[name] for name in MATTERS if name in os.environ})
-    return found
+    return {**found, **device}
 
 
 def differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

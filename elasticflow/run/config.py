@@ -30,6 +30,8 @@ Processes = Annotated[int, Meta(ge=1, le=MOST_PROCESSES)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
+DEVICES = ("auto", "cpu", "cuda", "delayed")
+"""``delayed`` is for tests: see ``elasticflow.frameworks.devices``."""
 DATED = ("data", "run_dir")
 """Settings that may hold dates in braces, see ``elasticflow.run.dates``."""
 
@@ -48,6 +50,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     servers: Processes = 1
     threads: Processes = 1
     server_threads: Processes = 1
+    device: str = "auto"
 
     epochs: Positive = 10
     batch_size: Positive = 64
@@ -121,6 +124,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.fingerprint not in ("strict", "warn"):
             raise ConfigError(f"fingerprint: {self.fingerprint!r}; allowed are strict and warn.")
+        if self.device not in DEVICES:
+            raise ConfigError(f"device: {self.device!r}; allowed are auto, cpu and cuda.")
         if self.on_nan not in ("stop", "skip"):
             raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
         if self.client_gone not in ("continue", "stop"):

@@ -25,6 +25,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     threads: int
     server_threads: int = 1
+    device: str = "auto"
     batch_size: int
     """Records of a step."""
     num_slices: int
@@ -81,6 +82,7 @@ _SAME = (
     "seed",
     "threads",
     "server_threads",
+    "device",
     "heartbeat_s",
     "lost_s",
     "storage_patience_s",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cached_property
@@ -201,11 +202,13 @@ class Vector:
 
     ``groups[i]`` has ``layout.groups[i].size`` elements, and none for a table. rows: of a gradient, by table.
     memory: ``layout.num_bytes`` bytes, aligned, where groups lie one after the other, as they are; without it
-    they are zeros.
+    they are zeros. own_pages: whether nothing else is in the pages of that memory.
     """
 
-    def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None) -> None:
-        self.layout = layout
+    def __init__(
+        self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None, *, own_pages: bool = False
+    ) -> None:
+        self.layout, self.own_pages = layout, own_pages
         if memory is None:
             memory = aligned_empty(layout.num_bytes)
             memory.fill(0)
@@ -226,3 +229,9 @@ class Vector:
     def chunk(self, chunk: Chunk) -> Array:
         """The elements of one chunk, a view."""
         return self.groups[chunk.group][chunk.start : chunk.stop]
+
+
+def paged_vector(layout: Layout) -> Vector:
+    """Zeros, in pages of its own."""
+    memory = np.frombuffer(mmap.mmap(-1, max(1, layout.num_bytes)), np.uint8)
+    return Vector(layout, memory, own_pages=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Sums:
     """The sum over a node's slices, which are computed one after the other, from left to right.
 
     totals: what there is by now, in as few nodes as those slices make up that could be computed.
-    release: takes back a vector that is no longer needed. rounding: see ``Strategy.rounding``.
+    release: takes back a vector that is no longer needed. rounding: see ``Strategy.rounding``. join: puts the
+    sum of two siblings into the first's vector.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class Sums:
         kind: Kind,
         release: Callable[[Vector], None],
         rounding: Callable[[Vector], None] | None = None,
+        join: Callable[[Vector, Vector], None] | None = None,
     ) -> None:
+        self._join = join or partial(add, kind=kind)
         self.totals: list[Total] = []
-        self._node, self._kind, self._release = node, kind, release
+        self._node, self._release = node, release
         self._rounding = rounding if kind is Kind.TRAIN else None
 
     def onto(self, number: int) -> Vector | None:
@@ -62,7 +66,7 @@ class Sums:
         while len(self.totals) > 1 and self._may_join(*self.totals[-2:]):
             (left, first), (_, second) = self.totals[-2:]
             if first is not None and second is not None and first is not second:
-                add(first, second, self._kind)
+                self._join(first, second)
                 if self._rounding:
                     self._rounding(first)
                 self._release(second)

@@ -101,6 +101,8 @@ class Loaded:
             threads=settings.threads,
             sample={argument: columns[column] for argument, column in self.binding.items()},
             metric_arguments=measured,
+            device=settings.device,
+            number=_number(settings.name),
         )
         with naming(settings.program):
             self.replica: Replica = self._open_replica()
@@ -271,6 +273,12 @@ def _check_names(replica: Replica, path: str) -> None:
                 f"{path}: a parameter is named {sendable(ascii(entry.name), NAME_CHARS)}; its name must be "
                 f"text that can be encoded, of at most {NAME_CHARS:,} characters."
             )
+
+
+def _number(name: str) -> int:
+    """Of a worker, by its name; of whoever else computes, 0."""
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _sums(vector: Vector) -> list[int]:
@@ -618,7 +626,8 @@ class Worker:
         self, position: Position, work: Work, node: Node, lr: float | None, last: bool
     ) -> tuple[list[Total], Outgoing | None]:
         """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
-        sums = Sums(node, work.kind, self._strategy.give_back, self._strategy.rounding)
+        join = self._replica.add if self._sums_apart(work) else None
+        sums = Sums(node, work.kind, self._strategy.give_back, self._strategy.rounding, join)
         number = node.stop - 1
         try:
             for earlier in range(node.first, number):
@@ -627,7 +636,7 @@ class Worker:
             whole = work.kind is Kind.EVALUATE or self._skips or not self._strategy.streams
             if parts is None or whole:
                 self._take(sums, work, number)
-                return sums.totals, None
+                return self._delivered(work, sums.totals), None
             return self._stream(position, work, node, lr, last, sums, parts)
         except Interrupted:
             for _, vector in sums.totals:
@@ -649,10 +658,12 @@ class Worker:
         apart, number = not parts or self._strategy.rounding is not None, node.stop - 1
         if apart:
             parts = [*parts, self._strategy.spare()]
-        outgoing = self._strategy.begin(position, node, parts, lr=lr, slice_s=self._slice_s, last=last)
+        lefts = parts[:-1] if self._sums_apart(work) else []
+        pushed = parts[:1] if lefts else parts
+        outgoing = self._strategy.begin(position, node, pushed, lr=lr, slice_s=self._slice_s, last=last)
         filled: bool | None = False
         try:
-            filled = self._slice(work, number, parts[-1], onto=not apart, outgoing=outgoing)
+            filled = self._slice(work, number, parts[-1], onto=not apart, outgoing=outgoing, lefts=lefts)
         except Interrupted:
             if outgoing.begun:  # by a lookup that the backward pass does again
                 sums.totals.clear()
@@ -661,10 +672,24 @@ class Worker:
             if apart and not filled and not outgoing.begun:
                 self._strategy.give_back(parts[-1])
         if filled:
+            for part in parts[len(pushed) :]:
+                self._strategy.give_back(part)
             return [], outgoing
         if filled is not None:
             sums.take(number, None)
-        return sums.totals, None
+        return self._delivered(work, sums.totals), None
+
+    def _delivered(self, work: Work, totals: list[Total]) -> list[Total]:
+        """The same, in this memory."""
+        for _, total in totals:
+            if total is not None and self._sums_apart(work):
+                self._replica.deliver(total)
+        return totals
+
+    def _sums_apart(self, work: Work) -> bool:
+        """Whether slices are added up where they are computed, before their sums come to this memory."""
+        whole = work.kind is Kind.TRAIN and not self._skips
+        return whole and self._replica.apart and self._strategy.rounding is None
 
     def _inspect(self, position: Position) -> None:
         """Tells in which of the slices a tick that diverged began: computes each by itself."""
@@ -673,7 +698,7 @@ class Worker:
         found = Inspected(name=self._name, tick=work.tick)
         for number in slices:
             with suppress(Exception, Interrupted):  # there is nothing to be said of it then
-                if self._gradient(work, number, out, False, None) and (parameter := odd_gradient(out)):
+                if self._gradient(work, number, out, False, None) and (parameter := self._odd_in(work, out)):
                     weight = len(self._batches.rows(work, number)) / work.num_records
                     cost = f"{float(out.groups[-1][0]) / weight:g}"
                     found = Inspected(
@@ -682,6 +707,11 @@ class Worker:
                     break
         self._strategy.give_back(out)
         self._link.send(found)
+
+    def _odd_in(self, work: Work, out: Vector) -> str:
+        if self._sums_apart(work):
+            self._replica.deliver(out)
+        return odd_gradient(out)
 
     def _take(self, sums: Sums, work: Work, number: int) -> None:
         """Computes one slice, and adds it to the others, unless the program raises on it."""
@@ -697,7 +727,14 @@ class Worker:
             sums.take(number, vector if filled else None)
 
     def _slice(
-        self, work: Work, number: int, out: Vector, *, onto: bool, outgoing: Outgoing | None = None
+        self,
+        work: Work,
+        number: int,
+        out: Vector,
+        *,
+        onto: bool,
+        outgoing: Outgoing | None = None,
+        lefts: Sequence[Vector] = (),
     ) -> bool | None:
         """Computes one slice into ``out``, or adds it to what is there. Whether it holds any records.
 
@@ -706,18 +743,24 @@ class Worker:
         """
         self._computes = number, time.monotonic()
         try:
-            return self._try_slice(work, number, out, onto, outgoing)
+            return self._try_slice(work, number, out, onto, outgoing, lefts)
         finally:
             self._computes = None
 
     def _try_slice(
-        self, work: Work, number: int, out: Vector, onto: bool, outgoing: Outgoing | None
+        self,
+        work: Work,
+        number: int,
+        out: Vector,
+        onto: bool,
+        outgoing: Outgoing | None,
+        lefts: Sequence[Vector],
     ) -> bool | None:
         for attempt in (1, 2):
             try:
                 if work.kind is Kind.EVALUATE:
                     return self._evaluate(work, number, out, onto)
-                return self._gradient(work, number, out, onto, outgoing)
+                return self._gradient(work, number, out, onto, outgoing, lefts)
             except TOLD_AS_THEY_ARE:
                 raise  # no record is to blame
             except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
@@ -732,14 +775,23 @@ class Worker:
                     self._report_fault(work, number, error)
         return None
 
-    def _gradient(self, work: Work, number: int, out: Vector, onto: bool, outgoing: Outgoing | None) -> bool:
+    def _gradient(
+        self,
+        work: Work,
+        number: int,
+        out: Vector,
+        onto: bool,
+        outgoing: Outgoing | None,
+        lefts: Sequence[Vector] = (),
+    ) -> bool:
         batch, num_records = self._batches.train(work, number)
         if batch is None:
             return False
         weight = 1.0 if self._schedule.asynchronous else num_records / work.num_records
         seed = slice_seed(self._seed, work.tick, number)
         ready = outgoing.ready if outgoing else None
-        self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready)
+        deliver = not self._sums_apart(work)
+        self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready, lefts=lefts, deliver=deliver)
         if self._skips and odd_gradient(out):
             self._link.send(
                 Skipped(name=self._name, generation=self.generation, tick=work.tick, slice=number)
@@ -878,7 +930,7 @@ def _join_of(loaded: Loaded) -> Join:
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
-        fingerprint=fingerprint(settings.threads),
+        fingerprint=fingerprint(settings.threads, loaded.replica.facts),
         spec=spec,
         rehearsed_s=time.monotonic() - since_s,
     )

@@ -11,7 +11,7 @@ import zmq
 
 from elasticflow.process import poison
 from elasticflow.run.settings import MemberSettings
-from elasticflow.step.layout import Layout, Rule, Vector
+from elasticflow.step.layout import Layout, Rule, Vector, paged_vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.schedule import Schedule
 from elasticflow.step.slices import Node
@@ -250,8 +250,8 @@ class ParameterServers(Strategy):
     def _new_vector(self) -> Vector:
         block = try_block(self._layout.num_bytes) if self._lends else None
         if block is None:
-            return Vector(self._layout)
-        vector = Vector(self._layout, block.memory)
+            return paged_vector(self._layout)
+        vector = Vector(self._layout, block.memory, own_pages=True)
         self._blocks[vector] = block
         for remote in self._remotes:
             if remote.greeted:

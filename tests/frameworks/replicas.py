@@ -60,9 +60,11 @@ def misplaced(array: np.ndarray, by: int) -> np.ndarray:
     return copy
 
 
-def opened(program: Program, seed: int = 1) -> Replica:
+def opened(program: Program, seed: int = 1, device: str = "cpu") -> Replica:
     metrics = tuple(bind(program, "metrics", COLUMNS, False)) if program.metrics else None
-    return open_replica(program, seed=seed, threads=1, sample=columns(2), metric_arguments=metrics)
+    return open_replica(
+        program, seed=seed, threads=1, sample=columns(2), metric_arguments=metrics, device=device
+    )
 
 
 def computed(replica: Replica, batch: dict[str, np.ndarray], seed: int = 5, weight: float = 0.25) -> Vector:
@@ -109,12 +111,12 @@ def digest(*vectors: Vector) -> str:
     return sha.hexdigest()
 
 
-def bits(program: Program, noise: bool = False) -> str:
+def bits(program: Program, noise: bool = False, device: str = "cpu") -> str:
     """Hash over the first values and over two slices of different length, of two versions.
 
     noise: with other slices computed in between, and the arrays at other addresses each time.
     """
-    replica = opened(program)
+    replica = opened(program, device=device)
     found = [digest(replica.state)]
     for version in range(2):
         for number, num_records in enumerate((12, 7)):

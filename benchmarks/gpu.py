@@ -1,0 +1,200 @@
+"""A step on a GPU over the plain PyTorch loop on the same slices; digests of runs that are disturbed there.
+
+``python -m benchmarks gpu [resnet|gpt|tiny|copies|digests]...``; all without names. Exit code 77: no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.figures import Figure, figure, line, median
+from benchmarks.jobs import job, step_seconds
+from elasticflow.process.fingerprint import environment
+
+COMMAND = "python -m benchmarks gpu"
+NO_GPU = 77
+"""Exit code of tests that are skipped, by custom of Automake."""
+ROUNDS, RUNS, RATE = 2, 10, 30
+HOME = Path(__file__).parent / "programs"
+
+
+class Net(NamedTuple):
+    """What is trained. options: of ``elasticflow train``. threads: of the server."""
+
+    name: str
+    batch_size: int
+    slices: int
+    steps: int
+    threads: int
+    skipped: int
+    """First steps that are not counted: memory is still being pinned, kernels loaded."""
+
+    @property
+    def program(self) -> Path:
+        return HOME / f"{self.name}_torch.py"
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
+NETS = (
+    Net("resnet", 512, 8, 24, 8, 8),
+    Net("gpt", 64, 8, 24, 8, 8),
+    Net("tiny", 64, 8, 400, 1, 50),
+)
+
+
+DISTURBED = Net("soak", 64, 8, 400, 1, 0)
+
+
+def _plain(net: Net, kind: str) -> float:
+    """Seconds of a step of ``benchmarks.gpu_plain``."""
+    command = [sys.executable, "-m", "benchmarks.gpu_plain", kind, *map(str, net[:4])]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment(1))
+    return median(json.loads(done.stdout.splitlines()[-1])[net.skipped :])
+
+
+def _ours(net: Net) -> tuple[float, str]:
+    """Seconds of a step, and where they went."""
+    options = ("--workers", 1, "--servers", 1, "--device", "cuda", "--checkpoint-every", "1h")
+    settings = {"server_threads": net.threads, "start_s": 300}
+    with job(net, *options, program=net.program, settings=settings) as one:
+        one.wait()
+        timeline = [each for each in one.only_timeline() if each.tick >= net.skipped]
+    steps = step_seconds(timeline)
+    spent: dict[str, float] = {}
+    for each in timeline:
+        spent[each.what] = spent.get(each.what, 0.0) + each.seconds
+    parts = (f"{what} {1000 * seconds / len(steps):.2f} ms" for what, seconds in sorted(spent.items()))
+    return median(steps), ", ".join(parts)
+
+
+def _steps(net: Net) -> Iterator[Figure]:
+    loops, ours, wholes, note = [], [], [], ""
+    for _ in range(ROUNDS):
+        loops.append(_plain(net, "slices"))
+        seconds, note = _ours(net)
+        ours.append(seconds)
+        wholes.append(_plain(net, "whole"))
+    loop_ms, ours_ms, whole_ms = (1000 * min(seconds) for seconds in (loops, ours, wholes))
+    command = f"{COMMAND} {net.name}"
+    yield figure(f"step of {net.name}: ElasticFlow / loop over slices", ours_ms, "ms", loop_ms, command, note)
+    note = "one batch, nothing deterministic"
+    yield figure(f"step of {net.name}: ElasticFlow / loop", ours_ms, "ms", whole_ms, command, note)
+
+
+def _copies() -> Iterator[Figure]:
+    """Downloads of buckets while kernels run, over a loop that copies nothing but pinned memory."""
+    import torch
+
+    from elasticflow.frameworks.devices import open_device
+    from elasticflow.step.layout import Entry, Layout, Rule, paged_vector
+
+    device = open_device("cuda", 0)
+    vector = paged_vector(Layout([Entry("x", (64 << 20,), "float32", Rule.UPDATE)]))
+    (there,) = device.groups_of(vector)
+    device.pin(vector)
+    host, matrix = vector.groups[0], torch.randn(8192, 8192, device=device.where, dtype=torch.bfloat16)
+    pairs = [(host[at : at + (1 << 20)], there[at : at + (1 << 20)]) for at in range(0, len(host), 1 << 20)]
+
+    def seconds(busy: bool) -> float:
+        torch.cuda.synchronize()
+        since_s = time.perf_counter()
+        for pair in pairs:
+            if busy:
+                matrix @ matrix
+            device.download([pair], lambda: None)
+        device.wait()
+        took_s = time.perf_counter() - since_s
+        torch.cuda.synchronize()
+        return took_s
+
+    pinned = torch.empty(64 << 20, pin_memory=True)
+    plain = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        since_s = time.perf_counter()
+        pinned.copy_(there, non_blocking=True)
+        torch.cuda.synchronize()
+        plain.append(host.nbytes / (time.perf_counter() - since_s) / 1e9)
+    rate = max(host.nbytes / seconds(False) / 1e9 for _ in range(5))
+    yield figure("downloads in buckets / one pinned copy", rate, "GB/s", max(plain), f"{COMMAND} copies")
+
+
+def _digest(workers: int, rate: int, seed: int) -> str:
+    """Of a run whose workers are killed and frozen so often a minute."""
+    options = ("--workers", workers, "--servers", 2, "--device", "cuda")
+    with job(DISTURBED, *options, program=HOME / "soak_torch.py") as one:
+        one.wait_until(workers)
+        chaos = [sys.executable, "-m", "elasticflow.cli", "chaos", str(one.run.path), "--seed", str(seed)]
+        if rate:
+            subprocess.run(
+                [*chaos, "--rate", str(rate), "--kinds", "worker,freeze-worker"],
+                check=False,
+                stdout=subprocess.DEVNULL,
+            )
+        output = one.wait()
+    found = re.search(r"^digest: (\w+)$", output, re.MULTILINE)
+    if not found:
+        raise RuntimeError(output)
+    return found[1]
+
+
+def _digests() -> Iterator[Figure]:
+    """Of runs on a GPU on which others compute as well: of one left alone, and of those that are disturbed."""
+    neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
+    try:
+        alone = _digest(1, 0, 0)
+        found = [_digest(1 + number % 3, RATE, number) for number in range(RUNS)]
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+    note = f"workers killed and frozen {RATE} times a minute, beside a busy neighbour"
+    same = found.count(alone)
+    yield figure("runs with the digest of one left alone / runs", same, "", RUNS, f"{COMMAND} digests", note)
+
+
+_BUSY = """
+import torch
+x = torch.randn(4096, 4096, device="cuda")
+while True:
+    x = (x @ x).clamp(-1, 1)
+    torch.cuda.synchronize()
+"""
+
+
+def run(names: tuple[str, ...] = ()) -> Iterator[Figure]:
+    """Raises SystemExit where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no GPU", flush=True)
+        raise SystemExit(NO_GPU)
+    for net in NETS:
+        if not names or net.name in names:
+            yield from _steps(net)
+    if not names or "copies" in names:
+        yield from _copies()
+    if not names or "digests" in names:
+        yield from _digests()
+
+
+def main(words: list[str]) -> int:
+    """With names of parts."""
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    parser.add_argument("names", nargs="*", choices=[*(net.name for net in NETS), "copies", "digests"])
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    arguments = parser.parse_args(words)
+    for one in run(tuple(arguments.names)):
+        print(msgspec.json.encode(one).decode() if arguments.json else line(one), flush=True)
+    return 0
