@@ -283,19 +283,21 @@ def open_replica(
     metric_arguments: Sequence[str] | None,
     device: str = "cpu",
     number: int = 0,
+    graphs: bool = False,
 ) -> Replica:
     """Calls model() with all random states set by ``seed``.
 
     sample: a few records, as arguments of forward(); layers are built, and metrics() is called, with it.
     metric_arguments: those that metrics() takes; None: it is not called. device: where it is to compute, a
-    setting. number: of the worker, which chooses among several GPUs. Raises ProgramError.
+    setting. number: of the worker, which chooses among several GPUs. graphs: see
+    ``elasticflow.frameworks.graphs``. Raises ProgramError.
     """
     set_up(seed, threads)
     with blaming(program, "model"):
         values = check_values(program.model())
     adapter = _adapter(framework_of(values, program.forward))
     replica: Replica = adapter.open_replica(
-        program, values, seed, sample, metric_arguments, device=device, number=number
+        program, values, seed, sample, metric_arguments, device=device, number=number, graphs=graphs
     )
     return replica
 

@@ -30,7 +30,8 @@ from elasticflow.frameworks.base import (
     seed_python,
     take_optimizer,
 )  # fmt: skip
-from elasticflow.frameworks.devices import Device, open_device
+from elasticflow.frameworks.devices import Cuda, Device, open_device
+from elasticflow.frameworks.graphs import Computed, Graphs
 from elasticflow.frameworks.lookups import Lookup, Lookups, put
 from elasticflow.frameworks.torch_sums import (
     Buffers,
@@ -45,6 +46,7 @@ from elasticflow.frameworks.torch_sums import (
 )
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
+from elasticflow.step.rows import Keys, Values
 
 TRAINABLE = (torch.float32, torch.float64)
 
@@ -226,6 +228,7 @@ class TorchReplica(Replica):
         metrics: Sequence[str],
         metric_arguments: Sequence[str],
         device: Device,
+        graphs: bool,
     ) -> None:
         found, modules = _find(values)
         self._device, self.apart = device, device.apart
@@ -273,6 +276,9 @@ class TorchReplica(Replica):
         self._twins: WeakKeyDictionary[Vector, Twin] = WeakKeyDictionary()
         self._leaving: Twin | None = None
         """On a device of its own: what ``ready`` is told of, until it is in a vector."""
+        self._graphs: Graphs | None = None
+        if graphs and isinstance(device, Cuda) and not self.tables:
+            self._graphs = Graphs(self._captured, [*self._buffers, *self._counters], self._reset)
         self.refresh()
 
     @property
@@ -385,47 +391,86 @@ class TorchReplica(Replica):
         lefts: Sequence[Vector] = (),
         deliver: bool = True,
     ) -> None:
-        _seed(seed)
-        self._device.seed(seed)
+        self._seed(seed)
         self._device.begin()
         self._set_training(True)
         into = self._into(out, lefts, onto, ready)
+        of_tables: list[tuple[int, Keys, Values]] = []
         with self._restored(batch, training=True):
-            cost = self._cost(batch)
-            self.lookups.check_read()  # before any gradient can be sent
-            looked_up = list(
-                self.lookups.looked_up
-            )  # there may be more while the backward pass computes again
-            if not cost.requires_grad:
-                raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
-            # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
-            if ready and self._tells and not (self.apart and self.tables):
-                self._tell = (
-                    into.tell
-                )  # in another thread tables may be looked up, which use the same sockets
-            leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
-            try:
-                both = torch.autograd.grad(cost * weight, leaves, allow_unused=True)
-                found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
-                self._check_heard(found, into.taken)
-            except BaseException:
-                self._device.wait()  # what was told of may just be leaving
-                raise
-            self._rebind_buffers()
-            value = cost.detach().double() * weight
-            self._device.launch(partial(into.put_rest, found, value, self._buffers_change(weight)))
+            computed = self._graphs.replay(batch, weight) if self._graphs else None
+            if computed:
+                self._tell_all(computed, into, ready)
+            else:
+                computed, of_tables = self._differentiate(batch, weight, into, ready)
+            value = computed.cost.detach().double() * weight
+            self._device.launch(
+                partial(into.put_rest, computed.gradients, value, self._buffers_change(weight))
+            )
+            into.finish()
+            if self._graphs:
+                self._graphs.learn(batch, seed, weight, computed)
+        put(out, of_tables, onto=onto)
+        for left, right in pairwise((out, *reversed(lefts))):
+            right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]
+        self._name_unused(computed.gradients, {number for number, _, _ in of_tables})
+        if deliver and not isinstance(into, LeavingInto):
+            self.deliver(out)
+
+    def _differentiate(
+        self, batch: Batch, weight: float, into: Into, ready: Callable[[int], None] | None
+    ) -> tuple[Computed, list[tuple[int, Keys, Values]]]:
+        """Runs the program. Also returns the gradients of the rows that it looked up."""
+        cost = self._cost(batch)
+        self.lookups.check_read()  # before any gradient can be sent
+        looked_up = list(self.lookups.looked_up)  # there may be more while the backward pass computes again
+        if ready and self._tells and not (self.apart and self.tables):
+            self._tell = into.tell  # elsewhere, in another thread; tables would use the same sockets in this
+        leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
+        try:
+            both = self._gradients(cost, weight, leaves)
+            found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
+            self._check_heard(found, into.taken)
+        except BaseException:
+            self._device.wait()  # what was told of may just be leaving
+            raise
+        self._rebind_buffers()
         of_tables = [
             (number, keys, gradient.cpu().numpy())
             for (number, keys, _), gradient in zip(looked_up, of_rows, strict=True)
             if gradient is not None
         ]
-        put(out, of_tables, onto=onto)
-        for left, right in pairwise((out, *reversed(lefts))):
-            right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]
-        self._name_unused(found, {number for number, _, _ in of_tables})
-        into.finish()
-        if deliver and not isinstance(into, LeavingInto):
-            self.deliver(out)
+        return Computed(cost, found), of_tables
+
+    def _gradients(
+        self, cost: torch.Tensor, weight: torch.Tensor | float, leaves: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        if not cost.requires_grad:
+            raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
+        # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
+        return torch.autograd.grad(cost * weight, leaves, allow_unused=True)
+
+    def _captured(self, batch: Mapping[str, torch.Tensor], weight: torch.Tensor | float) -> Computed:
+        """What a graph is made of."""
+        cost = self._cost(dict(batch))
+        found = self._gradients(cost, weight, self._leaves)
+        self._rebind_buffers()
+        return Computed(cost.detach(), found)
+
+    def _tell_all(self, computed: Computed, into: Into, ready: Callable[[int], None] | None) -> None:
+        """A graph tells nothing while it runs; last layers are told of first, as otherwise."""
+        for number, gradient in reversed(list(enumerate(computed.gradients)) if ready else []):
+            if gradient is not None:
+                into.tell(number, gradient)
+
+    def _reset(self, seed: int) -> None:
+        """To where a slice begins."""
+        self._seed(seed)
+        self._restore_buffers()
+
+    def _seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        seed_python(seed)
+        self._device.seed(seed)
 
     def _into(
         self, out: Vector, lefts: Sequence[Vector], onto: bool, ready: Callable[[int], None] | None
@@ -477,8 +522,7 @@ class TorchReplica(Replica):
         return found
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
-        _seed(seed)
-        self._device.seed(seed)
+        self._seed(seed)
         self._device.begin()
         self._set_training(False)
         with self._restored(batch, training=False), torch.no_grad():
@@ -500,11 +544,6 @@ def _is_only(heard: Sequence[tuple[torch.Tensor, int]], final: torch.Tensor | No
         return False
     gradient, version = heard[0]
     return gradient.data_ptr() == final.data_ptr() and gradient._version == version
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    seed_python(seed)
 
 
 def _metric_names(
@@ -536,6 +575,7 @@ def open_replica(
     metric_arguments: Sequence[str] | None,
     device: str,
     number: int,
+    graphs: bool,
 ) -> TorchReplica:
     """See ``frameworks.open_replica``."""
     found, _ = _find(values)  # complains of what model() returned before metrics() meets it
@@ -545,4 +585,4 @@ def open_replica(
     if metric_arguments is not None:
         names = _metric_names(program, values, lookups, sample, metric_arguments)
     where = open_device(device, number)
-    return TorchReplica(program, values, lookups, names, metric_arguments or (), where)
+    return TorchReplica(program, values, lookups, names, metric_arguments or (), where, graphs)

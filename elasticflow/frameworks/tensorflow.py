@@ -621,6 +621,7 @@ def open_replica(
     metric_arguments: Sequence[str] | None,
     device: str,
     number: int,
+    graphs: bool,
 ) -> TensorFlowReplica:
     """See ``frameworks.open_replica``."""
     if device not in ("auto", "cpu"):

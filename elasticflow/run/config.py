@@ -51,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     threads: Processes = 1
     server_threads: Processes = 1
     device: str = "auto"
+    graphs: bool = False
 
     epochs: Positive = 10
     batch_size: Positive = 64

@@ -26,6 +26,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     server_threads: int = 1
     device: str = "auto"
+    graphs: bool = False
     batch_size: int
     """Records of a step."""
     num_slices: int
@@ -83,6 +84,7 @@ _SAME = (
     "threads",
     "server_threads",
     "device",
+    "graphs",
     "heartbeat_s",
     "lost_s",
     "storage_patience_s",

@@ -103,6 +103,7 @@ class Loaded:
             metric_arguments=measured,
             device=settings.device,
             number=_number(settings.name),
+            graphs=settings.graphs,
         )
         with naming(settings.program):
             self.replica: Replica = self._open_replica()

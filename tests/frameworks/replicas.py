@@ -60,10 +60,16 @@ def misplaced(array: np.ndarray, by: int) -> np.ndarray:
     return copy
 
 
-def opened(program: Program, seed: int = 1, device: str = "cpu") -> Replica:
+def opened(program: Program, seed: int = 1, device: str = "cpu", graphs: bool = False) -> Replica:
     metrics = tuple(bind(program, "metrics", COLUMNS, False)) if program.metrics else None
     return open_replica(
-        program, seed=seed, threads=1, sample=columns(2), metric_arguments=metrics, device=device
+        program,
+        seed=seed,
+        threads=1,
+        sample=columns(2),
+        metric_arguments=metrics,
+        device=device,
+        graphs=graphs,
     )
 
 

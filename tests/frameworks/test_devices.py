@@ -202,3 +202,35 @@ def test_a_slice_waits_for_nothing_but_its_gradients():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     replica.deliver(out)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["mlp", "norm", "bare", "attention"])
+@pytest.mark.usefixtures("small_buckets")
+def test_graphs_have_the_bits_of_the_program(name, capsys):
+    plain, graphs = (opened(models.PROGRAMS[name], device="cuda", graphs=each) for each in (False, True))
+    for _ in range(3):
+        assert digest(summed(graphs)) == digest(summed(plain))
+    assert graphs._graphs.replay(graphs.prepare(columns(12)), 1.0) is not None
+    assert capsys.readouterr().out == ""
+
+
+@needs_gpu
+def test_a_program_that_draws_other_random_numbers_gets_no_graphs(capsys):
+    plain, graphs = (opened(models.PROGRAMS["noisy"], device="cuda", graphs=each) for each in (False, True))
+    for _ in range(3):
+        assert digest(summed(graphs)) == digest(summed(plain))
+    assert "it draws random numbers of Python, NumPy or the processor" in capsys.readouterr().out
+
+
+@needs_gpu
+def test_a_program_that_waits_for_the_gpu_gets_no_graphs(capsys):
+    def forward(x, y, params):
+        return models.net_forward(x, y, params) * (1 if x.sum().item() > 0 else 2)
+
+    plain, graphs = (
+        opened(program(models.mlp, forward), device="cuda", graphs=each) for each in (False, True)
+    )
+    for _ in range(3):
+        assert digest(summed(graphs)) == digest(summed(plain))
+    assert "graphs: not for this program" in capsys.readouterr().out
