@@ -29,7 +29,8 @@ HOME = Path(__file__).parent / "programs"
 
 
 class Net(NamedTuple):
-    """What is trained. options: of ``elasticflow train``. threads: of the server."""
+    """What is trained. options: of ``elasticflow train``. threads: of the worker, which copies
+    with them, and of the server."""
 
     name: str
     batch_size: int
@@ -60,14 +61,14 @@ DISTURBED = Net("soak", 64, 8, 400, 1, 0)
 def _plain(net: Net, kind: str) -> float:
     """Seconds of a step of ``benchmarks.gpu_plain``."""
     command = [sys.executable, "-m", "benchmarks.gpu_plain", kind, *map(str, net[:4])]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment(1))
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment(net.threads))
     return median(json.loads(done.stdout.splitlines()[-1])[net.skipped :])
 
 
 def _ours(net: Net, graphs: bool) -> tuple[float, str]:
     """Seconds of a step, and where they went."""
     options = ("--workers", 1, "--servers", 1, "--device", "cuda", "--checkpoint-every", "1h")
-    settings = {"server_threads": net.threads, "start_s": 300, "graphs": graphs}
+    settings = {"threads": net.threads, "server_threads": net.threads, "start_s": 300, "graphs": graphs}
     with job(net, *options, program=net.program, settings=settings) as one:
         one.wait()
         timeline = [each for each in one.only_timeline() if each.tick >= net.skipped]

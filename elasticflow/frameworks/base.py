@@ -90,6 +90,7 @@ class Replica(ABC):
         ready: Callable[[int], None] | None = None,
         lefts: Sequence[Vector] = (),
         deliver: bool = True,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Forward and backward on a slice.
 
@@ -102,6 +103,7 @@ class Replica(ABC):
         lefts: if ``apart``, sums to the left of ``out``'s, nearest last: the memory of the first gets the sum
         of all along the tree, and of that gradients are ``ready``.
         deliver: whether ``out``'s memory is filled when this returns; otherwise it is to be ``deliver``ed.
+        meanwhile: called, if ``apart``, once all is under way, before it is waited for.
         A cost, or a gradient, that is not finite is handed on as it is: what becomes of it others decide.
         Raises CostError, and whatever ``forward`` and ``read_rows`` raise; ``state`` is as before either way,
         and after an error so is ``out``, but for what was ``ready``.

@@ -86,6 +86,7 @@ class Graphs:
                 why = self._make(shape, batch, seed, weight, found)
             except Exception as error:  # noqa: BLE001  (whatever cannot be captured: the code still can be run)
                 why = str(error).partition("\n")[0]
+                _end_capture(found.cost.device)
         if why:
             self._refused = True
             self._graphs.clear()
@@ -123,6 +124,12 @@ class Graphs:
             return "a graph of it gave other bits than its code"
         graph.verified = True
         return ""
+
+
+def _end_capture(device: torch.device) -> None:
+    """Of the random generator, which believes in a capture that failed: its state is put apart from that."""
+    generator = torch.cuda.default_generators[device.index]
+    generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
 def _shape(batch: Mapping[str, torch.Tensor]) -> Hashable:

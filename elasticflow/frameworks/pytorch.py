@@ -390,6 +390,7 @@ class TorchReplica(Replica):
         ready: Callable[[int], None] | None = None,
         lefts: Sequence[Vector] = (),
         deliver: bool = True,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         self._seed(seed)
         self._device.begin()
@@ -402,10 +403,12 @@ class TorchReplica(Replica):
                 self._tell_all(computed, into, ready)
             else:
                 computed, of_tables = self._differentiate(batch, weight, into, ready)
-            value = computed.cost.detach().double() * weight
+            value = computed.cost.double() * weight
             self._device.launch(
                 partial(into.put_rest, computed.gradients, value, self._buffers_change(weight))
             )
+            if meanwhile and self.apart:
+                meanwhile()
             into.finish()
             if self._graphs:
                 self._graphs.learn(batch, seed, weight, computed)
@@ -439,7 +442,7 @@ class TorchReplica(Replica):
             for (number, keys, _), gradient in zip(looked_up, of_rows, strict=True)
             if gradient is not None
         ]
-        return Computed(cost, found), of_tables
+        return Computed(cost.detach(), found), of_tables
 
     def _gradients(
         self, cost: torch.Tensor, weight: torch.Tensor | float, leaves: Sequence[torch.Tensor]

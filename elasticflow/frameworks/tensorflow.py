@@ -457,6 +457,7 @@ class TensorFlowReplica(Replica):
         ready: Callable[[int], None] | None = None,
         lefts: Sequence[Vector] = (),
         deliver: bool = True,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         assert not lefts, "its vectors are in the host's memory"
         views = self._views(out)

@@ -12,13 +12,13 @@ import socket as sockets
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -309,6 +309,15 @@ def _measuring(
         return measure(params=params, **{argument: batch[source] for argument, source in wanted.items()})
 
     return replace(program, metrics=metrics), tuple(dict.fromkeys(wanted.values()))
+
+
+class _How(NamedTuple):
+    """How a slice is computed: see ``Replica.compute``."""
+
+    onto: bool
+    outgoing: Outgoing | None = None
+    lefts: Sequence[Vector] = ()
+    meanwhile: Callable[[], None] | None = None
 
 
 class Worker:
@@ -659,12 +668,15 @@ class Worker:
         apart, number = not parts or self._strategy.rounding is not None, node.stop - 1
         if apart:
             parts = [*parts, self._strategy.spare()]
+        reads_on = partial(self._fetch_ahead, work, _slices_of(position, self._name), node)
         lefts = parts[:-1] if self._sums_apart(work) else []
         pushed = parts[:1] if lefts else parts
         outgoing = self._strategy.begin(position, node, pushed, lr=lr, slice_s=self._slice_s, last=last)
         filled: bool | None = False
         try:
-            filled = self._slice(work, number, parts[-1], onto=not apart, outgoing=outgoing, lefts=lefts)
+            filled = self._slice(
+                work, number, parts[-1], _How(not apart, outgoing, lefts, reads_on if last else None)
+            )
         except Interrupted:
             if outgoing.begun:  # by a lookup that the backward pass does again
                 sums.totals.clear()
@@ -699,7 +711,9 @@ class Worker:
         found = Inspected(name=self._name, tick=work.tick)
         for number in slices:
             with suppress(Exception, Interrupted):  # there is nothing to be said of it then
-                if self._gradient(work, number, out, False, None) and (parameter := self._odd_in(work, out)):
+                if self._gradient(work, number, out, _How(onto=False)) and (
+                    parameter := self._odd_in(work, out)
+                ):
                     weight = len(self._batches.rows(work, number)) / work.num_records
                     cost = f"{float(out.groups[-1][0]) / weight:g}"
                     found = Inspected(
@@ -720,23 +734,14 @@ class Worker:
         vector = onto or self._strategy.spare()
         filled: bool | None = False
         try:
-            filled = self._slice(work, number, vector, onto=onto is not None)
+            filled = self._slice(work, number, vector, _How(onto=onto is not None))
         finally:
             if onto is None and not filled:
                 self._strategy.give_back(vector)
         if filled is not None:
             sums.take(number, vector if filled else None)
 
-    def _slice(
-        self,
-        work: Work,
-        number: int,
-        out: Vector,
-        *,
-        onto: bool,
-        outgoing: Outgoing | None = None,
-        lefts: Sequence[Vector] = (),
-    ) -> bool | None:
+    def _slice(self, work: Work, number: int, out: Vector, how: _How) -> bool | None:
         """Computes one slice into ``out``, or adds it to what is there. Whether it holds any records.
 
         None if the program raises on it, twice, which the master is told. Raises ProgramError if it does so
@@ -744,24 +749,17 @@ class Worker:
         """
         self._computes = number, time.monotonic()
         try:
-            return self._try_slice(work, number, out, onto, outgoing, lefts)
+            return self._try_slice(work, number, out, how)
         finally:
             self._computes = None
 
-    def _try_slice(
-        self,
-        work: Work,
-        number: int,
-        out: Vector,
-        onto: bool,
-        outgoing: Outgoing | None,
-        lefts: Sequence[Vector],
-    ) -> bool | None:
+    def _try_slice(self, work: Work, number: int, out: Vector, how: _How) -> bool | None:
+        outgoing = how.outgoing
         for attempt in (1, 2):
             try:
                 if work.kind is Kind.EVALUATE:
-                    return self._evaluate(work, number, out, onto)
-                return self._gradient(work, number, out, onto, outgoing, lefts)
+                    return self._evaluate(work, number, out, how.onto)
+                return self._gradient(work, number, out, how)
             except TOLD_AS_THEY_ARE:
                 raise  # no record is to blame
             except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
@@ -776,23 +774,23 @@ class Worker:
                     self._report_fault(work, number, error)
         return None
 
-    def _gradient(
-        self,
-        work: Work,
-        number: int,
-        out: Vector,
-        onto: bool,
-        outgoing: Outgoing | None,
-        lefts: Sequence[Vector] = (),
-    ) -> bool:
+    def _gradient(self, work: Work, number: int, out: Vector, how: _How) -> bool:
         batch, num_records = self._batches.train(work, number)
         if batch is None:
             return False
         weight = 1.0 if self._schedule.asynchronous else num_records / work.num_records
         seed = slice_seed(self._seed, work.tick, number)
-        ready = outgoing.ready if outgoing else None
-        deliver = not self._sums_apart(work)
-        self._replica.compute(batch, seed, weight, out, onto=onto, ready=ready, lefts=lefts, deliver=deliver)
+        self._replica.compute(
+            batch,
+            seed,
+            weight,
+            out,
+            onto=how.onto,
+            ready=how.outgoing.ready if how.outgoing else None,
+            lefts=how.lefts,
+            deliver=not self._sums_apart(work),
+            meanwhile=how.meanwhile,
+        )
         if self._skips and odd_gradient(out):
             self._link.send(
                 Skipped(name=self._name, generation=self.generation, tick=work.tick, slice=number)
@@ -830,9 +828,13 @@ class Worker:
         )
         self._link.send(self._faulty[number])
 
-    def _fetch_ahead(self, work: Work, mine: range) -> None:
-        """While others still compute: reads what this worker will most likely need next."""
-        left = set(mine) - self._done - self._faulty.keys()
+    def _fetch_ahead(self, work: Work, mine: range, node: Node | None = None) -> None:
+        """While others still compute: reads what this worker will most likely need next.
+
+        node: whose last slice is under way on another device.
+        """
+        under_way = range(node.first, node.stop) if node else ()
+        left = set(mine) - self._done - self._faulty.keys() - set(under_way)
         if mine and not left and work.tick + 1 < self._schedule.total_ticks:
             following = self._schedule.at(work.tick + 1)
             with suppress(Exception):  # it raises again in its own tick, and is dealt with there

@@ -29,6 +29,7 @@ from elasticflow.wire.messages import (
 from elasticflow.wire.sockets import Context
 from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow_ps import client_state as cs
+from elasticflow_ps import native
 from elasticflow_ps.compression import compression_of
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.outgoing import Pushing, Routes
@@ -74,6 +75,7 @@ class ParameterServers(Strategy):
         self._overlaps = settings.overlap
         self._blocks: WeakKeyDictionary[Vector, Block] = WeakKeyDictionary()
         """Where vectors lie that servers may read."""
+        native.set_threads(settings.threads)  # for copies of what has arrived
         self._context: Context = zmq.Context()
         self._remotes: list[Remote] = []
         self._routes = Routes(self._layout, [])

@@ -15,6 +15,7 @@ import numpy as np
 from elasticflow.errors import ProtocolError
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array, Rule, Vector
+from elasticflow_ps import native
 from elasticflow_ps.finite import all_finite
 from elasticflow_ps.packing import Values, from_bfloat16, round_to_bfloat16, take_largest, to_bfloat16
 from elasticflow_ps.parcels import Span
@@ -58,7 +59,7 @@ class Compression:
 
     def unpack(self, span: Span, array: Array, value: Array) -> None:
         """The reverse. array: as bytes. value: where to put it."""
-        np.copyto(value, array.view(span.dtype))
+        native.copy(value, array)
 
     def sum_of(self, spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
         """What was pushed. Raises ProtocolError if the frames are not those of ``spans``."""

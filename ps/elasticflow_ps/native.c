@@ -132,6 +132,24 @@ static void share(Range *range, const void *job, size_t n, size_t piece)
     pthread_mutex_unlock(&pool.busy);
 }
 
+typedef struct {
+    char *to;
+    const char *from;
+} Copy;
+
+static void copy_range(const void *job, size_t start, size_t stop)
+{
+    const Copy *copy = job;
+    memcpy(copy->to + start, copy->from + start, stop - start);
+}
+
+/* As memcpy, by all threads. */
+void copy_bytes(void *to, const void *from, size_t n)
+{
+    const Copy job = {to, from};
+    share(copy_range, &job, n, LARGE_BYTES);
+}
+
 /* --- writing past the caches -------------------------------------------------------------------- */
 
 /* Otherwise memory is first read into the cache, to be overwritten there: a fourth stream to SGD's three. */
