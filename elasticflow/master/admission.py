@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticflow.process.fingerprint import OURS, differences
+from elasticflow.process.fingerprint import OURS, PROBE, differences
 from elasticflow.storage.file_ids import STAY, first_change
 from elasticflow.wire.messages import Spec
 
@@ -29,6 +29,8 @@ def unlikeness(
     first: the fingerprint of the first worker, empty if this is it: then it is compared with ``made_with``,
     that of the checkpoint which the run goes on from. Another ElasticFlow may do so: it keeps the bits.
     """
+    parts = (found, first, made_with)
+    found, first, made_with = ({**each, PROBE: ""} if each else {} for each in parts)
     if first:
         unlike = "; ".join(differences(first, found))
         return f"{name} would compute other bits than the first worker ({unlike})" if unlike else "", ""
@@ -38,6 +40,18 @@ def unlikeness(
         return f"{name} would compute other bits than those who made the checkpoint ({unlike})", ""
     before, now = made_with.get(OURS, "an older one"), found.get(OURS, "")
     return "", "" if before == now else f"the checkpoint was made by another ElasticFlow: {before}, now {now}"
+
+
+def miscomputed(name: str, found: Mapping[str, str], first: Mapping[str, str]) -> str:
+    """That a worker gets other bits than the first one, though all that is known of both is the same; or ""."""
+    right, other = first.get(PROBE, ""), found.get(PROBE, "")
+    if not right or not other or right == other:
+        return ""
+    return (
+        f"{name} would compute other bits than the first worker: of the first slice it gets {other}, not "
+        f"{right}, with the same libraries, processor and data. Either forward() is random beyond the seed, "
+        "or hardware is faulty"
+    )
 
 
 def _difference(first: Spec, other: Spec) -> str:

@@ -38,7 +38,7 @@ from elasticflow.master.actions import (
     SettledAction,
     StartAction,
 )
-from elasticflow.master.admission import objection, unlikeness
+from elasticflow.master.admission import miscomputed, objection, unlikeness
 from elasticflow.master.balance import Balance
 from elasticflow.master.commits import Commits
 from elasticflow.master.cuts import Cuts
@@ -439,6 +439,10 @@ class MasterState:
             return [*notes, *self._meet_program(event, now_s)]
         if text := objection(self.spec, event.spec):
             return self._end(RunState.FAILED, f"{member.name} {text}")
+        if text := miscomputed(member.name, event.fingerprint, self.fingerprint):
+            if self.config.fingerprint == "strict":
+                return self._refuse(member, text, now_s)
+            notes.append(NoteAction("warning", f"{text}: the same answer is no longer promised"))
         return [*notes, *self._assign_worker(member)]
 
     def _other_code(self, event: Join) -> str:

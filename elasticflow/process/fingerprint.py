@@ -67,6 +67,9 @@ def _processor() -> str:
 
 OURS = "elasticflow"
 """Name of what tells this ElasticFlow from others, in a fingerprint."""
+PROBE = "first slice"
+"""Name of a hash of what the first slice gives, which tells what no list of versions does. It follows from
+data and settings as well, so it is compared within one run."""
 DECIDE_BITS = ("elasticflow", "elasticflow_ps")
 """Packages of ours that members run."""
 

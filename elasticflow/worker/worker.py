@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import xxhash
 
 from elasticflow.api import HUGE, is_number
 from elasticflow.cluster.member import MasterLink, checked
 from elasticflow.data import Sources, open_path, open_source
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError, ProtocolError, UnreadableError
 from elasticflow.frameworks import CostError, Interrupted, Replica, check_cost, open_replica, set_up
-from elasticflow.process.fingerprint import fingerprint
+from elasticflow.process.fingerprint import PROBE, fingerprint
 from elasticflow.process.stacks import Activity
 from elasticflow.process.texts import sendable
 from elasticflow.program.copy import copy_of
@@ -108,6 +109,8 @@ class Loaded:
         with naming(settings.program):
             self.replica: Replica = self._open_replica()
         self._first_sums = _sums(self.replica.state)
+        self.probe = ""
+        """What the first slice gives, as a hash; "" if that raised, or was not computed yet."""
         self.schedule = Schedule(
             num_records=train.num_rows,
             num_test=test.num_rows if test else 0,
@@ -214,6 +217,7 @@ class Loaded:
                 text = found.text if isinstance(error, CostError) else f"forward() raised {found.text}"
                 raise ProgramError(f"{self.program.path}: {text}{self._hint(error)}") from error
         else:
+            self.probe = _hash_of(out)
             odd = self._note_cost(float(out.groups[-1][0]))
             if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
                 self.try_out(tail)
@@ -280,6 +284,17 @@ def _number(name: str) -> int:
     """Of a worker, by its name; of whoever else computes, 0."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() else 0
+
+
+def _hash_of(gradient: Vector) -> str:
+    """64 bits that follow from all of it (XXH3)."""
+    hashed = xxhash.xxh3_64()
+    for group in gradient.groups:
+        hashed.update(group.data)
+    for rows in gradient.rows:
+        for array in rows:
+            hashed.update(np.ascontiguousarray(array).data)
+    return hashed.hexdigest()
 
 
 def _sums(vector: Vector) -> list[int]:
@@ -933,7 +948,7 @@ def _join_of(loaded: Loaded) -> Join:
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
-        fingerprint=fingerprint(settings.threads, loaded.replica.facts),
+        fingerprint={**fingerprint(settings.threads, loaded.replica.facts), PROBE: loaded.probe},
         spec=spec,
         rehearsed_s=time.monotonic() - since_s,
     )

@@ -84,15 +84,13 @@ if _lib is not None:
         _function.restype = None
         _all_finite[_dtype] = _function = _lib[f"all_finite_{_dtype}"]
         _function.argtypes, _function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
-    _lib.copy_bytes.argtypes, _lib.copy_bytes.restype = (
-        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
-        None,
-    )
+    _lib.copy_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    _lib.copy_bytes.restype = None
     _lib.set_threads.argtypes, _lib.set_threads.restype = (ctypes.c_long,), ctypes.c_long
 
 
 def set_threads(threads: int) -> int:
-    """Shares each large span, or copy, among so many threads of this process, at first one; the bits are the same.
+    """Shares each large span and copy among so many threads of this process, at first one; same bits.
 
     Returns how many there are: fewer if the system allows no more, one without ``available``. For the start
     of a process: after a fork the threads are the parent's, and the child does the work alone.

@@ -49,11 +49,17 @@ def test_any_number_of_workers_and_servers(
 
 
 @pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_workers_killed_at_random_moments(start: Callable[..., Run], undisturbed: str, seed: int) -> None:
-    """Three kill -9, each of a random worker at a random step, of 3 workers and 2 servers."""
+@pytest.mark.parametrize(("seed", "device"), [(1, "cpu"), (2, "cpu"), (3, "delayed")])
+def test_workers_killed_at_random_moments(
+    start: Callable[..., Run], undisturbed: str, seed: int, device: str
+) -> None:
+    """Three kill -9, each of a random worker at a random step, of 3 workers and 2 servers.
+
+    device: ``delayed`` does all late, as a GPU does.
+    """
     rng = random.Random(seed)
-    run = start("small_torch.py", *OPTIONS, "--workers", 3, "--servers", 2, shut=[LATE])
+    options = (*OPTIONS, "--workers", 3, "--servers", 2, "--device", device)
+    run = start("small_torch.py", *options, shut=[LATE])
     killed: set[str] = set()
     for step in sorted(rng.sample(range(2, STEPS // 2), 3)):
         status = run.wait_until(lambda s, step=step: s["step"] >= step and set(_ready(s)) - killed)

@@ -229,6 +229,20 @@ def test_another_fingerprint(setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["strict", "warn"])
+def test_what_the_first_slice_gives_is_compared_within_a_run(setting: str) -> None:
+    """Of a checkpoint it is not known which data and settings gave it."""
+    made_with = {"torch": "2.1", "first slice": "a1"}
+    run = Run(fingerprint=setting, restored=(3, 3, ()), made_with=made_with)
+    run.join("server-0")
+    assert not only(ac.FaultAction, run.join("worker-1", fingerprint={"torch": "2.1", "first slice": "b2"}))
+    run.tell(Ready(name="server-0", generation=1))
+    actions = run.join("worker-2", fingerprint={"torch": "2.1", "first slice": "c3"})
+    (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
+    assert "of the first slice it gets c3, not b2" in note.text
+    assert names(ac.AssignAction, actions) == ([] if setting == "strict" else ["worker-2"])
+
+
+@pytest.mark.parametrize("setting", ["strict", "warn"])
 def test_a_checkpoint_of_another_fingerprint(setting: str) -> None:
     """Who would go on from it with other bits is refused, before anything is learnt from it."""
     run = Run(
