@@ -24,7 +24,7 @@ from elasticflow.process.fingerprint import environment
 COMMAND = "python -m benchmarks gpu"
 NO_GPU = 77
 """Exit code of tests that are skipped, by custom of Automake."""
-ROUNDS, RUNS, RATE = 2, 10, 30
+ROUNDS, RUNS, RATE = 2, 10, 4
 HOME = Path(__file__).parent / "programs"
 
 

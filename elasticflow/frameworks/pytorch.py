@@ -398,8 +398,9 @@ class TorchReplica(Replica):
         into = self._into(out, lefts, onto, ready)
         of_tables: list[tuple[int, Keys, Values]] = []
         with self._restored(batch, training=True):
-            computed = self._graphs.replay(batch, weight) if self._graphs else None
-            if computed:
+            replayed = self._graphs.replay(batch, weight) if self._graphs else None
+            if replayed:
+                computed = replayed
                 self._tell_all(computed, into, ready)
             else:
                 computed, of_tables = self._differentiate(batch, weight, into, ready)
@@ -410,7 +411,7 @@ class TorchReplica(Replica):
             if meanwhile and self.apart:
                 meanwhile()
             into.finish()
-            if self._graphs:
+            if self._graphs and not replayed:
                 self._graphs.learn(batch, seed, weight, computed)
         put(out, of_tables, onto=onto)
         for left, right in pairwise((out, *reversed(lefts))):

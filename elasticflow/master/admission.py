@@ -43,7 +43,7 @@ def unlikeness(
 
 
 def miscomputed(name: str, found: Mapping[str, str], first: Mapping[str, str]) -> str:
-    """That a worker gets other bits than the first one, though all that is known of both is the same; or ""."""
+    """That a worker gets other bits than the first, though all that is known of both is the same; or ""."""
     right, other = first.get(PROBE, ""), found.get(PROBE, "")
     if not right or not other or right == other:
         return ""
