@@ -9,7 +9,7 @@ import select
 import sys
 import time
 
-from elasticflow.cli.folders import find_run
+from elasticflow.cli.folders import add_run_argument, find_run
 from elasticflow.cluster.logbook import LogBook, log_book_of
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
@@ -29,7 +29,7 @@ COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``logs``."""
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its job's id or name")
+    add_run_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--role", choices=ROLES, help="only logs of these; master and leader are the same one")
     which.add_argument("--name", metavar="NAME", help="only this log, such as worker-3")
@@ -45,7 +45,7 @@ def _count(text: str) -> int:
 
 def logs(arguments: argparse.Namespace) -> int:
     """Prints the logs of a run; 0 also where the reader of a pipe has had enough."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     with contextlib.closing(log_book_of(run)) as book:
         wanted = _Wanted(run, book, arguments.role, arguments.name, arguments.lines)
         wanted.check(arguments.follow)

@@ -42,7 +42,7 @@ class _Journal(msgspec.Struct):
 
 def report(arguments: argparse.Namespace) -> int:
     """Prints the report of a run: of its end, or so far, or what is known of one that was killed."""
-    shown = _told(find_run(arguments.run))
+    shown = _told(find_run(arguments.run, arguments.trust))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return 0

@@ -35,7 +35,7 @@ from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     presence = presence_of(run)
     if not presence.is_alive():
         if run.report.exists():
@@ -179,7 +179,7 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
 
 def scale(arguments: argparse.Namespace) -> int:
     """Asks a run to go on with another number of workers."""
-    with Connection(find_run(arguments.run)) as connection:
+    with Connection(find_run(arguments.run, arguments.trust)) as connection:
         connection.ask(ScaleRequest(workers=arguments.workers))
     print(f"{arguments.run}: {arguments.workers} workers asked for")
     return 0
@@ -198,7 +198,7 @@ def _wait_for_end(connection: Connection) -> None:
 
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     if told := presence_of(run).cancel():
         print(f"{run.path}: {told}")
         return 0

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import new_folder, newest_folder
+from elasticflow.cli.folders import add_trust_option, new_folder, newest_folder, trust_or_check
 from elasticflow.cli.progress import Display
 from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
@@ -104,6 +104,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, action="store_true", default=None, help=text)
     add_program_option(parser)
+    add_trust_option(parser)
 
 
 def settings(arguments: argparse.Namespace) -> Config:
@@ -114,12 +115,15 @@ def settings(arguments: argparse.Namespace) -> Config:
         options["program"] = os.path.abspath(arguments.program)
     if not arguments.resume:
         chosen = config.make(arguments.config, options)
+        if chosen.run_dir:
+            trust_or_check(RunDir(chosen.run_dir), arguments.trust)
     else:  # which run is meant; other options may only make sense with its settings
         which = {name: options.get(name) for name in ("program", "run_dir", "date")}
         which["program"] = which["program"] or anew or None
         chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
+        trust_or_check(run, arguments.trust)
         before = msgspec.to_builtins(run.config())
         named = os.path.abspath(chosen.program) if chosen.program else ""
         options |= program_of(run, before, named, anew)
