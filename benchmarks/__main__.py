@@ -29,6 +29,7 @@ NAMES = (
     "async",
     "growth",
     "fuzz",
+    "forged",
     "soak",
     "loaded",
     "slurm",

@@ -16,7 +16,7 @@ from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_li
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import RunDir, read_bounded
 from elasticflow.wire.messages import StatusRequest
 
 BAR = 30
@@ -70,11 +70,11 @@ def _remembered(run: RunDir) -> dict[str, Any]:
 
     config = run.config()
     try:
-        written = msgspec.json.decode(run.journal.read_bytes(), type=_Journal)
+        written = msgspec.json.decode(read_bounded(run.journal), type=_Journal)
         memory = msgspec.json.decode(written.story, type=StoryMemory)
     except FileNotFoundError as error:
         raise RunError(f"{run.path}: its processes were killed before it had begun: no report.") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{run.journal}: cannot be read: {error}") from error
     story = Story(config, str(run.path), 0, memory, wall=lambda: memory.started_at + memory.time_s)
     text = "its processes were killed; this is what its master wrote down last. Go on with --resume"

@@ -39,8 +39,9 @@ def status(arguments: argparse.Namespace) -> int:
     presence = presence_of(run)
     if not presence.is_alive():
         if run.report.exists():
-            report = run.report.read_bytes()
-            print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
+            report = run.read_report()
+            assert report is not None
+            print(_as_json(report) if arguments.json else _ended_text(run, report))
             return 0
         if run.settings.exists() and arguments.json:
             how = how_it_ended(run, presence)
