@@ -7,6 +7,7 @@ import contextlib
 import sys
 
 from elasticflow import __version__
+from elasticflow.cli.terminal import harmless_output
 from elasticflow.errors import ElasticFlowError
 from elasticflow.process.texts import bear_any_text
 
@@ -158,6 +159,11 @@ def main(argv: list[str] | None = None) -> int:
     0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
     """
     bear_any_text()
+    with harmless_output():
+        return _told(argv)
+
+
+def _told(argv: list[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return _run(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
+from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
+from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir, read_bounded
 from elasticflow.wire.messages import StatusRequest
 
@@ -46,11 +49,11 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(file=bare(sys.stdout), highlight=False, soft_wrap=True)
     mark = "█" if console.encoding.startswith("utf") else "#"
     for line in page(shown, mark):
         heading = line and not line.startswith(" ")
-        console.print(Text(line, style="bold" if heading else ""), markup=False)
+        console.print(Text(harmless(line), style="bold" if heading else ""), markup=False)
     return 0
 
 

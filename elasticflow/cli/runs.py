@@ -17,6 +17,7 @@ from rich.text import Text
 from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
+from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import (
     Presence,
@@ -27,7 +28,7 @@ from elasticflow.cluster.presence import (
     wait_until_over,
 )
 from elasticflow.errors import RunError
-from elasticflow.process.texts import as_json
+from elasticflow.process.texts import as_json, harmless
 from elasticflow.run.dates import span
 from elasticflow.run.folder import FAILURES, RunDir
 from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
@@ -69,7 +70,9 @@ def _waits_for(run: RunDir, presence: Presence) -> str:
 def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
     """Shows each new status until the run is over, a line of JSON each or a page in place."""
     shown = (
-        contextlib.nullcontext() if as_json else Live(console=Console(highlight=False), auto_refresh=False)
+        contextlib.nullcontext()
+        if as_json
+        else Live(console=Console(file=bare(sys.stdout), highlight=False), auto_refresh=False)
     )
     news = 0
     with shown as live:
@@ -81,7 +84,7 @@ def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
             if live is None:
                 print(msgspec.json.encode({**status, "news": news}).decode(), flush=True)
             else:
-                live.update(Text(as_text(status)), refresh=True)
+                live.update(Text(harmless(as_text(status))), refresh=True)
             if status["state"] in ENDED:
                 return 0
 

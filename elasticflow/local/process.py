@@ -65,7 +65,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A process, as a file names it. home: the folder of that file, as the kernel knows it: no copy has the same."""
+    """A process, as a file names it. home: its folder, as the kernel knows it: no copy has the same."""
 
     process: Process
     home: str
