@@ -7,7 +7,7 @@ import contextlib
 import sys
 
 from elasticflow import __version__
-from elasticflow.cli.terminal import harmless_output
+from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
 from elasticflow.errors import ElasticFlowError
 from elasticflow.process.texts import bear_any_text
 
@@ -158,15 +158,15 @@ def main(argv: list[str] | None = None) -> int:
 
     0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
     """
+    stand_in_for_closed()
     bear_any_text()
     with harmless_output():
         return _told(argv)
 
 
 def _told(argv: list[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
     try:
-        return _run(arguments)
+        return _run(_parser().parse_args(argv))
     except ElasticFlowError as error:
         with contextlib.suppress(OSError):  # nobody reads it any more
             print(f"Error: {error}", file=sys.stderr)

@@ -79,7 +79,14 @@ def _remembered(run: RunDir) -> dict[str, Any]:
         raise RunError(f"{run.path}: its processes were killed before it had begun: no report.") from error
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{run.journal}: cannot be read: {error}") from error
-    story = Story(config, str(run.path), 0, memory, wall=lambda: memory.started_at + memory.time_s)
+    story = Story(
+        config,
+        str(run.path),
+        0,
+        memory,
+        wall=lambda: memory.started_at + memory.time_s,
+        boot=lambda: ("", 0.0),
+    )
     text = "its processes were killed; this is what its master wrote down last. Go on with --resume"
     past: dict[str, Any] = msgspec.to_builtins(story.so_far())
     return {**past, "state": "killed", "text": text, "elapsed_s": memory.time_s}

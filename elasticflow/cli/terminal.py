@@ -11,6 +11,21 @@ from typing import Any, TextIO, cast
 from elasticflow.process.texts import harmless
 
 
+def stand_in_for_closed() -> None:
+    """Where standard input, output or error are closed (``>&-``), what is written goes nowhere.
+
+    Else the next file or socket that is opened would be taken for them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+
+
 class Lasting:
     """A text stream that can be written to for ever, also when its terminal or pipe is closed.
 

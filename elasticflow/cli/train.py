@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -169,19 +170,32 @@ class _TrainFolder:
             os.close(lock)
 
     def put_back(self) -> None:
-        """Nothing began: leaves nothing new behind, unless somebody else has the folder by now."""
-        with contextlib.suppress(RunError, OSError):
-            lock = self.run.hold()
-            try:
-                if self._fresh:
-                    for path in self.run.folder.iterdir():
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    for path in self._made:
-                        path.rmdir()
-                else:
-                    replace(self.run.settings, self._settings)
-            finally:
-                os.close(lock)
+        """No master began: leaves nothing new behind, unless somebody else has the folder by now."""
+        if not self._fresh:
+            return self.forget()
+        with contextlib.suppress(RunError, OSError), self._held():
+            for path in self.run.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in self._made:
+                path.rmdir()
+
+    def forget(self) -> None:
+        """It failed before its first step: a run that was resumed has the settings again that it had.
+
+        The folder stays, with the logs, which say why.
+        """
+        if self._fresh:
+            return
+        with contextlib.suppress(RunError, OSError), self._held():
+            replace(self.run.settings, self._settings)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        lock = self.run.hold()
+        try:
+            yield
+        finally:
+            os.close(lock)
 
 
 def _make_folder(chosen: Config, resume: bool) -> _TrainFolder:
@@ -245,9 +259,8 @@ def _accompany(folder: _TrainFolder, master: subprocess.Popen[bytes]) -> int:
             f"the last words in {run.master_log}: {last_line(run.master_log)}"
         )
     show_end(run, report)
-    kept = report["checkpoint_step"] is not None
-    if report["first_step_s"] is None and report["state"] in FAILURES and not kept:
-        folder.put_back()
+    if report["first_step_s"] is None and report["state"] in FAILURES:
+        folder.forget()
     return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
 
 

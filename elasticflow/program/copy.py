@@ -85,6 +85,10 @@ class _Gathering:
         name = path.relative_to(self._folder).as_posix()
         if name in self.files:
             return
+        if name != name.encode(errors="replace").decode():
+            raise ProgramError(
+                f"{path}: this name of a module is not UTF-8; rename the file, or move it away."
+            )
         try:
             data = self.files[name] = path.read_bytes()
         except OSError as error:

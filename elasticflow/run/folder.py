@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -80,8 +81,13 @@ def replace(path: RunPath, data: bytes) -> None:
         path.replace_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def read_bounded(path: RunPath, most_bytes: int = MOST_BYTES) -> bytes:
@@ -179,6 +185,12 @@ class RunDir:
         keys = make_keys()
         write_secret(self.member_keys, msgspec.json.encode(keys.member))
         write_secret(self.master_keys, msgspec.json.encode(keys))
+
+    def sweep(self) -> None:
+        """Removes what whoever was killed while writing a file of this folder has left. The lock is held."""
+        for path in self.folder.glob(".*.json.*"):
+            if re.fullmatch(r"\.\w+\.json\.[0-9a-f]{8}", path.name):
+                path.unlink(missing_ok=True)
 
     def config(self) -> Config:
         """The run's settings. Raises RunError if this is no run's folder."""
