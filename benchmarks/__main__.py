@@ -30,6 +30,7 @@ NAMES = (
     "gpu",
     "growth",
     "fuzz",
+    "forged",
     "soak",
     "loaded",
     "slurm",

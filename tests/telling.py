@@ -83,6 +83,7 @@ class Told:
             remembered,
             clock=lambda: self.now_s + 1000,
             wall=lambda: self.now_s + 3600,
+            boot=lambda: ("", 0.0),
         )
 
     @property

@@ -18,7 +18,7 @@ _LOWER = (
     TypeError,
     AttributeError,
     ArithmeticError,
-    RuntimeError,
+    RuntimeError,  # RecursionError is one
     EOFError,
     MemoryError,
     msgspec.MsgspecError,

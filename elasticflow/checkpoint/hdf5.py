@@ -17,9 +17,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from elasticflow.process.available import available_memory
 from elasticflow.step.layout import Array, Chunk, aligned_empty
 from elasticflow.storage import Storage, Writable
 
+LARGE_BYTES = 64 << 20
+"""From here on an array is only read if there is memory for it."""
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 20
 
@@ -68,12 +71,21 @@ def read_array(file: BinaryIO, start: int, expected: str, shape: tuple[int, ...]
 
     Raises ValueError if it is not what was saved.
     """
+    _check_room(math.prod(shape) * np.dtype(dtype).itemsize)
     array: Array = aligned_empty(math.prod(shape) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
     file.seek(start)
     if (num_bytes := file.readinto(bytes_of(array))) != array.nbytes:  # type: ignore[attr-defined]
         raise ValueError(f"ends after {num_bytes} bytes, expected {array.nbytes}")
     _compare(sha256(array), expected)
     return array
+
+
+def _check_room(num_bytes: int) -> None:
+    """Raises MemoryError if there is none for so many bytes: a sparse file may claim any length."""
+    if num_bytes > LARGE_BYTES:
+        left = min(available_memory().values(), default=num_bytes)
+        if num_bytes > left:
+            raise MemoryError(f"an array of {num_bytes:,} bytes, and {left:,} are free")
 
 
 def check_frame(file: BinaryIO, num_bytes: int, expected: str, arrays: Iterable[tuple[int, int]]) -> None:

@@ -20,7 +20,7 @@ RECALLED = 10
 
 def attach(arguments: argparse.Namespace) -> int:
     """Shows the run until it is over, and returns its exit code. Ctrl-C only looks away: 130."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     run.config()
     presence = presence_of(run)
     if not presence.is_alive():

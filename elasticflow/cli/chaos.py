@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from elasticflow.cli.folders import find_run
+from elasticflow.cli.folders import add_run_argument, find_run
 from elasticflow.cli.killing import GROUPS, KINDS, Continued, Struck, harass, kinds_of, strikes
 from elasticflow.cluster.presence import read_address
 from elasticflow.errors import ConfigError
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``chaos``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _explained()
-    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    add_run_argument(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="decides what is done to whom (default: any)")
     parser.add_argument(
         "--rate", type=float, default=RATE, metavar="R", help=f"strikes a minute (default: {RATE:g})"
@@ -51,7 +51,7 @@ def chaos(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"rate: {arguments.rate} is not allowed: strikes a minute, such as {RATE:g}.")
     kinds = kinds_of(arguments.kinds)
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     for number in (signal.SIGTERM, signal.SIGHUP):  # whoever is frozen goes on first
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     read_address(run)

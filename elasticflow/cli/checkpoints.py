@@ -16,9 +16,9 @@ from elasticflow.step.layout import Rule
 from elasticflow.storage import Storage, storage_of
 
 
-def _storage(folder: str) -> Storage:
-    """The storage of a run's folder. Raises CheckpointError if there is none."""
-    path = find_run(folder).path
+def _storage(folder: str, trust: bool) -> Storage:
+    """The storage of a run's folder. Raises CheckpointError if there is none, RunError."""
+    path = find_run(folder, trust).path
     if not path.is_dir():
         raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
     if path.name == "checkpoints":
@@ -40,7 +40,7 @@ def _manifest(storage: Storage, folder: str, step: int | None) -> Manifest:
 
 def list_(arguments: argparse.Namespace) -> int:
     """Prints one line a checkpoint, the newest last."""
-    storage = _storage(arguments.dir)
+    storage = _storage(arguments.dir, arguments.trust)
     for step in checkpoint.commits(storage):
         manifest = checkpoint.load_manifest(storage, step)
         size, count = sum(manifest.files.values()), len(manifest.files)
@@ -51,7 +51,7 @@ def list_(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Prints what one checkpoint holds."""
-    manifest = _manifest(_storage(arguments.dir), arguments.dir, arguments.step)
+    manifest = _manifest(_storage(arguments.dir, arguments.trust), arguments.dir, arguments.step)
     print(f"{manifest.program}, step {manifest.step}, epoch {manifest.epoch}")
     for use in manifest.programs:
         print(f"program from step {use.from_step} on: {use.name}, {use.sha256}")
@@ -81,7 +81,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Reads every byte, and names what is damaged."""
-    storage = _storage(arguments.dir)
+    storage = _storage(arguments.dir, arguments.trust)
     steps = checkpoint.commits(storage) if arguments.step is None else [arguments.step]
     if not steps:
         raise CheckpointError(f"{arguments.dir}: holds no committed checkpoint.")
@@ -96,14 +96,14 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def digest(arguments: argparse.Namespace) -> int:
     """Prints one SHA-256 over all parameters, buffers and slots."""
-    storage = _storage(arguments.dir)
+    storage = _storage(arguments.dir, arguments.trust)
     print(checkpoint.digest(storage, _manifest(storage, arguments.dir, arguments.step)))
     return 0
 
 
 def copy(arguments: argparse.Namespace) -> int:
     """Makes a run of its own, elsewhere, that goes on from a checkpoint."""
-    before, run = find_run(arguments.dir), RunDir(arguments.to)
+    before, run = find_run(arguments.dir, arguments.trust), RunDir(arguments.to)
     settings, source = before.config(), before.storage()
     manifest = _manifest(source, arguments.dir, arguments.step)
     try:
@@ -128,7 +128,7 @@ def copy(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Writes parameters and buffers by name into one file."""
-    storage = _storage(arguments.run)
+    storage = _storage(arguments.run, arguments.trust)
     checkpoint.export(storage, _manifest(storage, arguments.run, arguments.step), arguments.file)
     print(arguments.file)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from elasticflow.cluster.contract import CLUSTERS, load_cluster
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
+from elasticflow.run.trust import check_trust
 
 RUNS = Path("runs")
 
@@ -39,11 +41,35 @@ def newest_folder(chosen: Config) -> Path:
     return folders[-1][1]
 
 
-def find_run(text: str) -> RunDir:
+def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None:
+    """``RUN``, and ``--trust``."""
+    parser.add_argument(name, metavar=name.upper(), help="the run's folder, or its job's id or name")
+    add_trust_option(parser)
+
+
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """``--trust``."""
+    text = "use a run's folder that belongs to somebody else, or that others may write; it is executed"
+    parser.add_argument("--trust", action="store_true", help=text)
+
+
+def find_run(text: str, trust: bool) -> RunDir:
     """The run in a folder, or the one whose job on a cluster has this id or name.
 
-    Raises RunError if there is neither.
+    trust: whoever has a hand in that folder. Raises RunError if there is neither, or nobody is to be trusted.
     """
+    run = _find(text)
+    trust_or_check(run, trust)
+    return run
+
+
+def trust_or_check(run: RunDir, trust: bool) -> None:
+    """Raises RunError if somebody else has a hand in the run's folder, unless that is what is wanted."""
+    if not trust:
+        check_trust(run.path)
+
+
+def _find(text: str) -> RunDir:
     if os.sep in text or Path(text).exists():
         return RunDir(text)
     indexes = [load_cluster(cluster, "index") for cluster in CLUSTERS]

@@ -341,8 +341,7 @@ class HarmNews:
             except RunError:
                 if is_alive(self._run) or not self._run.report.exists():
                     raise
-                report: dict[str, Any] = msgspec.json.decode(self._run.report.read_bytes())
-                return report
+                return self._run.read_report()
             if status is not None or time.monotonic() >= deadline_s:
                 return status
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import os
 import select
 import sys
 import time
 
-from elasticflow.cli.folders import find_run
+from elasticflow.cli.folders import add_run_argument, find_run
 from elasticflow.cluster.logbook import LogBook, log_book_of
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
+from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
 
 MASTERS = ("master", "leader")
@@ -29,7 +31,7 @@ COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``logs``."""
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its job's id or name")
+    add_run_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--role", choices=ROLES, help="only logs of these; master and leader are the same one")
     which.add_argument("--name", metavar="NAME", help="only this log, such as worker-3")
@@ -45,7 +47,7 @@ def _count(text: str) -> int:
 
 def logs(arguments: argparse.Namespace) -> int:
     """Prints the logs of a run; 0 also where the reader of a pipe has had enough."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     with contextlib.closing(log_book_of(run)) as book:
         wanted = _Wanted(run, book, arguments.role, arguments.name, arguments.lines)
         wanted.check(arguments.follow)
@@ -141,19 +143,27 @@ def _listed(names: list[str]) -> str:
 
 
 class _Plain:
-    """One log, as it is."""
+    """One log, as it is, but for what a terminal would obey."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")  # a piece may end anywhere
 
     def show(self, name: str, piece: bytes, names: list[str]) -> None:
-        sys.stdout.buffer.write(piece)
+        self._write(self._decoder.decode(piece))
 
     def end(self) -> None:
+        self._write(self._decoder.decode(b"", final=True))
         sys.stdout.buffer.flush()
+
+    def _write(self, text: str) -> None:
+        sys.stdout.buffer.write(harmless(text).encode())
 
 
 class _Prefixed(_Plain):
     """Whole lines of several logs, each behind the name of its log."""
 
     def __init__(self, in_colour: bool) -> None:
+        super().__init__()
         self._in_colour = in_colour
         self._halves: dict[str, bytes] = {}
         """By log: a line that has not ended yet."""
@@ -165,7 +175,8 @@ class _Prefixed(_Plain):
             half = half[LONGEST:]
         self._halves[name] = half
         prefix = self._prefix(name, max(map(len, names)))
-        sys.stdout.buffer.write(b"".join(b"%s%s\n" % (prefix, line) for line in lines))
+        texts = (harmless(line.decode(errors="backslashreplace")).encode() for line in lines)
+        sys.stdout.buffer.write(b"".join(b"%s%s\n" % (prefix, text) for text in texts))
 
     def end(self) -> None:
         for name, half in self._halves.items():
@@ -174,8 +185,8 @@ class _Prefixed(_Plain):
         super().end()
 
     def _prefix(self, name: str, width: int) -> bytes:
-        text = f"{name:<{width}} | "
+        text = f"{harmless(name):<{width}} | "
         if self._in_colour:
             number = list(self._halves).index(name)
             text = f"\x1b[{COLOURS[number % len(COLOURS)]}m{text}\x1b[0m"
-        return os.fsencode(text)
+        return text.encode(errors="backslashreplace")

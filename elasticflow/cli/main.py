@@ -7,6 +7,7 @@ import contextlib
 import sys
 
 from elasticflow import __version__
+from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
 from elasticflow.errors import ElasticFlowError
 from elasticflow.process.texts import bear_any_text
 
@@ -18,6 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
+    from elasticflow.cli.folders import add_run_argument
     from elasticflow.cli.train import add_options
 
     add_options(verbs.add_parser("train", help="train a program"))
@@ -46,23 +48,23 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--config", metavar="FILE")
 
     status = verbs.add_parser("status", help="the state of a run")
-    status.add_argument("run", metavar="RUN", help="the run's folder, or its job's id or name")
+    add_run_argument(status)
     status.add_argument("--json", action="store_true")
     status.add_argument("--watch", action="store_true", help="until the run is over")
 
     report = verbs.add_parser("report", help="how a run went: seconds, faults and what they cost")
-    report.add_argument("run", metavar="RUN")
+    add_run_argument(report)
     report.add_argument("--json", action="store_true")
 
     attach = verbs.add_parser("attach", help="show a run that is under way as 'train' does")
-    attach.add_argument("run", metavar="RUN")
+    add_run_argument(attach)
 
     scale = verbs.add_parser("scale", help="go on with another number of workers")
-    scale.add_argument("run", metavar="RUN")
+    add_run_argument(scale)
     scale.add_argument("workers", metavar="N", type=int)
 
     stop = verbs.add_parser("stop", help="commit a checkpoint, then leave")
-    stop.add_argument("run", metavar="RUN")
+    add_run_argument(stop)
 
     from elasticflow.cli.logs import add_options as add_logs_options
 
@@ -86,14 +88,14 @@ def _parser() -> argparse.ArgumentParser:
         "copy": "one to another place, as a run that can go on from it there",
     }.items():
         each = nouns.add_parser(action, help=text)
-        each.add_argument("dir", metavar="DIR", help="the run's folder, or its job's id or name")
+        add_run_argument(each, "dir")
         if action == "copy":
             each.add_argument("to", metavar="TO", help="a new folder, or URL on HDFS, for --resume --run-dir")
         if action != "list":
             each.add_argument("--step", type=int, metavar="N", help="default: the newest")
 
     export = verbs.add_parser("export", help="parameters and buffers by name, in one file")
-    export.add_argument("run", metavar="RUN")
+    add_run_argument(export)
     export.add_argument("file", metavar="FILE", help=".npz, .safetensors or .h5")
     export.add_argument("--step", type=int, metavar="N", help="default: the newest")
     return parser
@@ -156,10 +158,15 @@ def main(argv: list[str] | None = None) -> int:
 
     0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
     """
+    stand_in_for_closed()
     bear_any_text()
-    arguments = _parser().parse_args(argv)
+    with harmless_output():
+        return _told(argv)
+
+
+def _told(argv: list[str] | None) -> int:
     try:
-        return _run(arguments)
+        return _run(_parser().parse_args(argv))
     except ElasticFlowError as error:
         with contextlib.suppress(OSError):  # nobody reads it any more
             print(f"Error: {error}", file=sys.stderr)

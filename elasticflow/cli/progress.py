@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
+from elasticflow.cli.terminal import bare
+from elasticflow.process.texts import harmless
 from elasticflow.run.dates import against, clock, zone_of
 
 LINE_EVERY_S = 2.0
@@ -105,7 +107,7 @@ class Display:
     def __init__(self, recall: int = 1000) -> None:
         self._events, self._evaluations = _Shown("time_s", recall), _Shown("epoch", recall)
         self._line_s = 0.0
-        self._console = Console(file=sys.stdout, highlight=False)
+        self._console = Console(file=bare(sys.stdout), highlight=False)
         self._bar: Progress | None = None
         if sys.stdout.isatty():
             text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
@@ -132,14 +134,14 @@ class Display:
             total, step = status["steps_total"], status["step"]
             narrow = self._console.width < WIDE
             text = figures(status, narrow) if total else "starting: importing the program, opening the data"
-            self._bar.update(self._task, total=total, completed=step, description=text)
+            self._bar.update(self._task, total=total, completed=step, description=harmless(text))
         elif time.monotonic() - self._line_s >= LINE_EVERY_S and status["state"] == "running":
             self._line_s = time.monotonic()
             self.line(figures(status))
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(harmless(text), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar:

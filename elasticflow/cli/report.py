@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
+from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
-from elasticflow.run.folder import RunDir
+from elasticflow.process.texts import harmless
+from elasticflow.run.folder import RunDir, read_bounded
 from elasticflow.wire.messages import StatusRequest
 
 BAR = 30
@@ -42,15 +45,15 @@ class _Journal(msgspec.Struct):
 
 def report(arguments: argparse.Namespace) -> int:
     """Prints the report of a run: of its end, or so far, or what is known of one that was killed."""
-    shown = _told(find_run(arguments.run))
+    shown = _told(find_run(arguments.run, arguments.trust))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(file=bare(sys.stdout), highlight=False, soft_wrap=True)
     mark = "█" if console.encoding.startswith("utf") else "#"
     for line in page(shown, mark):
         heading = line and not line.startswith(" ")
-        console.print(Text(line, style="bold" if heading else ""), markup=False)
+        console.print(Text(harmless(line), style="bold" if heading else ""), markup=False)
     return 0
 
 
@@ -70,13 +73,20 @@ def _remembered(run: RunDir) -> dict[str, Any]:
 
     config = run.config()
     try:
-        written = msgspec.json.decode(run.journal.read_bytes(), type=_Journal)
+        written = msgspec.json.decode(read_bounded(run.journal), type=_Journal)
         memory = msgspec.json.decode(written.story, type=StoryMemory)
     except FileNotFoundError as error:
         raise RunError(f"{run.path}: its processes were killed before it had begun: no report.") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{run.journal}: cannot be read: {error}") from error
-    story = Story(config, str(run.path), 0, memory, wall=lambda: memory.started_at + memory.time_s)
+    story = Story(
+        config,
+        str(run.path),
+        0,
+        memory,
+        wall=lambda: memory.started_at + memory.time_s,
+        boot=lambda: ("", 0.0),
+    )
     text = "its processes were killed; this is what its master wrote down last. Go on with --resume"
     past: dict[str, Any] = msgspec.to_builtins(story.so_far())
     return {**past, "state": "killed", "text": text, "elapsed_s": memory.time_s}

@@ -17,6 +17,7 @@ from rich.text import Text
 from elasticflow.cli.connection import ENDED, Connection, Unanswered
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
+from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import (
     Presence,
@@ -27,7 +28,7 @@ from elasticflow.cluster.presence import (
     wait_until_over,
 )
 from elasticflow.errors import RunError
-from elasticflow.process.texts import as_json
+from elasticflow.process.texts import as_json, harmless
 from elasticflow.run.dates import span
 from elasticflow.run.folder import FAILURES, RunDir
 from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
@@ -35,12 +36,13 @@ from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     presence = presence_of(run)
     if not presence.is_alive():
         if run.report.exists():
-            report = run.report.read_bytes()
-            print(report.decode() if arguments.json else _ended_text(run, msgspec.json.decode(report)))
+            report = run.read_report()
+            assert report is not None
+            print(_as_json(report) if arguments.json else _ended_text(run, report))
             return 0
         if run.settings.exists() and arguments.json:
             how = how_it_ended(run, presence)
@@ -68,7 +70,9 @@ def _waits_for(run: RunDir, presence: Presence) -> str:
 def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
     """Shows each new status until the run is over, a line of JSON each or a page in place."""
     shown = (
-        contextlib.nullcontext() if as_json else Live(console=Console(highlight=False), auto_refresh=False)
+        contextlib.nullcontext()
+        if as_json
+        else Live(console=Console(file=bare(sys.stdout), highlight=False), auto_refresh=False)
     )
     news = 0
     with shown as live:
@@ -80,7 +84,7 @@ def _watch(run: RunDir, connection: Connection, as_json: bool) -> int:
             if live is None:
                 print(msgspec.json.encode({**status, "news": news}).decode(), flush=True)
             else:
-                live.update(Text(as_text(status)), refresh=True)
+                live.update(Text(harmless(as_text(status))), refresh=True)
             if status["state"] in ENDED:
                 return 0
 
@@ -179,7 +183,7 @@ def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
 
 def scale(arguments: argparse.Namespace) -> int:
     """Asks a run to go on with another number of workers."""
-    with Connection(find_run(arguments.run)) as connection:
+    with Connection(find_run(arguments.run, arguments.trust)) as connection:
         connection.ask(ScaleRequest(workers=arguments.workers))
     print(f"{arguments.run}: {arguments.workers} workers asked for")
     return 0
@@ -198,7 +202,7 @@ def _wait_for_end(connection: Connection) -> None:
 
 def stop(arguments: argparse.Namespace) -> int:
     """Has a run commit a checkpoint and end, and waits until it has."""
-    run = find_run(arguments.run)
+    run = find_run(arguments.run, arguments.trust)
     if told := presence_of(run).cancel():
         print(f"{run.path}: {told}")
         return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.cli.attach import attach_to
+from elasticflow.cli.folders import trust_or_check
 from elasticflow.cli.train import add_settings, settings
 from elasticflow.cluster.contract import load_cluster
 from elasticflow.errors import ConfigError
@@ -78,6 +79,8 @@ def lead(arguments: argparse.Namespace) -> int:
             f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "
             "started again on another day has to find it again; name the folder, or use 'elasticflow submit'."
         )
+    if arguments.program and arguments.run_dir:  # a job that 'submit' made is in a folder that it looked at
+        trust_or_check(RunDir(arguments.run_dir), arguments.trust)
     if arguments.program and not arguments.resume:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)

@@ -8,6 +8,23 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
+from elasticflow.process.texts import harmless
+
+
+def stand_in_for_closed() -> None:
+    """Where standard input, output or error are closed (``>&-``), what is written goes nowhere.
+
+    Else the next file or socket that is opened would be taken for them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+
 
 class Lasting:
     """A text stream that can be written to for ever, also when its terminal or pipe is closed.
@@ -39,9 +56,40 @@ class Lasting:
                 os.dup2(nothing.fileno(), self._stream.fileno())
 
 
+class Harmless:
+    """A text stream to which other people's texts may be written: what a terminal would obey is escaped.
+
+    Who has commands for the terminal writes them to ``bare(stream)``.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.bare = stream
+
+    def write(self, text: str) -> int:
+        self.bare.write(harmless(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bare, name)
+
+
+def bare(stream: TextIO) -> TextIO:
+    """The stream that takes commands for the terminal."""
+    return getattr(stream, "bare", stream)
+
+
+@contextlib.contextmanager
+def harmless_output() -> Iterator[None]:
+    """Has standard output and standard error be ``Harmless``."""
+    out, err = (cast(TextIO, Harmless(bare(stream))) for stream in (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
 @contextlib.contextmanager
 def lasting_output() -> Iterator[None]:
-    """Has standard output and standard error last, see ``Lasting``."""
-    out, err = (cast(TextIO, Lasting(stream)) for stream in (sys.stdout, sys.stderr))
+    """Has standard output and standard error last, see ``Lasting``; and ``Harmless`` they are too."""
+    streams = (Lasting(bare(stream)) for stream in (sys.stdout, sys.stderr))
+    out, err = (cast(TextIO, Harmless(cast(TextIO, stream))) for stream in streams)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

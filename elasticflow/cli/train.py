@@ -12,12 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import new_folder, newest_folder
+from elasticflow.cli.folders import add_trust_option, new_folder, newest_folder, trust_or_check
 from elasticflow.cli.progress import Display
 from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
@@ -106,6 +107,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, action="store_true", default=None, help=text)
     add_program_option(parser)
+    add_trust_option(parser)
 
 
 def settings(arguments: argparse.Namespace) -> Config:
@@ -116,12 +118,15 @@ def settings(arguments: argparse.Namespace) -> Config:
         options["program"] = os.path.abspath(arguments.program)
     if not arguments.resume:
         chosen = config.make(arguments.config, options)
+        if chosen.run_dir:
+            trust_or_check(RunDir(chosen.run_dir), arguments.trust)
     else:  # which run is meant; other options may only make sense with its settings
         which = {name: options.get(name) for name in ("program", "run_dir", "date")}
         which["program"] = which["program"] or anew or None
         chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
         run = RunDir(chosen.run_dir or newest_folder(chosen))
+        trust_or_check(run, arguments.trust)
         before = msgspec.to_builtins(run.config())
         named = os.path.abspath(chosen.program) if chosen.program else ""
         options |= program_of(run, before, named, anew)
@@ -157,6 +162,7 @@ class _TrainFolder:
             self._settings = run.settings.read_bytes() if resume else b""
             if copy:
                 keep(run, copy)
+            run.address.unlink(missing_ok=True)  # of a master that has ended; in a copy, of the original's
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:
             raise RunError(
@@ -166,19 +172,32 @@ class _TrainFolder:
             os.close(lock)
 
     def put_back(self) -> None:
-        """Nothing began: leaves nothing new behind, unless somebody else has the folder by now."""
-        with contextlib.suppress(RunError, OSError):
-            lock = self.run.hold()
-            try:
-                if self._fresh:
-                    for path in self.run.folder.iterdir():
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    for path in self._made:
-                        path.rmdir()
-                else:
-                    replace(self.run.settings, self._settings)
-            finally:
-                os.close(lock)
+        """No master began: leaves nothing new behind, unless somebody else has the folder by now."""
+        if not self._fresh:
+            return self.forget()
+        with contextlib.suppress(RunError, OSError), self._held():
+            for path in self.run.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in self._made:
+                path.rmdir()
+
+    def forget(self) -> None:
+        """It failed before its first step: a run that was resumed has the settings again that it had.
+
+        The folder stays, with the logs, which say why.
+        """
+        if self._fresh:
+            return
+        with contextlib.suppress(RunError, OSError), self._held():
+            replace(self.run.settings, self._settings)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        lock = self.run.hold()
+        try:
+            yield
+        finally:
+            os.close(lock)
 
 
 def _make_folder(chosen: Config, resume: bool) -> _TrainFolder:
@@ -242,9 +261,8 @@ def _accompany(folder: _TrainFolder, master: subprocess.Popen[bytes]) -> int:
             f"the last words in {run.master_log}: {last_line(run.master_log)}"
         )
     show_end(run, report)
-    kept = report["checkpoint_step"] is not None
-    if report["first_step_s"] is None and report["state"] in FAILURES and not kept:
-        folder.put_back()
+    if report["first_step_s"] is None and report["state"] in FAILURES:
+        folder.forget()
     return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
 
 

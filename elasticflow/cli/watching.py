@@ -64,6 +64,7 @@ def show_end(run: RunDir, report: dict[str, Any]) -> None:
         goes_on = f": {run.resume_command}" if report["text"].endswith("--resume") else ""
         print(f"{report['state']}: {report['text']}{goes_on}")
         return
+    print(f"logs: elasticflow logs {run.path}")
     sys.stdout.flush()
     print(users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
     print(f"Error: {report['text']}{_how_to_go_on(run, report)}", file=sys.stderr)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,14 @@ from elasticflow.data.files import File, Range, existing_file, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, common_length, make_column, native
 from elasticflow.errors import DataError
+from elasticflow.process.available import available_memory
+
+MOST_DATASETS, MOST_HOPS = 4096, 32
+"""That a file is looked through for; from one link to the next."""
+MOST_BLOCKS = 1 << 22
+LARGE_BYTES = 256 << 20
+"""A block of more is only read if there is memory for it."""
+_NAME_IT = "Nobody would notice if that changed: name that file instead, or copy the records into this one."
 
 
 class HDF5(BlockSource):
@@ -23,7 +32,8 @@ class HDF5(BlockSource):
     ``HDF5("digits.h5", x="images", y="group/labels")``: column name = dataset in the file; without
     keywords, every dataset of the root is a column. Rows are read in blocks of about ``block_bytes``,
     made of whole chunks of the dataset. Variable-length strings become ``U`` arrays.
-    Raises DataError if the file is missing, damaged or no HDF5 file, or a dataset is missing or unfit.
+    Raises DataError if the file is missing, damaged or no HDF5 file, or a dataset is missing or unfit: also
+    if its records lie in another file (by a link, virtually, or as external storage), which nobody watches.
     """
 
     def __init__(
@@ -42,9 +52,11 @@ class HDF5(BlockSource):
             self._names = choose_names(what, "dataset", names, _datasets(file, names))
             datasets = {column: file[name] for column, name in self._names.items()}
             for name, dataset in datasets.items():
+                _check_home(f"{what}: dataset {self._names[name]!r}", dataset)
                 _check(f"{what}: dataset {self._names[name]!r}", name, dataset)
             num_rows = common_length(what, {self._names[name]: len(d) for name, d in datasets.items()})
             per_block = _rows_per_block(list(datasets.values()), num_rows, block_bytes)
+            _check_size(what, list(datasets.values()), num_rows, per_block)
             if self._file.is_remote:
                 self._chunks = {column: _Chunks.of(dataset) for column, dataset in datasets.items()}
         starts = range(0, num_rows, per_block)
@@ -108,19 +120,82 @@ def _opened(file: File, ranges: Sequence[Range] = ()) -> Iterator[Any]:
         try:
             with h5py.File(file.open(ranges) if file.is_remote else file.name, "r", **options) as opened:
                 yield opened
-        except (OSError, KeyError) as error:
+        except DataError:
+            raise
+        except (OSError, LookupError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+            # h5py knows no errors of its own, and translates the library's to any of these.
             raise DataError(
                 f"HDF5 file {file} is damaged or is no HDF5 file: {error}. Write it again."
             ) from error
 
 
 def _datasets(file: Any, names: dict[str, str]) -> list[str]:
-    """Datasets of the root, and those of the names asked for that lie deeper."""
+    """Datasets of the root, and those of the names asked for that lie deeper. Raises DataError."""
+    if not names and len(file) > MOST_DATASETS:
+        raise DataError(
+            f"HDF5 file {file.filename}: {len(file):,} datasets; name those that are wanted, such as "
+            'HDF5(file, x="images").'
+        )
+    root = [name for name in islice(file, MOST_DATASETS) if _is_dataset(file, name)]
+    deeper = [name for name in names.values() if name not in root and _is_dataset(file, name)]
+    return root + list(dict.fromkeys(deeper))
+
+
+def _is_dataset(file: Any, name: str) -> bool:
+    """Raises DataError for what is in another file; that is not even opened."""
     import h5py
 
-    root = [name for name in file if isinstance(file.get(name), h5py.Dataset)]
-    deeper = [name for name in names.values() if isinstance(file.get(name), h5py.Dataset)]
-    return root + [name for name in dict.fromkeys(deeper) if name not in root]
+    waiting, group, hops = name.split("/")[::-1], file, 0
+    while waiting:
+        part = waiting.pop()
+        if part in ("", "."):
+            continue
+        link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise DataError(f"HDF5 file {file.filename}: {name!r} is a link to {link.filename}. {_NAME_IT}")
+        if isinstance(link, h5py.SoftLink):
+            if (hops := hops + 1) > MOST_HOPS:
+                return False
+            group = file if link.path.startswith("/") else group
+            waiting += link.path.split("/")[::-1]
+        elif link is None:
+            return False
+        else:
+            group = group[part]
+    return isinstance(group, h5py.Dataset)
+
+
+def _check_home(what: str, dataset: Any) -> None:
+    """Raises DataError unless its records are in the file itself, and can be read."""
+    from h5py import h5z
+
+    made = dataset.id.get_create_plist()
+    if dataset.is_virtual or made.get_external_count():
+        raise DataError(f"{what}: its records lie in other files. {_NAME_IT}")
+    for number in range(made.get_nfilters()):
+        code, _, _, name = made.get_filter(number)
+        if not h5z.filter_avail(code):
+            raise DataError(
+                f"{what}: is compressed by filter {code} ({name.decode(errors='replace')!r}), which this "
+                "HDF5 library does not have; install the plugin, or write the file with gzip."
+            )
+
+
+def _check_size(what: str, datasets: list[Any], num_rows: int, per_block: int) -> None:
+    """Raises DataError where a file claims more records, or larger ones, than can be dealt with."""
+    row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
+    if (num_blocks := -(-num_rows // per_block)) > MOST_BLOCKS:
+        raise DataError(
+            f"{what}: {num_rows:,} records, in {num_blocks:,} blocks, of which there can be {MOST_BLOCKS:,}; "
+            "is the file what it should be? If so, use a larger block_bytes."
+        )
+    if (num_bytes := per_block * row_bytes) > LARGE_BYTES:
+        left = min(available_memory().values(), default=num_bytes)
+        if num_bytes > left:
+            raise DataError(
+                f"{what}: {per_block:,} records, which must be read at once, have {num_bytes:,} bytes, and "
+                f"{left:,} are free. Write the file with smaller chunks."
+            )
 
 
 def _check(what: str, column: str, dataset: Any) -> None:

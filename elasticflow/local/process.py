@@ -61,13 +61,29 @@ class Process(msgspec.Struct, frozen=True):
     def record(self, path: Path) -> None:
         """Writes the process into a file, for those who come after the one who started it."""
         with contextlib.suppress(OSError):  # a full disk is no reason not to start it
-            publish(path, self)
+            publish(path, Record(self, _home(path)))
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A process, as a file names it. home: its folder, as the kernel knows it: no copy has the same."""
+
+    process: Process
+    home: str
+
+
+def _home(path: Path) -> str:
+    found = path.parent.stat()
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def recorded(path: Path) -> Process | None:
-    """The process that a file names; None if there is no such file, or it cannot be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(path.read_bytes(), type=Process)
+    """The process that a file names; None if there is no such file, it cannot be read, or is a copy's.
+
+    A copy of a run's folder is another run: what its files name are the processes of the original.
+    """
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        return record.process if record.home == _home(path) else None
     return None
 
 

@@ -60,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     def clear() -> None:
         backend.clear(arguments.run_dir)
         run.address.unlink(missing_ok=True)
+        run.sweep()
 
     run.journal.unlink(missing_ok=True)  # of a run before this one
     gc.freeze()

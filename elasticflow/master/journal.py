@@ -11,7 +11,7 @@ from elasticflow.errors import RunError
 from elasticflow.master.state import Memory
 from elasticflow.master.status import StoryMemory
 from elasticflow.process.texts import as_json
-from elasticflow.run.folder import RunPath, replace
+from elasticflow.run.folder import RunPath, read_bounded, replace
 from elasticflow.storage.background import Background
 
 
@@ -27,10 +27,10 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 def read_journal(path: RunPath) -> Journal | None:
     """What the last master wrote down; None if nothing. Raises RunError if that cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Journal)
+        return msgspec.json.decode(read_bounded(path), type=Journal)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: the master's journal cannot be read: {error}") from error
 
 

@@ -38,7 +38,7 @@ from elasticflow.master.status import Story
 from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow.run.settings import MemberSettings
-from elasticflow.run.work import check_same_files, check_same_work, files_told, work_of
+from elasticflow.run.work import check_same_files, check_same_optimizer, check_same_work, files_told, work_of
 from elasticflow.step.layout import Layout
 from elasticflow.step.schedule import SLICING
 from elasticflow.storage.background import Background
@@ -74,6 +74,7 @@ from elasticflow.wire.messages import (
 )  # fmt: skip
 from elasticflow.wire.sockets import Context, poll_ms
 from elasticflow.worker.strategy import load_strategy
+from elasticflow_ps.optimizers import kernel_for
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""
@@ -431,6 +432,8 @@ class Master:
                 check_model(self._manifest, Layout(join.spec.entries), join.spec.tables)
                 _check_same_data(self._manifest, join.spec)
                 check_same_files(self._manifest, join.spec)
+                optimizer = join.spec.optimizer
+                check_same_optimizer(self._manifest, optimizer, kernel_for(optimizer).slots)
                 self._remove_damaged(self._manifest)
             except ElasticFlowError as error:
                 self._give_up(str(error))

@@ -21,6 +21,7 @@ from elasticflow.master.costs import KEPT, Fault, Faults
 from elasticflow.master.members import Member, RunState
 from elasticflow.master.outlook import Outlook, look
 from elasticflow.master.state import MasterState
+from elasticflow.process.clocks import since_boot
 from elasticflow.process.texts import EVENT_CHARS, sendable
 from elasticflow.run import dates
 from elasticflow.run.config import Config
@@ -52,6 +53,7 @@ MOST_USAGES = 200
 
 class StoryMemory(msgspec.Struct, kw_only=True):
     """All of the past that a new master has to know. started_at: since 1970. time_s: when it was remembered.
+    boot: when it started, see ``since_boot``.
 
     evaluations: by tick. usage: workers' seconds by name; gone: of those longest gone, together.
     """
@@ -59,6 +61,7 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     started_at: float
     start_step: int
     faults: Faults
+    boot: tuple[str, float] = ("", 0.0)
     time_s: float = 0.0
     schedule: Schedule | None = None
     version: int = 0
@@ -109,18 +112,24 @@ class Story:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        boot: Callable[[], tuple[str, float]] = since_boot,
     ) -> None:
         self._config, self._run_dir, self._clock, self._wall = config, run_dir, clock, wall
         window_s = config.suspect_s + config.heartbeat_s
         self._memory = remembered or StoryMemory(
-            started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s)
+            started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s), boot=boot()
         )
-        # Wall clocks may be set back; time does not run backwards for all that.
-        passed_s = max(self._memory.time_s, wall() - self._memory.started_at)
-        self._origin_s = clock() - passed_s
+        self._origin_s = clock() - max(self._memory.time_s, self._passed_s(*boot()))
         self._steps: deque[tuple[float, int]] = deque()
         """(time, steps done) since the number of workers, or what they had done, changed last."""
         self._looked_s = float("-inf")
+
+    def _passed_s(self, boot: str, boot_s: float) -> float:
+        """Since the start of the first master. Wall clocks jump; only another machine's is all there is."""
+        began, began_s = self._memory.boot
+        if boot and boot == began:
+            return boot_s - began_s
+        return self._wall() - self._memory.started_at
 
     @property
     def stop_at_s(self) -> float | None:

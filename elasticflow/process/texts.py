@@ -7,11 +7,13 @@ as lone surrogates (``surrogateescape``) and refuses to encode.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
 import msgspec
 
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 MOST_CHARS = 50_000
 """The longest text in a message: a traceback of a thousand lines."""
 EVENT_CHARS = 1_000
@@ -26,6 +28,15 @@ def sendable(text: str, most: int = MOST_CHARS) -> str:
         kept = max(0, most - len(note))
         text = text[: kept - kept // 2] + note + text[len(text) - kept // 2 :]
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def harmless(text: str) -> str:
+    """The text with all that a terminal, or a reader's eye, would obey escaped, as in JSON (``\\u001b``).
+
+    Control characters but for tabs and ends of lines, and what turns the direction of writing. Names of
+    files, texts of exceptions and names of metrics are other people's, and may hold anything.
+    """
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def all_sendable(value: Any) -> Any:

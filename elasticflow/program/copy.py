@@ -12,9 +12,10 @@ import ast
 import hashlib
 import io
 import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -24,11 +25,12 @@ import msgspec
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.program.loading import parse, parse_source
 from elasticflow.run.config import Config
-from elasticflow.run.folder import RunDir, replace
+from elasticflow.run.folder import RunDir, read_bounded, replace
 from elasticflow.run.settings import MemberSettings
 
 MOST_FILES, MOST_BYTES = 2000, 32 << 20
 """Beyond this, what lies beside a program is no program any more."""
+MOST_ARCHIVE_BYTES = MOST_BYTES + 1024 * MOST_FILES
 LEFT_OUT = ("__pycache__", "venv", "site-packages", "node_modules")
 """Folders in which a package has no modules of its own; nor has it in those whose names begin with a dot."""
 OURS = ("elasticflow", "elasticflow_ps", "elasticflow_slurm", "elasticflow_yarn")
@@ -83,6 +85,10 @@ class _Gathering:
         name = path.relative_to(self._folder).as_posix()
         if name in self.files:
             return
+        if name != name.encode(errors="replace").decode():
+            raise ProgramError(
+                f"{path}: this name of a module is not UTF-8; rename the file, or move it away."
+            )
         try:
             data = self.files[name] = path.read_bytes()
         except OSError as error:
@@ -157,7 +163,8 @@ def fetch(run: RunDir, sha256: str) -> Copy:
     """The run's copy. Raises ProgramError if it is not what it was, RunError if it cannot be read."""
     path = run.program_copy(sha256[:_NAME_CHARACTERS])
     try:
-        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        with zipfile.ZipFile(io.BytesIO(read_bounded(path, MOST_ARCHIVE_BYTES))) as archive:
+            _check_sizes(archive.infolist())
             files = {name: archive.read(name) for name in archive.namelist()}
             copy = Copy(archive.comment.decode(), files)
     except FileNotFoundError as error:
@@ -167,7 +174,7 @@ def fetch(run: RunDir, sha256: str) -> Copy:
         ) from error
     except OSError as error:
         raise RunError(f"{path}: the run's copy of its program cannot be read: {error}") from error
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, struct.error, RuntimeError) as error:
         raise ProgramError(f"{path}: the run's copy of its program is damaged: {error}.") from error
     if copy.sha256 != sha256:
         raise ProgramError(
@@ -175,6 +182,13 @@ def fetch(run: RunDir, sha256: str) -> Copy:
             f"{sha256}. Put it back; or go on with --resume --program FILE, which is recorded."
         )
     return copy
+
+
+def _check_sizes(files: Collection[zipfile.ZipInfo]) -> None:
+    """Before anything is unpacked: an archive may claim any size. Raises ValueError."""
+    num_bytes = sum(each.file_size for each in files)
+    if len(files) > MOST_FILES or num_bytes > MOST_BYTES:
+        raise ValueError(f"{len(files):,} files of {num_bytes:,} bytes, more than are ever copied")
 
 
 def copy_of(settings: MemberSettings) -> Copy | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -286,6 +286,7 @@ def make(
             )
     name = ""
     try:
+        _check_texts(values)
         chosen = msgspec.convert(values, Config)
         at_s = time.time() if at_s is None else at_s
         return _dated(chosen, in_file.keys() | given.keys(), at_s, goes_on=before is not None)
@@ -322,6 +323,19 @@ def _dated(chosen: Config, fresh: Set[str], at_s: float, *, goes_on: bool) -> Co
             )
         found["deadline"] = dates.written(due)
     return msgspec.structs.replace(chosen, **found)
+
+
+def _check_texts(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a text that cannot be written into a file of settings."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ConfigError(
+                    f"{name}: {value!r} is not UTF-8, and could not be told to other processes; give the "
+                    "file or folder another name."
+                ) from None
 
 
 def _explained(error: msgspec.ValidationError, values: dict[str, Any]) -> tuple[str, str]:

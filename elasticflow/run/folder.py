@@ -18,10 +18,13 @@ On HDFS there are no lock, logs and local backend.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +46,8 @@ EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "diverged": 4, "stalled"
 """Of a run, by how it ended."""
 FAILURES = EXIT_CODES.keys() - {"finished", "stopped"}
 """Ends that nobody asked for."""
+MOST_BYTES = 64 << 20
+"""Of a file of JSON in a run's folder: a report of thousands of members and events has some megabytes."""
 LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01
@@ -76,8 +81,23 @@ def replace(path: RunPath, data: bytes) -> None:
         path.replace_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_bounded(path: RunPath, most_bytes: int = MOST_BYTES) -> bytes:
+    """A file of a run's folder. Raises OSError for one that is no file, such as a pipe, or is longer."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "is no file", str(path))
+    if found.st_size > most_bytes:
+        raise OSError(errno.EFBIG, f"{found.st_size:,} bytes, more than it can have", str(path))
+    return path.read_bytes()
 
 
 def remove_tree(path: RunPath) -> None:
@@ -166,6 +186,12 @@ class RunDir:
         write_secret(self.member_keys, msgspec.json.encode(keys.member))
         write_secret(self.master_keys, msgspec.json.encode(keys))
 
+    def sweep(self) -> None:
+        """Removes what whoever was killed while writing a file of this folder has left. The lock is held."""
+        for path in self.folder.glob(".*.json.*"):
+            if re.fullmatch(r"\.\w+\.json\.[0-9a-f]{8}", path.name):
+                path.unlink(missing_ok=True)
+
     def config(self) -> Config:
         """The run's settings. Raises RunError if this is no run's folder."""
         return self._read(self.settings, Config)
@@ -178,7 +204,10 @@ class RunDir:
         """How the run ended; None if it left no word."""
         if not self.report.exists():
             return None
-        report: dict[str, Any] = msgspec.json.decode(self.report.read_bytes())
+        try:
+            report = msgspec.json.decode(read_bounded(self.report), type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise RunError(f"{self.report}: is damaged: {error}.") from error
         return report
 
     def refresh(self) -> None:
@@ -202,10 +231,10 @@ class RunDir:
 
     def _read(self, path: RunPath, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return msgspec.json.decode(read_bounded(path), type=kind)
         except FileNotFoundError as error:
             raise RunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from error
 
     def hold(self) -> int:

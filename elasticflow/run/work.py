@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Manifest
+from elasticflow.checkpoint.names import VALUE
 from elasticflow.errors import CheckpointError
 from elasticflow.run.config import Config
+from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import SLICING, Schedule
 from elasticflow.storage.file_ids import FileId
 from elasticflow.wire.messages import Spec
@@ -43,6 +47,39 @@ def check_same_work(manifest: Manifest, config: Config) -> None:
                 f"the model would be another. Resume with {option}, or start anew in another --run-dir."
             )
     _check_same_slicing(manifest, config)
+
+
+def check_same_optimizer(manifest: Manifest, optimizer: Optimizer, slots: Collection[str]) -> None:
+    """Raises CheckpointError if the checkpoint's parameters were kept for another optimizer.
+
+    slots: the arrays that this one keeps of each parameter. Its numbers, such as lr, may be others now.
+    """
+    layout = manifest.layout()
+    kept = {
+        name
+        for part in manifest.parts
+        for number, arrays in part.chunks.items()
+        if layout.groups[layout.chunks[number].group].rule is Rule.UPDATE
+        for name in arrays.keys() - {VALUE}
+    }
+    updates = any(entry.rule is Rule.UPDATE for entry in manifest.entries)
+    if updates and kept != set(slots):
+        before, now = dict(manifest.optimizer), optimizer.settings()
+        raise CheckpointError(
+            f"the checkpoint at step {manifest.step} was made with {_called(before, now)}, and the program "
+            f"has {_called(now, before)} now, which keeps {_listed(slots)} of each parameter, where there is "
+            f"{_listed(kept)}. Put the optimizer back to go on, or start anew in another --run-dir."
+        )
+
+
+def _called(settings: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Such as ``SGD(momentum=0.9)``: what another has otherwise."""
+    differs = [name for name in settings if name != "optimizer" and settings[name] != other.get(name)]
+    return f"{settings.get('optimizer', '')}({', '.join(f'{name}={settings[name]}' for name in differs)})"
+
+
+def _listed(slots: Collection[str]) -> str:
+    return ", ".join(sorted(slots)) or "nothing but its value"
 
 
 def _check_same_slicing(manifest: Manifest, config: Config) -> None:

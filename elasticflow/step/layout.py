@@ -27,6 +27,10 @@ Array = npt.NDArray[np.generic]
 
 ALIGN_BYTES = 64
 CHUNK_BYTES = 4 << 20
+MOST_ENTRIES, MOST_CHUNKS = 1 << 17, 1 << 20
+"""Of a layout: terabytes. Who asks for more, as a forged file may, is told so before it is made."""
+KINDS = "biufc"
+"""Of NumPy's types, those that tensors have: numbers."""
 MIN_CHUNKS = 8
 """A small model is cut this fine, so that up to eight servers have something to hold."""
 
@@ -101,10 +105,13 @@ class Layout:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries: tuple[Entry, ...] = tuple(entries)
+        if len(self.entries) > MOST_ENTRIES:
+            raise ValueError(f"{len(self.entries):,} tensors; there can be at most {MOST_ENTRIES:,}")
         sizes: dict[tuple[Rule, str, str], int] = {}
         numbers: dict[tuple[Rule, str, str], int] = {}
         self.places: dict[str, tuple[int, int]] = {}
         for entry in self.entries:
+            _check_entry(entry)
             key = (entry.rule, entry.dtype, entry.name if entry.rule is Rule.ROWS else "")
             start = sizes.setdefault(key, 0)
             if entry.name in self.places:
@@ -130,6 +137,11 @@ class Layout:
             elif group.rule is Rule.UPDATE:  # other groups are small, and are better left whole
                 fine = math.ceil(group.size / MIN_CHUNKS / per_line) * per_line
                 length = min(length, fine)
+            if number + group.size // length > MOST_CHUNKS:
+                raise ValueError(
+                    f"a model of {self.num_bytes:,} bytes; it can have at most {MOST_CHUNKS:,} chunks of "
+                    f"{CHUNK_BYTES:,}"
+                )
             for start in range(0, group.size, length):
                 yield Chunk(number, group_number, start, min(start + length, group.size))
                 number += 1
@@ -165,6 +177,20 @@ class Layout:
 
     def of_rule(self, rule: Rule) -> list[Entry]:
         return [entry for entry in self.entries if entry.rule is rule]
+
+
+def _check_entry(entry: Entry) -> None:
+    """Raises ValueError unless there can be such a tensor. (A million of its kind: it has to be quick.)"""
+    if entry.dtype not in _known:
+        dtype = np.dtype(entry.dtype) if len(entry.dtype) <= 16 else None
+        if dtype is None or dtype.kind not in KINDS or dtype.name != entry.dtype:
+            raise ValueError(f"{entry.name!r} is of type {entry.dtype!r}, which is none of numbers")
+        _known.add(entry.dtype)
+    if any(length < 0 for length in entry.shape) or (entry.rule is Rule.ROWS and len(entry.shape) != 2):
+        raise ValueError(f"{entry.name!r} has the shape {entry.shape}")
+
+
+_known: set[str] = set()
 
 
 def spread(layout: Layout, num_servers: int) -> list[list[int]]:

@@ -60,7 +60,10 @@ class DirectoryStorage:
 
     def size(self, name: str) -> int:
         with self._rooted():
-            return os.stat(self._path(name)).st_size
+            found = os.stat(self._path(name))
+            if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):  # who opened it would wait
+                raise OSError(errno.EINVAL, "is no file", name)
+            return found.st_size
 
     def exists(self, name: str) -> bool:
         try:

@@ -6,7 +6,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from elasticflow.storage.datanode import Writing
 from elasticflow.storage.names import TEMPORARY, check_name
 from elasticflow.storage.urls import split
-from elasticflow.storage.webhdfs import PATIENCE_S, WebHdfs
+from elasticflow.storage.webhdfs import PATIENCE_S, FileStatus, WebHdfs
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
@@ -171,6 +171,24 @@ class HdfsPath(os.PathLike[str]):
         found = client.status(path)
         kind = stat.S_IFDIR if found.is_dir else stat.S_IFREG
         return Stat(kind | found.permission, found.length, found.modified_at)
+
+    def whoami(self) -> str:
+        """As whom HDFS knows this process."""
+        return self._of()[0].whoami()
+
+    def walk(self, left_out: Container[str] = ()) -> Iterator[FileStatus]:
+        """This file or folder, if it is there, and all in it; left_out: names at its top."""
+        client, root = self._of()
+        waiting = [each for each in (client.find(root),) if each]
+        while waiting:
+            yield (found := waiting.pop())
+            if found.is_dir:
+                with suppress(*_ABSENT):
+                    waiting += [
+                        each
+                        for each in client.list(found.path)
+                        if found.path != root or each.name not in left_out
+                    ]
 
     def iterdir(self) -> Iterator[HdfsPath]:
         client, path = self._of()

@@ -190,6 +190,10 @@ class WebHdfs:
         children = [_status(posixpath.join(path, one["pathSuffix"]), one["pathSuffix"], one) for one in found]
         return sorted(children)
 
+    def whoami(self) -> str:
+        """Whom the NameNode takes this process for: whose home it names."""
+        return posixpath.basename(str(self._json("GET", "GETHOMEDIRECTORY", "/")["Path"]))
+
     def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Creates a folder and those above it; one that is there stays as it is. Raises FileExistsError."""
         self._json("PUT", "MKDIRS", path, **_mode(permission))

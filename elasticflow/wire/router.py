@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import socket as sockets
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import zmq
 
 from elasticflow.step.layout import Array
+from elasticflow.wire.door import Door, block, borrowed, room
 from elasticflow.wire.gate import DOMAIN
 from elasticflow.wire.sockets import Socket, monitor_of, readable, send_frames
 
@@ -29,7 +31,8 @@ class Router:
     after that must not be taken for the new one's: descriptors that are open are kept account of, and
     routes, which ZeroMQ numbers, tell which of two is the newer one.
 
-    ``refused`` counts connections that were closed before they had got a word through: strangers', mostly.
+    ``refused`` counts connections that were closed before they had got a word through: strangers', mostly. Of
+    these there are only so many at a time, see ``Door``.
     """
 
     def __init__(self, socket: Socket, host: str, port: int, max_bytes: int) -> None:
@@ -41,7 +44,10 @@ class Router:
         socket.handshake_ivl = HANDSHAKE_MS
         socket.backlog = BACKLOG
         self.refused = 0
-        self.monitor = monitor_of(socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self.monitor = monitor_of(socket, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._door = Door(room())
+        self._listening = -1
+        self._blocked: frozenset[str] = frozenset()
         self._open: set[int] = set()
         self._routes: dict[int, bytes] = {}
         self._fds: dict[bytes, int] = {}
@@ -95,11 +101,7 @@ class Router:
         fd = self._fds.get(route)
         if fd is None or fd not in self._open or self._routes.get(fd) != route:
             return
-        try:
-            with sockets.socket(fileno=os.dup(fd)) as connection:
-                connection.shutdown(sockets.SHUT_RDWR)
-        except OSError:
-            pass  # it has closed in this very moment
+        _shut_down(fd)
 
     def close(self, linger_ms: int) -> None:
         if self.socket.closed:
@@ -109,17 +111,31 @@ class Router:
         self.socket.close(linger=linger_ms)
 
     def _read_events(self) -> None:
+        too_many, now_s = [], time.monotonic()
         while readable(self.monitor):
             event, value = struct.unpack("=Hi", self.monitor.recv_multipart(zmq.NOBLOCK)[0])
+            if event == zmq.EVENT_LISTENING:
+                self._listening = value
+                continue
             if event == zmq.EVENT_ACCEPTED:
                 self._open.add(value)
+                if not self._door.come(value, _address_of(value), now_s):
+                    too_many.append(value)
                 continue
             self._open.discard(value)
+            self._door.go(value)
             route = self._routes.pop(value, None)
             if route is None:
                 self.refused += 1
             else:
                 self._dying.append(route)
+
+        for fd in filter(self._door.holds, too_many):
+            _shut_down(fd)
+        if (blocked := self._door.blocked(now_s)) != self._blocked and self._listening >= 0:
+            self._blocked = blocked
+            with contextlib.suppress(OSError):  # a kernel without such filters, or an address that is no IPv4
+                block(self._listening, blocked)
 
     def _enter(self, route: bytes, first: zmq.Frame) -> None:
         """The first message on a connection: it is open, or has closed already, and was taken for silent."""
@@ -127,6 +143,7 @@ class Router:
         fd = first.get(zmq.SRCFD)
         assert isinstance(fd, int)
         self._fds[route] = fd
+        self._door.go(fd)
         late: bytes | None = route
         if fd in self._open:
             late = self._routes.get(fd)
@@ -144,6 +161,18 @@ class Router:
             del self._fds[route]
         self._closed += self._dying
         self._dying.clear()
+
+
+def _address_of(fd: int) -> str:
+    """Whence a connection comes; "" if it has closed already."""
+    with contextlib.suppress(OSError), borrowed(fd) as connection:
+        return str(connection.getpeername()[0])
+    return ""
+
+
+def _shut_down(fd: int) -> None:
+    with contextlib.suppress(OSError), borrowed(fd) as connection:  # or it has closed
+        connection.shutdown(sockets.SHUT_RDWR)
 
 
 def is_newer(one: bytes, other: bytes) -> bool:

@@ -436,7 +436,7 @@ class Worker:
                 self._obey_all()
         if self._position:
             if self._started_s is None:
-                self._started_s = time.time() - self._loaded.settings.started_s
+                self._started_s = max(0.0, time.time() - self._loaded.settings.started_s)  # clocks are set
             self._say_ready()
 
     def _say_ready(self) -> None:

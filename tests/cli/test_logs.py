@@ -68,10 +68,12 @@ def test_several_logs_have_their_names_before_each_line(run: RunDir) -> None:
     assert said(run, "--role", "worker", "--lines", 1) == "worker-2  | two\nworker-10 | more\n"
 
 
-def test_one_log_is_printed_as_it_is(run: RunDir) -> None:
-    garbage = bytes(range(256)) * 1000
-    write(run, **{"worker-3": garbage})
-    assert logs(run, "--name", "worker-3").stdout == garbage
+def test_one_log_is_printed_as_it_is_but_for_what_a_terminal_obeys(run: RunDir) -> None:
+    write(run, **{"worker-3": bytes(range(256)) * 1000 + "ü ☃\n\x1b]0;mine\x07\u202e".encode()})
+    text = logs(run, "--name", "worker-3").stdout.decode()
+    once = "".join(f"\\u{n:04x}" if n not in (9, 10) else chr(n) for n in range(32))
+    once += bytes(range(32, 127)).decode() + "\\u007f" + "".join(f"\\x{n:02x}" for n in range(128, 256))
+    assert text == once * 1000 + "ü ☃\n\\u001b]0;mine\\u0007\\u202e"
     assert said(run, "--role", "server") == "s\n"
     assert said(run, "--role", "leader") == said(run, "--role", "master") == "hello\nworld\n"
 
@@ -79,7 +81,7 @@ def test_one_log_is_printed_as_it_is(run: RunDir) -> None:
 def test_garbage_and_half_lines_among_others(run: RunDir) -> None:
     write(run, **{"worker-2": b"\xff\x00\xfehalf", "worker-10": b"x" * (LONGEST + 5)})
     lines = logs(run, "--role", "worker").stdout.split(b"\n")
-    assert b"worker-2  | \xff\x00\xfehalf" in lines
+    assert rb"worker-2  | \xff\u0000\xfehalf" in lines
     assert b"worker-10 | " + b"x" * LONGEST in lines and b"worker-10 | xxxxx" in lines
     assert lines[-1] == b""
 

@@ -1,5 +1,7 @@
 """HDF5 files against what was written to them."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -96,3 +98,63 @@ def test_a_damaged_chunk_is_found_when_it_is_read(path):
     source = HDF5(path, y="labels", block_bytes=1)
     with pytest.raises(DataError, match="damaged"):
         source.rows(np.array([49]))
+
+
+@pytest.mark.parametrize("kind", ["link", "deep link", "virtual", "storage"])
+def test_records_in_another_file_are_refused_and_not_even_opened(tmp_path, kind):
+    """The other file is a pipe: who opened it would wait for ever."""
+    other = tmp_path / "other.h5"
+    os.mkfifo(other)
+    with h5py.File(tmp_path / "one.h5", "w") as file:
+        if kind == "link":
+            file["x"] = h5py.ExternalLink(str(other), "x")
+        elif kind == "deep link":
+            file["away"] = h5py.ExternalLink(str(other), "/")
+            file["group/again"] = h5py.SoftLink("/away")
+            file["x"] = h5py.SoftLink("group/again/x")
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout(shape=(4,), dtype="f4")
+            layout[:] = h5py.VirtualSource(str(other), "x", shape=(4,))
+            file.create_virtual_dataset("x", layout)
+        else:
+            file.create_dataset("x", shape=(4,), dtype="f4", external=[(str(other), 0, 16)])
+    with pytest.raises(DataError, match=r"other(\.h5|\ files).*name that file instead"):
+        HDF5(tmp_path / "one.h5", x="x")
+
+
+def test_soft_links_are_followed_and_end(path):
+    with h5py.File(path, "a") as file:
+        file["deep/same"] = h5py.SoftLink("../labels")
+        file["deep/labels"] = h5py.SoftLink("/labels")
+        file["alias"] = h5py.SoftLink("deep/labels")
+        file["round"] = h5py.SoftLink("/round")
+    assert HDF5(path, y="alias").rows(NUMBERS)["y"].tolist() == NUMBERS.tolist()
+    for name in ("round", "deep/labels/x", "nowhere/at/all"):
+        with pytest.raises(DataError, match="no dataset"):
+            HDF5(path, y=name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "words"),
+    [
+        ((2**50,), (1 << 20,), "1,125,899,906,842,624 records, in .* blocks"),
+        ((3, 2**50), (1, 1 << 20), "1 records, which must be read at once, have 4,503,599,627,370,496 bytes"),
+        ((2**31, 2**31), (1, 1), "use a larger block_bytes"),
+    ],
+)
+def test_a_small_file_that_claims_to_be_huge(tmp_path, shape, chunks, words):
+    with h5py.File(tmp_path / "huge.h5", "w") as file:
+        file.create_dataset("x", shape=shape, dtype="f4", chunks=chunks)
+    assert (tmp_path / "huge.h5").stat().st_size < 10_000
+    with pytest.raises(DataError, match=words):
+        HDF5(tmp_path / "huge.h5", x="x")
+
+
+def test_very_many_datasets_have_to_be_named(tmp_path):
+    with h5py.File(tmp_path / "many.h5", "w") as file:
+        for number in range(4097):
+            file.create_group(f"g{number}")
+        file["z"] = np.arange(3)
+    with pytest.raises(DataError, match="4,098 datasets; name those"):
+        HDF5(tmp_path / "many.h5")
+    assert HDF5(tmp_path / "many.h5", z="z").num_rows == 3

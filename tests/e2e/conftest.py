@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,16 @@ def cli(*arguments: object, timeout_s: float = PATIENCE_S) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 
+def _allow(descriptors: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+
 class Run:
     """A run under way, and what tests do to it. End it after use: it is a context manager.
 
     path: its folder. shut: gates that are shut from the beginning, such as "step 10", where whoever
     is to compute step 10 is held. command: instead of the program and its folder, with its options.
+    descriptors: so many each of its processes may have; 0: as many as this one.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class Run:
         *options: object,
         shut: Sequence[str] = (),
         command: Sequence[str] = (),
+        descriptors: int = 0,
     ) -> None:
         self.dir = RunDir(path)
         self.path = path
@@ -72,6 +80,7 @@ class Run:
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,
+                preexec_fn=partial(_allow, descriptors) if descriptors else None,
             )
         os.unlink(name)
         self._text = ""

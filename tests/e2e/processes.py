@@ -64,6 +64,7 @@ class Outcome:
             text=True,
             timeout=timeout_s,
         )
+        self.folder = folder
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.left = wait_until_gone(environment)
         self.found = sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")

@@ -51,7 +51,10 @@ class Seen:
 
 def listening_ports(pid: int) -> set[int]:
     """TCP ports at which a process listens, from /proc."""
-    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(link))
     inodes = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and line[9] in inodes}

@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import socket as sockets
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,22 @@ def test_who_got_the_number_of_a_member_is_left_alone(tmp_path: Path) -> None:
     (members / "worker-4").write_text("{")
     LocalBackend.clear(str(tmp_path))
     assert not members.exists()
+
+
+def test_a_copy_of_the_folder_is_another_runs(runs: Runs, tmp_path: Path) -> None:
+    master = runs.master(threads=1)
+    master.start(settings("worker-1"))
+    (worker,) = runs.started("worker-1")
+    nursery = Watched(nursery_of(runs.run_dir))
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", runs.run_dir, copy], check=True)
+    LocalBackend.clear(str(copy))
+    assert worker.lives() and nursery.lives() and not (copy / "keys" / "members").exists()
+    Path(runs.run_dir).rename(tmp_path / "moved")  # it is the same one still
+    LocalBackend.clear(str(tmp_path / "moved"))
+    worker.wait()
+    nursery.wait()
+    (tmp_path / "moved").rename(runs.run_dir)
 
 
 def test_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as some
 
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
-from elasticflow.master.status import SHOWN, Story
+from elasticflow.master.status import SHOWN, Story, StoryMemory
 from elasticflow.run.config import Config
 from elasticflow.wire.messages import Progress, Usage, Written
 
@@ -259,6 +261,19 @@ def test_time_goes_on_through_masters_also_where_the_walls_clock_is_set_back(tol
     assert later.so_far().elapsed_s == 100
     earlier = Story(Config(), "run", 0, memory, clock=lambda: 7.0, wall=lambda: 3600.0)
     assert earlier.so_far().elapsed_s == 10
+
+
+@pytest.mark.parametrize("wall_s", [-1e9, 0.0, 1e9])
+def test_on_the_same_machine_it_does_not_matter_what_the_walls_clock_is_set_to(wall_s: float) -> None:
+    """A time limit would be over, or never."""
+    config = Config(time_limit="1h")
+    first = Story(config, "run", 0, wall=lambda: 5e8, clock=lambda: 0.0, boot=lambda: ("this", 100.0))
+    memory = msgspec.json.decode(msgspec.json.encode(first.remembered()), type=StoryMemory)
+    clocks: dict[str, Any] = {"wall": lambda: 5e8 + wall_s, "clock": lambda: 7.0}
+    later = Story(config, "run", 0, memory, boot=lambda: ("this", 160.0), **clocks)
+    assert later.so_far().elapsed_s == 60 and later.stop_at_s == 7 - 60 + 3600
+    elsewhere = Story(config, "run", 0, memory, boot=lambda: ("another", 160.0), **clocks)
+    assert elsewhere.so_far().elapsed_s == max(0, wall_s)
 
 
 def test_the_report_is_the_status_and_the_end(told: Told) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from elasticflow.errors import ProtocolError
-from elasticflow.process.texts import MOST_CHARS, all_sendable, as_json, sendable
+from elasticflow.process.texts import MOST_CHARS, all_sendable, as_json, harmless, sendable
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.wire.control import CONTROL_BYTES, control_frame
 from elasticflow.wire.messages import Failed, Join, Progress, Quarantine, decode_to_master, encode
@@ -19,6 +19,16 @@ TORN = "a file \udcff and \ud800, ü, 😀"
 def test_lone_surrogates_are_escaped_and_nothing_else_is() -> None:
     assert sendable(TORN) == "a file \\udcff and \\ud800, ü, 😀"
     assert sendable("ü\n\t\x00") == "ü\n\t\x00"
+
+
+def test_what_a_terminal_would_obey_is_escaped_also_in_json() -> None:
+    text = "a\tb\nü 😀 \x1b[2J\r\x07\x7f\x9b31m\u202eevil\u2066"
+    shown = harmless(text)
+    assert shown == r"a\tb\nü 😀 \u001b[2J\u000d\u0007\u007f\u009b31m\u202eevil\u2066".replace(
+        r"\t", "\t"
+    ).replace(r"\n", "\n")
+    told = msgspec.json.encode({"text": text}).decode()
+    assert msgspec.json.decode(harmless(told)) == {"text": text} and harmless(told).isprintable()
 
 
 def test_what_is_too_long_loses_its_middle() -> None:

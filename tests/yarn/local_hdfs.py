@@ -17,6 +17,7 @@ class LocalHdfs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.refused: OSError | None = None
+        self.owner = "anna"
 
     def of(self, url: str, patience_s: float = 0.0) -> tuple[LocalHdfs, str]:
         return self, "/" + url.partition("://")[2].partition("/")[2]
@@ -24,6 +25,9 @@ class LocalHdfs:
     def tree(self) -> list[str]:
         """All that is there."""
         return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*"))
+
+    def whoami(self) -> str:
+        return "anna"
 
     def find(self, path: str) -> Any:
         file = self._at(path)
@@ -86,4 +90,5 @@ class LocalHdfs:
             is_dir=file.is_dir(),
             modified_at=found.st_mtime,
             permission=found.st_mode & 0o7777,
+            owner=self.owner,
         )

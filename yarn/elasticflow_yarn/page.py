@@ -32,6 +32,7 @@ import zmq
 from elasticflow.errors import RunError
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.network import LOOPBACK
+from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
 from elasticflow.wire.control import control_frame, control_link
 from elasticflow.wire.keys import MemberKeys, read_keys
@@ -238,7 +239,7 @@ def page(status: Mapping[str, Any], why: str = "", nonce: str = "") -> str:
 
 
 def _text(value: object) -> str:
-    return html.escape(str(value))
+    return html.escape(harmless(str(value)))
 
 
 def _nothing(why: str) -> str:

@@ -1,0 +1,122 @@
+"""What people do without a thought: close a stream, press Ctrl-C at once, change the optimizer."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import CLI, digest_in
+from .processes import Outcome
+
+PROGRAM = """
+import numpy as np, torch, elasticflow as ef
+
+def model():
+    torch.manual_seed(0)
+    return {"net": torch.nn.Linear(4, 1), "optimizer": ef.SGD(lr=0.1)}
+
+def data():
+    x = np.arange(256, dtype=np.float32).reshape(64, 4) / 256
+    return {"x": x, "y": x[:, :1]}
+
+def forward(x, y, params):
+    return ((params["net"](x) - y) ** 2).mean()
+"""
+TRAIN = ("train", "program.py", "--epochs", "1", "--batch-size", "16", "--run-dir")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def in_shell(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", script, "sh", *CLI, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams(folder: Path, closed: str) -> None:
+    for arguments in ([*TRAIN, "run"], ["status", "run"], ["report", "run"], ["logs", "run"]):
+        done = in_shell(f'exec "$@" {closed}', *arguments)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, (arguments, done.stderr)
+    assert in_shell(f'exec "$@" {closed}', "status", "nothing").returncode == 1
+
+
+@pytest.mark.parametrize("library", ["msgspec", "zmq"])
+def test_ctrl_c_while_it_starts(folder: Path, library: str) -> None:
+    """As soon as this library is loaded: there is always one that is being loaded just then."""
+    with subprocess.Popen([*CLI, *TRAIN, "run"], stderr=subprocess.PIPE, text=True) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        deadline = time.monotonic() + 30
+        while library not in maps.read_text() and time.monotonic() < deadline:
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 130, 3) and "Traceback" not in errors, errors
+
+
+def test_names_that_are_not_utf8(folder: Path) -> None:
+    odd = os.fsdecode(b"odd\xff")
+    (folder / f"{odd}.py").write_text(PROGRAM)
+    for arguments in (
+        ("train", f"{odd}.py"),
+        (*TRAIN, odd),
+        (*TRAIN, "run", "--data", odd),
+        ("status", f"./{odd}"),
+    ):
+        done = in_shell('exec "$@"', *arguments)
+        assert done.returncode == 1 and "Traceback" not in done.stderr and r"odd\udcff" in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / f"{odd}.py").touch()
+    (folder / "program.py").write_text(f"import package\n{PROGRAM}")
+    done = in_shell('exec "$@"', *TRAIN, "run")
+    assert done.returncode == 1 and "not UTF-8; rename the file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("Adam(lr=0.1)", ["SGD(", "Adam(", "exp_avg, exp_avg_sq"]),
+        ("SGD(lr=0.1, momentum=0.9)", ["SGD(momentum=0.0)", "SGD(momentum=0.9)", "momentum_buffer"]),
+    ],
+)
+def test_another_optimizer(folder: Path, changed: str, words: list[str]) -> None:
+    assert Outcome(folder, *TRAIN, "run").code == 0
+    (folder / "program.py").write_text(PROGRAM.replace("SGD(lr=0.1)", changed))
+    more = ("train", "--resume", "--run-dir", "run", "--program", "program.py", "--epochs", "2")
+    Outcome(folder, *more).refused("step 4", *words, "Put the optimizer back to go on, or start anew")
+    (folder / "program.py").write_text(PROGRAM.replace("lr=0.1", "lr=0.2"))
+    assert Outcome(folder, *more).code == 0, "another number is the same optimizer"
+
+
+def test_what_was_left_by_who_was_killed_while_writing(folder: Path) -> None:
+    assert Outcome(folder, *TRAIN, "run").code == 0
+    (folder / "run" / ".journal.json.0123abcd").write_text("{")
+    (folder / "run" / ".mine").touch()
+    assert Outcome(folder, "train", "--resume", "--run-dir", "run", "--epochs", "2").code == 0
+    assert [path.name for path in (folder / "run").glob(".*")] == [".mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which takes root")
+def test_shared_memory_that_is_full(folder: Path) -> None:
+    """Blocks are files without names, which no limit of /dev/shm concerns."""
+    full = 'mount -t tmpfs -o size=4k none /dev/shm && ! cat /dev/zero > /dev/shm/full 2>&-; exec "$@"'
+    script = ["unshare", "--mount", "sh", "-c", full, "sh", *CLI, *TRAIN, "run", "--workers", "2"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    calm = Outcome(folder, *TRAIN, "calm", "--workers", "2")
+    assert re.search("digest: .*", done.stdout) and digest_in(done.stdout) == digest_in(calm.out)
