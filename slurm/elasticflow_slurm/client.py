@@ -35,6 +35,8 @@ OVER = frozenset(
 )
 """States that a job does not leave any more, unless somebody requeues it."""
 
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""States of a job that has no place. All others are over, or in their place."""
 HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 HELD_REASONS = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "requeued held", "requeued in held state")
 """In what SLURM says of a pending job that nothing but a release, or a cancel, ends."""
@@ -105,6 +107,24 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         Not while it is COMPLETING: its processes may still live, and how it ended SLURM tells later.
         """
         return self.state in OVER
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def runs(self) -> bool:
+        """Whether no node has still to boot for it, and it is not suspended."""
+        return self.state == "RUNNING"
+
+    @property
+    def began(self) -> bool:
+        """Whether it is not known that it was cancelled before it had a node."""
+        return self.state != "CANCELLED" or bool(self.node)
+
+    @property
+    def born_at(self) -> float | None:
+        return self.submit_at
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
+from elasticflow.cluster.giving import Pressure
 from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.resources import Resources
 
@@ -33,14 +34,6 @@ class Measure(NamedTuple):
         if self.gpus:
             return f"{amount} of {self.text(most)}"
         return f"{amount / 1024:.4g} of {self.text(most)}"
-
-
-class Pressure(NamedTuple):
-    """Others wait for what is theirs. lacking: how much they do. excess: what we have beyond our share."""
-
-    lacking: int
-    excess: int
-    text: str
 
 
 def find(queues: Iterable[YarnQueue], name: str) -> YarnQueue | None:
@@ -87,7 +80,7 @@ def pressure(
         return None
     for_whom = ", ".join(f"queue {name} waits for {measure.text(amount)}" for name, amount in waits.items())
     text = f"queue {own.name} uses {measure.text(used)}, its share is {measure.text(share)}, {for_whom}"
-    return Pressure(lacking, max(0, used - share), text)
+    return Pressure(-(-lacking // each), max(0, used - share) // each, text)
 
 
 def _lacks(queue: YarnQueue, measure: Measure) -> int:
