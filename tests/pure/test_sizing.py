@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from elasticflow.cluster.contract import How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.cluster.news import taken
-from elasticflow.cluster.nodes import WINDOW_S, Nodes
-from elasticflow.cluster.pause import Pause
+from elasticflow.cluster.nodes import WINDOW_S
 from elasticflow.cluster.sizing import End, Poll
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import (
@@ -34,7 +32,6 @@ from elasticflow_slurm.sizing import (
 
 from .slurm_world import EPOCH, RUN, polls_a_minute
 
-NUM_HISTORIES = int(os.environ.get("ELASTICFLOW_HISTORIES", "2000"))
 GPU, IDLE = PlaceConfig(partition="gpu"), PlaceConfig(partition="idle")
 BUSY = SlurmBusy("Socket timed out on send/recv operation")
 LIMIT = LimitReached("QOSMaxSubmitJobPerUserLimit")
@@ -859,23 +856,6 @@ def test_which_ends_speak_against_a_node(changes: dict[str, object], blamed: boo
     assert reasons.blames_node(SlurmJob(id=1, node="g1", **changes)) == blamed  # type: ignore[arg-type]
 
 
-def test_no_more_than_half_of_the_nodes_are_left_out_the_latest_to_fail_first() -> None:
-    nodes = Nodes(1)
-    for node in ("a", "b", "c", "d", "e"):
-        nodes.saw(node)
-    assert [nodes.failed(node, number) for number, node in enumerate("abc")] == [True, True, True]
-    assert nodes.excluded(10) == ("b", "c")
-
-
-def test_failures_count_for_an_hour() -> None:
-    nodes = Nodes(2)
-    nodes.failed("a", 0)
-    assert not nodes.failed("a", WINDOW_S + 1)
-    assert not nodes.failed("a", WINDOW_S + 1.5), "two that fail together fail by one cause"
-    assert nodes.failed("a", WINDOW_S + 4)
-    assert not nodes.failed("", 0)
-
-
 def test_nothing_is_submitted_while_the_cluster_takes_a_place_for_somebody_else() -> None:
     sizing = SlurmSizing(SlurmConfig(), 1, RUN)
     sizing.want("worker-1", 0.0)
@@ -1004,18 +984,3 @@ def test_one_that_moves() -> None:
     told.run(102).poll()
     told.sizing.estimated(IDLE, told.at, told.now_s, told.at)
     assert told.sizing.reason == "1 of 2: 1 job moves to another place"
-
-
-# --- pauses -------------------------------------------------------------------------------------------
-
-
-def test_what_fails_during_a_pause_does_not_prolong_it() -> None:
-    pause = Pause(5.0, 300.0)
-    pause.fail("no", 0.0)
-    pause.fail("no", 4.0)
-    assert (pause.failures, pause.until_s) == (1, 5.0)
-    pause.fail("no", 5.0)
-    assert (pause.failures, pause.until_s) == (2, 15.0)
-    pause.end()
-    pause.fail("no", 6.0)
-    assert pause.until_s == 26.0
