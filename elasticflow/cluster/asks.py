@@ -43,28 +43,16 @@ class Sight(Protocol):
     """A job, a container, a pod, as a poll shows it."""
 
     @property
+    def state(self) -> str:
+        """The cluster's word."""
+
+    @property
     def node(self) -> str:
-        """Where it is; "": nowhere."""
-
-    @property
-    def born_at(self) -> float | None:
-        """When it was asked for, in seconds since 1970; None: no id ever comes twice."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has no place, and may get one."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether its process runs, or should."""
+        """Where it is, or was; "": it never had a place."""
 
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-
-    @property
-    def began(self) -> bool:
-        """Of one that is over: whether there may have been a process in it."""
 
 
 S = TypeVar("S", bound=Sight)

@@ -19,7 +19,7 @@ from typing import Any, Generic
 
 import msgspec
 
-from elasticflow.cluster.asks import SERVER, WORKER, A, AskPhase, Asks, S, Sight
+from elasticflow.cluster.asks import SERVER, WORKER, A, AskPhase, Asks, S
 from elasticflow.cluster.clock import WallClock
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended, How
@@ -40,6 +40,10 @@ RELAUNCH_S = (5.0, 300.0)
 class ClusterWays(msgspec.Struct, frozen=True, kw_only=True):
     """How one cluster differs from another."""
 
+    waiting: frozenset[str]
+    """Words for the state of what has no place; all others are over, or have one."""
+    running: frozenset[str]
+    """Of these, those in which its process runs, or should."""
     who: str = ""
     """Who answers polls, for people; "": its errors say so themselves."""
     look_s: float = 1.0
@@ -156,18 +160,16 @@ class Sizing(ABC, Generic[A, S]):
     def refused(self, name: str, error: Exception, now_s: float) -> None:
         """It did not take an ask, or may have, and did not say so."""
         ask = self._asks.get(name)
-        if ask is not None:
-            ask.unanswered, ask.seen_s, ask.missed = False, now_s, 0
-            if self._is_sure(error):
-                if ask.phase is AskPhase.ASKED:
-                    ask.enter(AskPhase.WANTED, now_s)
-                elif ask.phase is AskPhase.LEAVING and ask.id is None:
-                    self._asks.drop(ask)
-            elif not self._ways.names_asks:  # there may be such a one, and two must not have one name
-                self._over(ask, Ended(name, How.TAKEN, f"was not started: {error}"))
-            elif ask.phase is AskPhase.ASKED:
-                ask.enter(AskPhase.UNSURE, now_s)
-        self._learn(ask, error, now_s)
+        is_sure = self._learn(ask, error, now_s)
+        if ask is None:
+            return
+        ask.unanswered, ask.seen_s, ask.missed = False, now_s, 0
+        if not is_sure and not self._ways.names_asks:  # it may be there, and two must not have one name
+            self._over(ask, Ended(name, How.TAKEN, f"was not started: {error}"))
+        elif ask.phase is AskPhase.ASKED:
+            ask.enter(AskPhase.WANTED if is_sure else AskPhase.UNSURE, now_s)
+        elif ask.phase is AskPhase.LEAVING and ask.id is None and is_sure:
+            self._asks.drop(ask)
 
     def unobserved(self, error: Exception, now_s: float) -> None:
         """A poll failed."""
@@ -190,6 +192,8 @@ class Sizing(ABC, Generic[A, S]):
         self._see_strangers(shown, began_s, now_s)
         if any(ask.phase is AskPhase.RUNNING for ask in line) and not self._line():
             self._ahead = min(2 * self._ahead, self._ways.ahead[1])
+        if self._overdue(now_s):
+            self._ahead = 1
         self._settle(now_s)
 
     # --- decisions -------------------------------------------------------------------------------
@@ -257,6 +261,11 @@ class Sizing(ABC, Generic[A, S]):
         """Workers that wait, or may, the lowest number first."""
         return self._asks.of(WORKER, *self._ways.line)
 
+    def _overdue(self, now_s: float) -> list[A]:
+        """Those in line who have waited for longer than one does who finds a free place."""
+        waiting = self._asks.of(WORKER, AskPhase.WAITING)
+        return [ask for ask in waiting if now_s - ask.since_s >= self._pace.patience_s]
+
     def _least(self) -> int:
         """How many may wait in any case."""
         return max(0, self._num_min - len(self._asks.of(WORKER, AskPhase.RUNNING, AskPhase.ADOPTED)))
@@ -290,7 +299,7 @@ class Sizing(ABC, Generic[A, S]):
             self._see_over(ask, sight, now_s)
         elif ask.phase in self._ways.ending:
             self._end_as(ask, ask.phase, now_s)
-        elif sight.waits:
+        elif sight.state in self._ways.waiting:
             self._see_waiting(ask, sight, now_s)
         else:
             self._see_running(ask, sight, now_s)
@@ -309,19 +318,21 @@ class Sizing(ABC, Generic[A, S]):
             self._over(ask, self._forgotten(ask))
 
     def _see_over(self, ask: A, sight: S, now_s: float) -> None:
-        if ask.phase is AskPhase.WITHDRAWN and not sight.began and not ask.adopted:
+        if ask.phase is AskPhase.WITHDRAWN and not sight.node and not ask.adopted:
             ask.id, ask.sight = None, None
             ask.enter(AskPhase.WANTED, now_s)
         else:
             self._judge(ask, sight, now_s)
 
     def _see_waiting(self, ask: A, sight: S, now_s: float) -> None:
-        """There is nothing to learn from it."""
+        """It was heard of, then."""
+        if ask.phase in (AskPhase.ASKED, AskPhase.UNSURE, AskPhase.ADOPTED):
+            ask.phase = AskPhase.WAITING
 
     def _see_running(self, ask: A, sight: S, now_s: float) -> None:
         if ask.phase is not AskPhase.RUNNING:
             ask.enter(AskPhase.RUNNING, now_s)
-        if sight.runs and ask.placed != ask.id:
+        if sight.state in self._ways.running and ask.placed != ask.id:
             ask.placed = ask.id
             self.news.placed.append(ask.name)
 
@@ -335,16 +346,19 @@ class Sizing(ABC, Generic[A, S]):
 
     # --- orders ----------------------------------------------------------------------------------
 
-    def _end(self, id: Any, now_s: float, sight: Sight | None = None) -> bool:
-        """See EndOrders. sight: of what is to end, if it was seen."""
-        born_at = sight.born_at if sight is not None else None
-        return self._orders.end(id, now_s, NEVER_S if born_at is None else self._clock.time_s(born_at))
+    def _end(self, id: Any, now_s: float, born_s: float = NEVER_S) -> bool:
+        """See EndOrders."""
+        return self._orders.end(id, now_s, born_s)
 
     def _end_as(self, ask: A, phase: AskPhase, now_s: float) -> None:
         if ask.id is not None:
-            self._end(ask.id, now_s, ask.sight)
+            self._end(ask.id, now_s, self._born_s(ask.sight))
         if ask.phase is not phase:
             ask.enter(phase, now_s)
+
+    def _born_s(self, sight: S | None) -> float:
+        """When it was asked for; never: no id comes twice."""
+        return NEVER_S
 
     def _blame(self, node: str, now_s: float) -> None:
         if self._nodes.failed(node, now_s):
@@ -358,12 +372,11 @@ class Sizing(ABC, Generic[A, S]):
         return ""
 
     @abstractmethod
-    def _is_sure(self, error: Exception) -> bool:
-        """Whether an ask that failed so is not there."""
+    def _learn(self, ask: A | None, error: Exception, now_s: float) -> bool:
+        """What it tells that an ask, of somebody who may be gone by now, was not taken.
 
-    @abstractmethod
-    def _learn(self, ask: A | None, error: Exception, now_s: float) -> None:
-        """What else it tells that this ask, of somebody who may be gone by now, was not taken."""
+        Returns whether it is sure that it was not.
+        """
 
     @abstractmethod
     def _sorted(self, sights: Sequence[S]) -> dict[Any, list[S]]:

@@ -108,24 +108,6 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.state in OVER
 
-    @property
-    def waits(self) -> bool:
-        return self.state in WAITING
-
-    @property
-    def runs(self) -> bool:
-        """Whether no node has still to boot for it, and it is not suspended."""
-        return self.state == "RUNNING"
-
-    @property
-    def began(self) -> bool:
-        """Whether it is not known that it was cancelled before it had a node."""
-        return self.state != "CANCELLED" or bool(self.node)
-
-    @property
-    def born_at(self) -> float | None:
-        return self.submit_at
-
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to submit."""

@@ -19,12 +19,21 @@ from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.pause import NEVER_S
 from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
 from elasticflow_slurm import reasons
-from elasticflow_slurm.client import LimitReached, SlurmError, SlurmJob, SlurmNotInstalled, SlurmRefused
+from elasticflow_slurm.client import (
+    WAITING,
+    LimitReached,
+    SlurmError,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
+)
 from elasticflow_slurm.comments import LEADER, jobs_of, read
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
 from elasticflow_slurm.places import FULL_PATIENCES, STRUCK_S, Places
 
 WAYS = ClusterWays(
+    waiting=WAITING,
+    running=frozenset({"RUNNING"}),  # where no node has still to boot
     who="slurmctld",
     left_out="is left out of new jobs",
     stands_back=True,
@@ -105,12 +114,10 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             ask.moved_s, ask.goal = now_s, place
             self._move(ask, f"it would start in {place}", now_s)
 
-    def _is_sure(self, error: Exception) -> bool:
-        return isinstance(error, (LimitReached, SlurmRefused, SlurmNotInstalled))
-
-    def _learn(self, ask: SlurmAsk | None, error: Exception, now_s: float) -> None:
+    def _learn(self, ask: SlurmAsk | None, error: Exception, now_s: float) -> bool:
+        is_sure = isinstance(error, (LimitReached, SlurmRefused, SlurmNotInstalled))
         if ask is None or ask.place is None:
-            return
+            return is_sure
         place, words = ask.place, str(error)
         if isinstance(error, LimitReached):
             self._places[place].limit.fail(words, now_s)
@@ -118,9 +125,8 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             self.news.note("warning", text, once=True)
         elif isinstance(error, SlurmRefused) and ask.exclude:
             self._nodes.pardon()
-            self.news.note(
-                "warning", f"{place} has no node but {', '.join(ask.exclude)}: used again ({words})"
-            )
+            text = f"{place} has no node but {', '.join(ask.exclude)}: used again ({words})"
+            self.news.note("warning", text)
         elif isinstance(error, SlurmRefused):
             self._strike(place, words, now_s)
         else:
@@ -128,6 +134,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             self._polls.look()
             if isinstance(error, SlurmNotInstalled) and not self._was_accepted:
                 self.fatal = words
+        return is_sure
 
     def _strike(self, place: PlaceConfig, words: str, now_s: float) -> None:
         if now_s >= self._places[place].struck_until_s:
@@ -187,7 +194,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         current = max(mine, key=_newest, default=None)
         for job in mine:
             if job is not current and not job.over:
-                self._end(job.id, now_s, job)
+                self._end(job.id, now_s, self._born_s(job))
         if current is None or (current.over and ask.unanswered):  # the answer tells whether it is its job
             return None
         self._was_accepted = True
@@ -198,16 +205,16 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         """Jobs of a name that nobody wants: of a master that died, or of an answer that was lost."""
         for name, jobs in shown.items() if began_s > NEVER_S else ():
             for job in jobs:
-                if not job.over and self._end(job.id, now_s, job):
+                if not job.over and self._end(job.id, now_s, self._born_s(job)):
                     self.news.note("info", f"job {job.id} is cancelled: nobody waits for {name}")
 
     def _see_waiting(self, ask: SlurmAsk, sight: SlurmJob, now_s: float) -> None:
         if ask.phase is AskPhase.RUNNING or sight.restarts or sight.state != "PENDING":
             # Two processes must not join under one name, so this job may not run again.
-            self._end(sight.id, now_s, sight)
+            self._end(sight.id, now_s, self._born_s(sight))
             self._over(ask, reasons.requeued(ask.name, sight))
         elif ask.phase is AskPhase.WITHDRAWN:
-            self._end(sight.id, now_s, sight)
+            self._end(sight.id, now_s, self._born_s(sight))
         else:
             if ask.phase not in (AskPhase.WAITING, AskPhase.ASKED, AskPhase.UNSURE):
                 ask.since_s = now_s
@@ -238,6 +245,10 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         self._places.job_ended()
         super()._over(ask, ended)
 
+    def _born_s(self, sight: SlurmJob | None) -> float:
+        at = sight.submit_at if sight is not None else None
+        return NEVER_S if at is None else self._clock.time_s(at)
+
     def _forgotten(self, ask: SlurmAsk) -> Ended:
         return reasons.forgotten(ask.name, ask.id)
 
@@ -250,7 +261,6 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
 
     def _settle(self, now_s: float) -> None:
         for ask in self._overdue(now_s):
-            self._ahead = 1
             assert ask.place is not None
             self._places.fill(ask.place, now_s)
             if set(ask.exclude) - set(self._nodes.excluded(now_s)):  # may be what it waits for by now
@@ -262,10 +272,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
     # --- moves -----------------------------------------------------------------------------------
 
     def _overdue(self, now_s: float) -> list[SlurmAsk]:
-        """Those whose jobs have waited longer than a job does that finds an idle GPU."""
-        patience_s = self._config.patience_s
-        waiting = [ask for ask in self._line() if ask.wait and not ask.wait.held]
-        return [ask for ask in waiting if now_s - ask.since_s >= patience_s]
+        return [ask for ask in super()._overdue(now_s) if ask.wait and not ask.wait.held]
 
     def _movable(self, now_s: float) -> list[SlurmAsk]:
         rest_s = FULL_PATIENCES * self._config.patience_s
@@ -326,7 +333,7 @@ def _is_past(ask: SlurmAsk, job: SlurmJob) -> bool:
 
 def _newest(job: SlurmJob) -> tuple[bool, bool, int]:
     """Of several jobs of one name, which is to count: one that lives, that has its place, the newest."""
-    return not job.over, not job.waits, job.id
+    return not job.over, job.state not in WAITING, job.id
 
 
 def _steady(shown_at: float | None, start_at: float | None, at: float) -> float | None:

@@ -38,23 +38,10 @@ class Pod(msgspec.Struct, frozen=True):
     state: str = "Pending"
     """Pending, Running; Succeeded, Failed, Evicted, Lost, Deleted."""
     node: str = ""
-    born_at: float | None = None
 
     @property
     def over(self) -> bool:
         return self.state not in ("Pending", "Running")
-
-    @property
-    def waits(self) -> bool:
-        return self.state == "Pending"
-
-    @property
-    def runs(self) -> bool:
-        return self.state == "Running"
-
-    @property
-    def began(self) -> bool:
-        return bool(self.node)
 
 
 class PretendCluster:
@@ -104,7 +91,7 @@ class PretendCluster:
     def turn(self) -> None:
         """Pods that wait get the places that are free, in their order."""
         for pod in list(self.pods.values()):
-            if pod.waits and (node := self._room(self.excluded[pod.id])):
+            if pod.state == "Pending" and (node := self._room(self.excluded[pod.id])):
                 self.pods[pod.id] = msgspec.structs.replace(pod, state="Running", node=node)
 
     def living(self, *states: str) -> list[Pod]:

@@ -15,7 +15,14 @@ from elasticflow.cluster.pause import NEVER_S
 from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
 from tests.pretend.cluster import Forbidden, Pod, QuotaReached
 
-WAYS = ClusterWays(who="the cluster", names_asks=True, forget_s=5.0, forget_polls=2)
+WAYS = ClusterWays(
+    waiting=frozenset({"Pending"}),
+    running=frozenset({"Running"}),
+    who="the cluster",
+    names_asks=True,
+    forget_s=5.0,
+    forget_polls=2,
+)
 HOW = {
     "Succeeded": (How.DONE, "ended"),
     "Failed": (How.FAILED, "failed"),
@@ -47,14 +54,12 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
         requests = [Request(ask.name, exclude) for ask in self._due(now_s)]
         return [*self._ends_now(now_s), *requests, *self._polls_now(now_s)]
 
-    def _is_sure(self, error: Exception) -> bool:
-        return isinstance(error, (QuotaReached, Forbidden))
-
-    def _learn(self, ask: Ask[Pod] | None, error: Exception, now_s: float) -> None:
+    def _learn(self, ask: Ask[Pod] | None, error: Exception, now_s: float) -> bool:
         self._busy.fail(str(error), now_s)
         self._polls.look()
         if isinstance(error, Forbidden):
             self.fatal = str(error)
+        return isinstance(error, (QuotaReached, Forbidden))
 
     def _sorted(self, sights: Sequence[Pod]) -> dict[Any, list[Pod]]:
         by_name = defaultdict(list)
@@ -75,16 +80,6 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
             for pod in pods:
                 if not pod.over and self._end(pod.id, now_s):
                     self.news.note("info", f"{pod.id} is ended: nobody waits for {name}")
-
-    def _see_waiting(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
-        ask.phase = AskPhase.WAITING
-
-    def _settle(self, now_s: float) -> None:
-        if any(ask.phase is AskPhase.WAITING and self._is_overdue(ask, now_s) for ask in self._line()):
-            self._ahead = 1
-
-    def _is_overdue(self, ask: Ask[Pod], now_s: float) -> bool:
-        return now_s - ask.since_s >= self._pace.patience_s
 
     def _judge(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
         if sight.state == "Failed":

@@ -39,23 +39,6 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     def over(self) -> bool:
         return self.state in OVER
 
-    @property
-    def waits(self) -> bool:
-        return self.state in LIVING and not self.runs
-
-    @property
-    def runs(self) -> bool:
-        return self.state == "RUNNING"
-
-    @property
-    def began(self) -> bool:
-        return bool(self.yarn_id)
-
-    @property
-    def born_at(self) -> None:
-        """Skein gives no id twice."""
-        return None
-
 
 class Application(ABC):
     """Raises ApplicationGone where nobody answers any more, and other errors of ``errors``.

@@ -36,6 +36,8 @@ PULSE = "pulse"
 GONE_S, GONE_POLL_S = 3.0, 0.5
 """An ApplicationMaster at which nobody listens for so long is gone; how often it is tried until then."""
 WAYS = ClusterWays(
+    waiting=frozenset({"WAITING", "REQUESTED"}),
+    running=frozenset({"RUNNING"}),
     look_s=0.2,
     silence_s=(GONE_POLL_S, GONE_POLL_S),
     ahead=(64, 64),
@@ -147,14 +149,12 @@ class YarnSizing(Sizing[Tenant, Container]):
             assert ask.sight is not None
             self._end_by(ask, judge(name, ask.sight, left, vanished=ask.vanished), now_s)
 
-    def _is_sure(self, error: Exception) -> bool:
-        return isinstance(error, (YarnRefused, ApplicationGone))
-
-    def _learn(self, ask: Tenant | None, error: Exception, now_s: float) -> None:
+    def _learn(self, ask: Tenant | None, error: Exception, now_s: float) -> bool:
         self._busy.fail(str(error), now_s)
         self._polls.look()
         if isinstance(error, YarnRefused):
             self.fatal = str(error)
+        return isinstance(error, (YarnRefused, ApplicationGone))
 
     # --- what the ResourceManager answered -------------------------------------------------------
 
@@ -230,8 +230,6 @@ class YarnSizing(Sizing[Tenant, Container]):
     def _withdraw(self, now_s: float) -> None:
         """Takes requests back that wait in vain."""
         waiting = self._asks.of(WORKER, AskPhase.WAITING)
-        if any(now_s - ask.since_s >= self._pace.patience_s for ask in waiting):
-            self._ahead = 1
         surplus = len(self._line()) - self._most(now_s)
         for ask in reversed(waiting[-surplus:] if surplus > 0 else []):
             self._end_as(ask, AskPhase.WITHDRAWN, now_s)
