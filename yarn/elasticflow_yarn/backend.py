@@ -18,7 +18,7 @@ import msgspec
 
 from elasticflow.cluster.asks import SERVER, WORKER
 from elasticflow.cluster.clerk import Clerk
-from elasticflow.cluster.contract import MASTER, Ended
+from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.logbook import LogBook
 from elasticflow.cluster.presence import Presence
 from elasticflow.cluster.sized import SizedBackend
@@ -28,12 +28,12 @@ from elasticflow.process.network import own_address
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
-from elasticflow_yarn import containers, ending, first
+from elasticflow_yarn import ending, first
 from elasticflow_yarn.application import Application, Container, SkeinApplication
 from elasticflow_yarn.cluster import ResourceManager, attempt_of
 from elasticflow_yarn.config import read
 from elasticflow_yarn.container import environment
-from elasticflow_yarn.containers import PlacedContainer
+from elasticflow_yarn.containers import PlacedContainer, PlacesFile
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.finder import YarnFinder, YarnPresence
@@ -83,12 +83,8 @@ class YarnBackend(SizedBackend):
         self._rm = Clerk(YarnError)
         self._folder: Clerk[OSError] = Clerk(OSError)
         super().__init__(sizing, Clerk(YarnError), self._rm, self._folder)
-        self._placed: dict[str, PlacedContainer] = {}
-        """What those who look for logs can read."""
-        self._placing = False
-        self._own = PlacedContainer(
-            own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}"
-        )
+        page = f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}"
+        self._places = PlacesFile(self._run, self._folder, PlacedContainer(own, page))
         self._has_page = False
         self._act()
 
@@ -197,7 +193,7 @@ class YarnBackend(SizedBackend):
     def _polled(self, answer: Sequence[Container] | Exception) -> None:
         super()._polled(answer)
         if not isinstance(answer, Exception):
-            self._place()
+            self._places.tell(self._sizing.places())
         if not self._has_page:  # now that the first containers are asked for
             self._has_page = True
             self._clerk.order(self._start_page, self._page_started)
@@ -212,30 +208,6 @@ class YarnBackend(SizedBackend):
     def _heard(self, name: str, answer: Ending | OSError | None) -> None:
         left = None if isinstance(answer, OSError) else answer
         self._sizing.heard(name, left, time.monotonic())
-
-    def _place(self) -> None:
-        """Has written down where members are, for those who look for their logs."""
-        places = {name: PlacedContainer(*place) for name, place in self._sizing.places().items()}
-        places |= {MASTER: self._own} if self._own.container else {}
-        new = {name: placed for name, placed in places.items() if self._placed.get(name) != placed}
-        if new and not self._placing:
-            self._placing = True
-            self._folder.order(lambda: self._write_places(new), partial(self._were_placed, new))
-
-    def _write_places(self, new: dict[str, PlacedContainer]) -> None:
-        try:
-            before = containers.read(self._run)
-        except RunError as error:
-            if isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None  # it is only away, and must not be written anew
-            before = {}
-        if MASTER in new:
-            before = containers.with_master(before, new[MASTER])
-        containers.write(self._run, {**before, **new})
-
-    def _were_placed(self, new: dict[str, PlacedContainer], answer: OSError | None) -> None:
-        self._placing = False
-        self._placed |= {} if isinstance(answer, OSError) else new  # the next poll tries again
 
     def _start_page(self) -> str:
         """Returns why there is none; "" if there is."""

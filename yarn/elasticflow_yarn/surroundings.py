@@ -17,12 +17,10 @@ from elasticflow.cluster.giving import Pressure
 from elasticflow.cluster.news import SizingNews
 from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.cluster.polls import Polls
-from elasticflow_yarn import shares
 from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnError, YarnRefused
-from elasticflow_yarn.resources import Resources
-from elasticflow_yarn.shares import Measure
+from elasticflow_yarn.resources import Measure, Resources
 
 DEAF_S, DEAF_MOST_S = 60.0, 30.0
 """A ResourceManager that is silent for longer than this holds nothing up any more; pauses until then."""
@@ -41,6 +39,40 @@ class View(msgspec.Struct, frozen=True):
     def live(self) -> set[str]:
         """Addresses of the nodes that are up."""
         return {node.address for node in self.nodes if node.live}
+
+    def queue(self, name: str) -> YarnQueue | None:
+        return next((queue for queue in self.queues if queue.is_called(name)), None)
+
+    def free(self, measure: Measure) -> int:
+        """What nobody uses."""
+        return sum(measure.of(node.available) for node in self.nodes if node.live)
+
+    def has_room(self, asked: Resources, own: YarnQueue, label: str) -> bool:
+        """Whether a node and the queue have that much left.
+
+        label: "" for nodes without any; labelled ones are for those that ask for them.
+        """
+        nodes = (node for node in self.nodes if (label in node.labels if label else not node.labels))
+        is_allowed = asked.plus(own.used).fits(own.most)
+        return is_allowed and any(node.live and asked.fits(node.available) for node in nodes)
+
+    def pressure(self, own: YarnQueue, measure: Measure, each: int) -> Pressure | None:
+        """None: nobody waits for what we have, or might get. each: the amount that one worker has.
+
+        YARN takes containers from queues that use more than their share as soon as one that has less waits.
+        What others wait for beyond their own share it does not take, and what is free they will get.
+        """
+        others = {queue.name: queue.lacks(measure) for queue in self.queues if queue.path != own.path}
+        waits = {name: amount for name, amount in others.items() if amount}
+        lacking = sum(waits.values()) - self.free(measure)
+        used, share = measure.of(own.used), measure.of(own.share)
+        if lacking <= 0 or used + each <= share:
+            return None
+        for_whom = ", ".join(
+            f"queue {name} waits for {measure.text(amount)}" for name, amount in waits.items()
+        )
+        text = f"queue {own.name} uses {measure.text(used)}, its share is {measure.text(share)}, {for_whom}"
+        return Pressure(-(-lacking // each), max(0, used - share) // each, text)
 
 
 class Surroundings:
@@ -117,7 +149,7 @@ class Surroundings:
     @property
     def own(self) -> YarnQueue | None:
         """Our queue; None: it is not shown."""
-        return shares.find(self.view.queues, self._config.queue) if self.view else None
+        return self.view.queue(self._config.queue) if self.view else None
 
     def claim(self) -> int:
         """How many workers more are the queue's by its share."""
@@ -129,18 +161,18 @@ class Surroundings:
         own = self.own
         if self.view is None or own is None or not self._config.give_back:
             return None
-        return shares.pressure(self.view.queues, own, self.view.nodes, self._measure, self._each)
+        return self.view.pressure(own, self._measure, self._each)
 
     def forgets(self, services: list[str]) -> bool:
         """Whether YARN does not know that so much was asked for."""
         own = self.own
-        return own is not None and shares.forgets([self._services[each] for each in services], own)
+        return own is not None and own.forgets(self._services[each] for each in services)
 
     def has_room(self, service: str) -> bool:
         own = self.own
         if self.view is None or own is None:
             return False
-        return shares.has_room(self._services[service], own, self.view.nodes, self._config.node_label)
+        return self.view.has_room(self._services[service], own, self._config.node_label)
 
     def fullness(self) -> str:
         """What the queue has, as far as is known."""
@@ -150,7 +182,7 @@ class Surroundings:
         used, most = self._measure.of(own.used), self._measure.of(own.most)
         if used + self._each > most:
             return f"queue {own.name} is at its maximum of {self._measure.text(most)}, "
-        free = shares.free(self.view.nodes, self._measure)
+        free = self.view.free(self._measure)
         total = sum(self._measure.of(node.total) for node in self.view.nodes if node.live)
         uses = f"queue {own.name} uses {self._measure.of_text(used, most)}"
         return f"{uses}, {self._measure.of_text(free, total)} are free, "
