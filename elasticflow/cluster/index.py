@@ -46,7 +46,7 @@ class JobIndex:
 
     def _newest_first(self) -> list[RunPath]:
         aged = []
-        for path in self.folder.iterdir() if self.folder.exists() else ():
+        for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                 aged.append((self._age(path), path))
         known = [pair for pair in aged if pair[0] is not None]
