@@ -13,7 +13,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NEAR = ("pure", "ps", "inprocess", "checkpoint", "data", "storage", "frameworks", "scheduler", "cli")
+NEAR = (
+    "pure",
+    "pretend",
+    "ps",
+    "inprocess",
+    "checkpoint",
+    "data",
+    "storage",
+    "frameworks",
+    "scheduler",
+    "cli",
+)
 """Folders of tests that need no cluster, nearest first."""
 BUDGET = 40
 """So many files of tests at most."""

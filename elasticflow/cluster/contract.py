@@ -13,6 +13,7 @@ from elasticflow.cluster.finder import Finder
 from elasticflow.cluster.logbook import LogBook, LogFolder
 from elasticflow.cluster.presence import Presence
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.named import load_named
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 
@@ -59,6 +60,8 @@ class Backend(ABC):
     """The address at which members reach the master."""
     member_host: str
     """What each member is told of where to listen, see ``own_address``."""
+    tells_killed: bool = True
+    """Whether ``ended`` tells of workers that ``kill`` has ended, too; nobody waits for that."""
 
     @abstractmethod
     def __init__(self, config: Config, run_dir: str) -> None:
@@ -186,10 +189,7 @@ class Backend(ABC):
 
 def load_backend(name: str) -> type[Backend]:
     """Raises ConfigError if there is no backend of that name."""
-    if name not in BACKENDS:
-        raise ConfigError(f"backend: {name!r} is unknown; there are {', '.join(sorted(BACKENDS))}.")
-    module, _, attribute = BACKENDS[name].partition(":")
-    found: type[Backend] = getattr(importlib.import_module(module), attribute)
+    found: type[Backend] = load_named("backend", name, BACKENDS)
     return found
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 
 from elasticflow.errors import RunError
 from elasticflow.run.config import Config
-from elasticflow.run.folder import Address, RunDir
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir
 
 AGAIN_S, MASTER_S = 0.02, 0.1
 END_S = 60.0
 """So long beyond the patience of its storage a run may take to end."""
+
+KEEP_S = 2.0
+"""For so long a client takes a cluster's last answer for true."""
 
 
 class NoMaster(RunError):
@@ -52,6 +56,48 @@ class Presence:
     def cancel(self) -> str:
         """Ends a run that has not begun, and says so; "": it has begun, and can be stopped in order."""
         return ""
+
+
+class JobPresence(Presence):
+    """Of a run whose master is in a job of a cluster, which may wait for long. submit_s: a cluster takes a
+    job, or refuses it, within this."""
+
+    master_s = float("inf")
+
+    def __init__(self, run_dir: str, submit_s: float) -> None:
+        super().__init__(run_dir)
+        self._submit_s = submit_s
+        self._asked_s, self._alive = float("-inf"), True
+
+    def is_alive(self) -> bool:
+        if time.monotonic() - self._asked_s >= KEEP_S:
+            self._alive = self._look()
+            self._asked_s = time.monotonic()
+        return self._alive
+
+    def has_master(self) -> bool:
+        return not self._begins() and super().has_master()  # what a master of before left is no master
+
+    def wait_until_over(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive() and time.monotonic() < deadline:
+            time.sleep(KEEP_S / 4)  # a cluster tells nobody of a job's end
+
+    def _look(self) -> bool:
+        if self._run.report.exists():
+            return False  # it is written last of all
+        host = self._run.host()
+        if host is None or host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
+            return self._run.job.exists() and time.time() - self._run.job.stat().st_mtime < self._submit_s
+        return self._ask(host)
+
+    @abstractmethod
+    def _ask(self, host: HostJob) -> bool:
+        """Whether the cluster says that the run goes on; what was known last, if it does not answer."""
+
+    @abstractmethod
+    def _begins(self) -> bool:
+        """Whether the job waits for its place, as far as was told."""
 
 
 def presence_of(run: RunDir) -> Presence:

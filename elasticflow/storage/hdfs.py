@@ -227,6 +227,11 @@ class HdfsPath(os.PathLike[str]):
         make = client.mkdirs if exist_ok else client.mkdir
         make(path, None if mode == 0o777 else mode)  # HDFS takes nothing off a mode
 
+    def rmdir(self) -> None:
+        """Removes a folder that is empty."""
+        client, path = self._of()
+        client.remove(path, recursive=False)
+
     def remove_tree(self) -> None:
         """Removes a folder with all it holds; what is not there is no error."""
         client, path = self._of()

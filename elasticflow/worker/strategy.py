@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from elasticflow.errors import ConfigError
+from elasticflow.process.named import load_named
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
@@ -184,8 +183,5 @@ class Strategy(ABC):
 
 def load_strategy(name: str) -> type[Strategy]:
     """Raises ConfigError if there is no strategy of that name."""
-    if name not in STRATEGIES:
-        raise ConfigError(f"strategy: {name!r} is unknown; there are {', '.join(sorted(STRATEGIES))}.")
-    module, _, attribute = STRATEGIES[name].partition(":")
-    found: type[Strategy] = getattr(importlib.import_module(module), attribute)
+    found: type[Strategy] = load_named("strategy", name, STRATEGIES)
     return found

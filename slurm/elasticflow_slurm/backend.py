@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from elasticflow.cluster.clerk import Clerk
-from elasticflow.cluster.contract import MASTER, Backend, Ended
+from elasticflow.cluster.contract import MASTER, Ended
 from elasticflow.cluster.finder import Finder
 from elasticflow.cluster.presence import Presence
+from elasticflow.cluster.sized import SizedBackend
 from elasticflow.errors import RunError
 from elasticflow.process.network import own_address
 from elasticflow.run.config import Config
@@ -27,10 +27,10 @@ from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
-from elasticflow_slurm.config import read
+from elasticflow_slurm.config import PlaceConfig, read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
 from elasticflow_slurm.scripts import python_of, worker_request
-from elasticflow_slurm.sizing import Cancel, Estimate, SlurmPoll, SlurmSizing, Submit
+from elasticflow_slurm.sizing import Estimate, SlurmSizing, Submit
 
 REQUEUES = 3
 """So often a requeue is tried while SLURM does not answer."""
@@ -40,8 +40,10 @@ MOST_WARNING = 0.25
 """Of a short time limit, at most so much is spent on leaving."""
 
 
-class SlurmBackend(Backend):
+class SlurmBackend(SizedBackend):
     """See Backend. To be used inside of the leader's job."""
+
+    _sizing: SlurmSizing
 
     def __init__(self, config: Config, run_dir: str) -> None:
         self._config, self._run = config, RunDir(run_dir)
@@ -54,9 +56,8 @@ class SlurmBackend(Backend):
         self._client = choose(os.environ)
         python = python_of(self._slurm)
         self._steps = steps.Steps(run_dir, config.threads, python)
-        self._sizing = SlurmSizing(self._slurm, config.worker_range[0], self._run_id)
-        self._clerk = Clerk(SlurmError)
-        self._settings: dict[str, MemberSettings] = {}
+        sizing = SlurmSizing(self._slurm, config.worker_range[0], self._run_id)
+        super().__init__(sizing, Clerk(SlurmError))
         self._ends_s: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, SlurmJob] = {}
         self._handed_over = False
@@ -64,76 +65,52 @@ class SlurmBackend(Backend):
         """The leader's own job, if it was over when it was last looked at."""
         self._lost = ""
         """Why this master may not go on."""
-        self._notes: list[tuple[str, str]] = []
 
     # --- the interface ---------------------------------------------------------------------------
 
     def living(self, known: Collection[str] = ()) -> dict[str, int]:
         living = dict.fromkeys(self._steps.pids(), 0)  # these are sruns: whether more lives, nobody knows
         try:
-            self._see(self._client.jobs())
+            self._observed(self._client.jobs())
             workers = [name for name, job in self._jobs.items() if name != LEADER and not job.over]
         except SlurmError as error:  # polls will tell; until then all are taken to live
             workers = [name for name in known if name.startswith("worker-")]
-            self._notes.append(("warning", f"it is not known yet which workers live: {error}"))
+            self._sizing.news.note("warning", f"it is not known yet which workers live: {error}")
         for name in workers:
-            self._sizing.adopt(name)
+            self._sizing.adopt(name, time.monotonic())
             living[name] = 0
         return living
 
     def start(self, settings: MemberSettings) -> None:
-        settings = msgspec.structs.replace(settings, started_s=0.0)
         if settings.role == "server":
-            self._steps.start(settings)
+            self._steps.start(msgspec.structs.replace(settings, started_s=0.0))
         else:
-            self._settings[settings.name] = settings
-            self._sizing.want(settings.name, time.monotonic())
-            self._act()
+            super().start(settings)
 
     def kill(self, name: str) -> None:
         self._steps.kill(name)
-        self._sizing.unwant(name, time.monotonic())
-        self._act()
-
-    def give_up(self, name: str) -> None:
-        self._sizing.blame(name, time.monotonic())
-        self.kill(name)
+        super().kill(name)
 
     def wait_fds(self) -> list[int]:
-        return [self._clerk.fd, *self._steps.fds()]
+        return [*super().wait_fds(), *self._steps.fds()]
 
     def next_time_s(self) -> float | None:
-        times = [self._sizing.next_time_s(), self._steps.next_time_s()]
+        times = [super().next_time_s(), self._steps.next_time_s()]
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def ended(self) -> list[Ended]:
-        self._clerk.turn()
         self._steps.turn()
-        self._act()
-        if why := self._sizing.fatal or self._lost:
-            raise RunError(why)
-        return [*self._steps.ended(), *self._sizing.ended()]
+        workers = super().ended()
+        if self._lost:
+            raise RunError(self._lost)
+        return [*self._steps.ended(), *workers]
 
     @property
     def num_running(self) -> int:
-        return len(self._steps.names) + self._sizing.num_jobs
+        return len(self._steps.names) + super().num_running
 
     def placed(self) -> list[str]:
-        return [*self._steps.placed(), *self._sizing.placed()]
-
-    def look(self) -> None:
-        self._sizing.look(time.monotonic())
-        self._act()
-
-    def give_way(self) -> None:
-        self._sizing.give_way(time.monotonic())
-
-    def notes(self) -> list[tuple[str, str]]:
-        notes, self._notes = [*self._notes, *self._sizing.notes()], []
-        return notes
-
-    def shortage(self) -> str:
-        return self._sizing.reason
+        return [*self._steps.placed(), *super().placed()]
 
     def where(self, name: str) -> str:
         job = self._jobs.get(name)
@@ -187,24 +164,19 @@ class SlurmBackend(Backend):
 
     # --- jobs ------------------------------------------------------------------------------------
 
-    def _act(self) -> None:
-        """Does what was decided."""
-        for action in self._sizing.decide(time.monotonic()):
-            _DO[type(action)](self, action)
+    def _poll(self) -> list[SlurmJob]:
+        return self._client.jobs()
 
-    def _poll(self, action: SlurmPoll) -> None:
-        self._clerk.order(self._client.jobs, self._polled)
+    def _end(self, id: int) -> None:
+        self._client.cancel([id])
 
-    def _polled(self, answer: list[SlurmJob] | SlurmError) -> None:
-        if isinstance(answer, SlurmError):
-            self._sizing.unobserved(answer, time.monotonic())
-        else:
-            self._see(answer)
+    def _end_all(self, ids: Iterable[int]) -> None:
+        self._client.cancel(ids)
 
-    def _see(self, jobs: list[SlurmJob]) -> None:
-        self._sizing.observed(jobs, time.monotonic(), time.time())
+    def _observed(self, sights: Sequence[SlurmJob]) -> None:
+        super()._observed(sights)
         self._jobs = {}
-        for name, job in sorted(jobs_of(self._run_id, jobs), key=lambda each: each[1].id):
+        for name, job in sorted(jobs_of(self._run_id, sights), key=lambda each: each[1].id):
             if name == LEADER and job.id != self._leader_id:
                 continue  # another component, or a leader of before
             self._jobs[name] = job
@@ -222,46 +194,28 @@ class SlurmBackend(Backend):
         warn_s = min(float(self._slurm.warn_s), max(lasts_s * MOST_WARNING, 1.0))
         return end_s - warn_s, end_s - warn_s / 3
 
-    def _submit(self, action: Submit) -> None:
-        settings = self._settings[action.name]
-        request = worker_request(
-            self._config, self._slurm, self._run_id, settings, action.place, action.exclude
-        )
-        self._clerk.order(lambda: self._client.submit(request), partial(self._submitted, action.name))
-
-    def _submitted(self, name: str, answer: int | SlurmError) -> None:
-        if isinstance(answer, SlurmError):
-            self._sizing.not_submitted(name, answer, time.monotonic())
-        else:
-            self._sizing.submitted(name, answer, time.monotonic())
-
-    def _cancel(self, action: Cancel) -> None:
-        self._clerk.order(lambda: self._client.cancel(action.ids), lambda _: None)
-
-    def _estimate(self, action: Estimate) -> None:
-        settings = next(iter(self._settings.values()), None)
+    def _do(self, action: Submit | Estimate) -> None:
+        name = action.name if isinstance(action, Submit) else next(iter(self._settings), "")
+        settings = self._settings.get(name)
         if settings is None:
             return
         request = worker_request(
             self._config, self._slurm, self._run_id, settings, action.place, action.exclude
         )
-        self._clerk.order(
-            lambda: self._client.would_start_at(request),
-            lambda answer: self._sizing.estimated(action.place, answer, time.monotonic(), time.time()),
-        )
+        if isinstance(action, Submit):
+            self._clerk.order(partial(self._client.submit, request), partial(self._asked, name))
+        else:
+            self._clerk.order(
+                partial(self._client.would_start_at, request), partial(self._estimated, action.place)
+            )
+
+    def _estimated(self, place: PlaceConfig, answer: float | SlurmError) -> None:
+        self._sizing.estimated(place, answer, time.monotonic(), time.time())
 
     def _cancel_all(self) -> None:
         """Ends what is left of this run's workers; SLURM may know some that this master does not."""
         with contextlib.suppress(SlurmError):  # they end by themselves when there is no leader any more
             cancel_jobs(self._client, self._run_id, but_for=LEADER)
-
-
-_DO: dict[type, Callable[[SlurmBackend, Any], None]] = {
-    SlurmPoll: SlurmBackend._poll,
-    Submit: SlurmBackend._submit,
-    Cancel: SlurmBackend._cancel,
-    Estimate: SlurmBackend._estimate,
-}
 
 
 def comes_again(leader_id: int) -> bool:

@@ -35,6 +35,8 @@ OVER = frozenset(
 )
 """States that a job does not leave any more, unless somebody requeues it."""
 
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""States of a job that has no place. All others are over, or in their place."""
 HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 HELD_REASONS = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "requeued held", "requeued in held state")
 """In what SLURM says of a pending job that nothing but a release, or a cancel, ends."""

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from elasticflow.cluster.config import ClusterConfig, read_section
 from elasticflow.errors import ConfigError
-from elasticflow.run.config import Positive, PositiveSeconds
+from elasticflow.run.config import Positive
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -33,7 +34,7 @@ class PlaceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return ", ".join(named) or "SLURM's default partition"
 
 
-class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SlurmConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times for sbatch (``time``, ``time_min``) are as sbatch takes them; "": the partition's default.
 
     leader: where master and parameter servers run. workers: where workers run, the best first.
@@ -60,24 +61,8 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sbatch: dict[str, str] = {}
     """More options of sbatch for workers, by their long names."""
 
-    setup: str = ""
-    """Shell lines that each job runs first."""
-    python: str = ""
-    """The Python of the jobs; "": the one that submits."""
-    environment: str = ""
-    """An archive of a virtual environment (venv-pack, conda-pack), unpacked on each node."""
     ship: bool = False
     """Whether the program's folder is copied into the run's folder first."""
-    host: str = ""
-    """Name or network (10.1.0.0/16) of the address at which members reach each other; "": the node's own."""
-
-    poll_s: PositiveSeconds = 2.0
-    patience_s: PositiveSeconds = 30.0
-    """A job that waits for longer than this is no sign that more would start."""
-    exclude_after: Positive = 2
-    """Failures of workers on a node, within an hour, after which it is left out."""
-    lease_s: PositiveSeconds = 600.0
-    """Workers wait for a leader that SLURM starts anew for so long."""
 
     def __post_init__(self) -> None:
         if not self.workers:
@@ -104,13 +89,4 @@ def read(section: dict[str, Any]) -> SlurmConfig:
                 f'slurm.{name}: {section[name]} is a number; write it in quotes, such as "1:30:00": YAML '
                 "takes 1:30:00 for the number 5400, and sbatch would take that for minutes."
             )
-    try:
-        return msgspec.convert(section, SlurmConfig)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ConfigError):
-            raise ConfigError(str(error.__cause__)) from error
-        text, _, where = str(error).partition(" - at `$")
-        known = ", ".join(SlurmConfig.__struct_fields__)
-        hint = f" Known keys: {known}." if "unknown field" in text and where.strip("`.") == "" else ""
-        key = f"slurm{where.rstrip('`')}" if where.strip("`") else "slurm"
-        raise ConfigError(f"{key}: {text[0].lower()}{text[1:]}.{hint}") from error
+    return read_section(SlurmConfig, "slurm", section)

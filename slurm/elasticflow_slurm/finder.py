@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
 
-from elasticflow.cluster.finder import Finder, Orphaned
-from elasticflow.cluster.presence import Presence
-from elasticflow.run.folder import UNKNOWN, RunDir, last_line
+from elasticflow.cluster.finder import AskingFinder, Orphaned
+from elasticflow.cluster.presence import JobPresence
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmBusy, SlurmClient, SlurmError, SlurmJob
 from elasticflow_slurm.comments import read
 
-ASK_S, ASK_AGAIN_S, ASK_LAST_S = 3.0, 10.0, 60.0
-"""When a member that hears nothing first asks SLURM, and how often then, at first and at last; each is a
-little different."""
+ASK_S, ASK_AGAIN_S = 3.0, 10.0
+"""A member that hears nothing asks SLURM within the first, and then after the second."""
 SURE_S = 1.0
 """Between two looks at what seems to be gone."""
 SUBMIT_S = 120.0
 """SLURM takes a job, or refuses it, within this."""
 REPAIR_S, START_S = 30.0, 5.0
 """A leader that still does not run after a repair, or a start, is given another after so long."""
-KEEP_S = 2.0
-"""For so long a client takes SLURM's last answer for true."""
 
 
 def leader_of(client: SlurmClient, run: RunDir) -> SlurmJob | None:
@@ -47,34 +43,17 @@ def settled(client: SlurmClient, run: RunDir) -> SlurmJob | None:
     return job
 
 
-class LeaderFinder(Finder):
+class LeaderFinder(AskingFinder):
     """Waits for a leader that SLURM will start again, and tells it to do so now."""
 
     def __init__(
         self, run_dir: str, patience_s: float, heartbeat_s: float = 1.0, client: SlurmClient | None = None
     ) -> None:
-        super().__init__(run_dir, patience_s)
+        super().__init__(run_dir, patience_s, 2 * heartbeat_s, (0.0, ASK_S), ASK_AGAIN_S)
         self._client = client
         self._host = self._run.host()
-        self._silence_s = ASK_AGAIN_S + 2 * heartbeat_s
-        """Looks that are further apart than this are of two silences."""
-        self._ask_s = time.monotonic() + ASK_S * random.uniform(1, 2)
-        self._looked_s, self._again_s = 0.0, ASK_AGAIN_S
 
-    def find(self) -> str | None:
-        now_s = time.monotonic()
-        if now_s - self._looked_s > self._silence_s:  # this silence has just begun
-            self._ask_s = now_s + ASK_S * random.uniform(0, 1)
-            self._again_s = ASK_AGAIN_S
-        if now_s >= self._ask_s:
-            self._ask_s = now_s + self._again_s * random.uniform(1, 1.5)
-            self._again_s = min(2 * self._again_s, ASK_LAST_S)
-            with contextlib.suppress(SlurmError):  # unknown; patience ends sooner or later
-                self._ask()
-        self._looked_s = time.monotonic()
-        return super().find()
-
-    def _ask(self) -> None:
+    def ask(self) -> None:
         self._client = self._client or choose(os.environ)
         host = self._run.host()
         if host and self._host and host.run != self._host.run:
@@ -128,40 +107,19 @@ def _lacks_components(client: SlurmClient, leader: SlurmJob) -> bool:
     return leader.het is not None and any(job.leader_id == leader.id and job.over for job in client.jobs())
 
 
-class SlurmPresence(Presence):
-    """Of a run whose master is in a job, which may wait for long."""
-
-    master_s = float("inf")
+class SlurmPresence(JobPresence):
+    """See JobPresence. A leader that waits to run again is told to start."""
 
     def __init__(self, run_dir: str, client: SlurmClient | None = None) -> None:
-        super().__init__(run_dir)
+        super().__init__(run_dir, SUBMIT_S)
         self._client = client
-        self._asked_s, self._alive = float("-inf"), True
         self._job: SlurmJob | None = None
 
     def is_alive(self) -> bool:
-        if self._run.report.exists():
-            return False  # it is written last of all
-        host = self._run.host()
-        if host and host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
-            return time.time() - self._run.job.stat().st_mtime < SUBMIT_S
-        if time.monotonic() - self._asked_s >= KEEP_S:
-            self._client = self._client or choose(os.environ)
-            with contextlib.suppress(SlurmBusy):  # then the master itself may still answer
-                job = settled(self._client, self._run)
-                self._alive, self._job = job is not None and not job.over, job
-                if job and job.state == "PENDING" and job.restarts and read(job.comment):
-                    start_again(self._client, self._run, job)
-            self._run.refresh()  # so that whoever hears that it is over finds the report
-            self._asked_s = time.monotonic()
-        return self._alive
-
-    def has_master(self) -> bool:
-        waits = self._job is not None and self._job.state == "PENDING"
-        return not waits and super().has_master()  # what a leader of before left is no master
+        return not self._run.report.exists() and super().is_alive()
 
     def waits_for(self) -> str:
-        if self._job is None or self._job.state != "PENDING":
+        if self._job is None or not self._begins():
             return super().waits_for()
         reason = self._job.reason or "SLURM has not looked at it yet"
         return f"its leader, job {self._job.id}, waits: {reason}"
@@ -171,13 +129,22 @@ class SlurmPresence(Presence):
         return f"{words} (in its leader's log)"
 
     def cancel(self) -> str:
-        if not self.is_alive() or not self._job or self._job.state != "PENDING" or self._job.restarts:
+        if not self.is_alive() or not self._job or not self._begins() or self._job.restarts:
             return ""
         assert self._client is not None
         self._client.cancel([self._job.id])
         return f"job {self._job.id} is cancelled; it had not begun"
 
-    def wait_until_over(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self.is_alive() and time.monotonic() < deadline:
-            time.sleep(KEEP_S / 4)  # SLURM tells nobody of a job's end
+    def _ask(self, host: HostJob) -> bool:
+        self._client = self._client or choose(os.environ)
+        try:
+            job = self._job = settled(self._client, self._run)
+        except SlurmBusy:  # then the master itself may still answer
+            return self._alive
+        if job and job.state == "PENDING" and job.restarts and read(job.comment):
+            start_again(self._client, self._run, job)
+        self._run.refresh()  # so that whoever hears that it is over finds the report
+        return job is not None and not job.over
+
+    def _begins(self) -> bool:
+        return self._job is not None and self._job.state == "PENDING"

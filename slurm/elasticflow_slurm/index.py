@@ -1,7 +1,7 @@
-"""Which run a job is, or was, the leader of: SLURM forgets jobs, and people name them.
+"""Which run a job is, or was, the leader of, by ``elasticflow.cluster.index`` in the user's state folder.
 
-One small file a job, in the user's state folder; where that has no word of it, because the job began on a
-machine with another home, SLURM is asked for the leader's comment, which has the run's folder.
+Where that has no word of it, because the job began on a machine with another home, SLURM is asked for the
+leader's comment, which has the run's folder.
 """
 
 from __future__ import annotations
@@ -12,22 +12,11 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-import msgspec
-
-from elasticflow.run.folder import publish
+from elasticflow.cluster.index import IndexEntry, JobIndex
+from elasticflow.run.folder import RunPath
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import read
-
-KEPT = 1000
-
-
-class SlurmEntry(msgspec.Struct, frozen=True):
-    """A leader's job."""
-
-    id: int
-    name: str
-    run_dir: str
 
 
 def folder() -> Path:
@@ -38,13 +27,8 @@ def folder() -> Path:
 
 def add(job_id: int, name: str, run_dir: Path) -> None:
     """Remembers a job; a home that cannot be written to is no reason not to run it."""
-    try:
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(folder() / f"{job_id}.json", SlurmEntry(job_id, name, str(run_dir)))
-        for path in _newest_first()[KEPT:]:
-            path.unlink(missing_ok=True)
-    except (OSError, RuntimeError):
-        return
+    with contextlib.suppress(OSError, RuntimeError):
+        JobIndex(folder(), _age).add(IndexEntry(job_id, name, str(run_dir)))
 
 
 def find(text: str) -> Path | None:
@@ -59,25 +43,19 @@ def unasked() -> str:
     return ""
 
 
-def _kept() -> Iterator[SlurmEntry]:
-    with contextlib.suppress(RuntimeError):
-        for path in _newest_first():
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                yield msgspec.json.decode(path.read_bytes(), type=SlurmEntry)
+def _kept() -> Iterator[IndexEntry]:
+    with contextlib.suppress(OSError, RuntimeError):
+        yield from JobIndex(folder(), _age)
 
 
-def _told() -> Iterator[SlurmEntry]:
+def _told() -> Iterator[IndexEntry]:
     """By SLURM, if there is one here, and it answers."""
     with contextlib.suppress(SlurmError):
         for job in sorted(choose(os.environ).jobs(), key=lambda job: job.id, reverse=True):
             comment = read(job.comment)
             if comment and comment.run_dir and not job.het:
-                yield SlurmEntry(job.id, job.name, comment.run_dir)
+                yield IndexEntry(job.id, job.name, comment.run_dir)
 
 
-def _newest_first() -> list[Path]:
-    aged = []
-    for path in folder().glob("*.json"):
-        with contextlib.suppress(OSError):  # another process has just removed it
-            aged.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(aged, reverse=True)]
+def _age(path: RunPath) -> float | None:
+    return path.stat().st_mtime if path.suffix == ".json" else None

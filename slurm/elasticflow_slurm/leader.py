@@ -13,16 +13,13 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from elasticflow.cli.resuming import new_program, program_of
-from elasticflow.cli.train import OPTIONS, SWITCHES
+from elasticflow.cli.led import settings_in_job, stem_of
+from elasticflow.cli.resuming import new_program
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.program.loading import parse
-from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import index
@@ -79,19 +76,9 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
         raise RunError(f"{run.folder}: this run goes on in job {known.id}, and not in this one any more.")
     if known and (arguments.program is None or known.id == str(job_id)):
         return run
-    if run.settings.exists() and not arguments.resume:
-        raise RunError(
-            f"{run.folder}: holds a run already; go on with it by --resume, or choose another --run-dir."
-        )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
-    options.update(run_dir=None, backend="slurm")  # the folder is known
-    before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
     named = os.path.abspath(arguments.program) if arguments.program else ""
-    if before and arguments.resume:
-        options |= program_of(run, before, named, new_program(arguments))
-    elif named:
-        options["program"] = named
-    chosen = config.make(arguments.config, options, before)
+    anew = new_program(arguments)
+    chosen = settings_in_job(run, arguments, named, anew, backend="slurm", run_dir=None)
     if not chosen.program_sha256:
         parse(chosen.program)
     if arguments.resume:
@@ -103,9 +90,7 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
 def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:
     if arguments.run_dir:
         return os.path.abspath(RunDir(arguments.run_dir).folder)
-    if not arguments.program:
-        raise ConfigError("which program? Name a Python file that defines model() and forward().")
-    return os.path.abspath(f"runs/{Path(arguments.program).stem}-job{job_id}")
+    return os.path.abspath(f"runs/{stem_of(arguments)}-job{job_id}")
 
 
 def _name(environ: Mapping[str, str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from datetime import datetime
 
+from elasticflow.cluster.clock import clock
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow_slurm.client import SlurmJob
@@ -122,12 +122,6 @@ def waiting(job: SlurmJob, *, gpus: int, start_at: float | None, at: float) -> s
     text = template.format(id=job.id, where=where, what="GPU" if gpus else "CPUs")
     soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
     return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
-
-
-def clock(time_at: float, at: float) -> str:
-    """Local time, to the minute, and the date if that is not today's."""
-    then, today = datetime.fromtimestamp(time_at), datetime.fromtimestamp(at).date()
-    return then.strftime("%H:%M" if then.date() == today else "%Y-%m-%d %H:%M")
 
 
 def jobs(number: int, verb: str) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.cli.folders import new_folder
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish, replace
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
@@ -47,7 +48,12 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     client = choose(os.environ)
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
     check_folder(run, chosen, resume)
-    folder = _SlurmFolder(run)
+    folder = FolderBefore(run)
+    try:
+        folder.make()
+    except OSError as error:
+        text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
+        raise RunError(text) from error
     before = run.host()
     try:
         _check_workers(client, chosen, slurm, str(run.folder))
@@ -125,30 +131,3 @@ def _ship(run: RunDir, chosen: Config) -> Config:
 def _has(run: RunDir, chosen: Config) -> bool:
     """Whether a run that goes on has its program with it; another may have been named."""
     return bool(chosen.program_sha256) or Path(chosen.program).parent == run.folder / "shipped"
-
-
-class _SlurmFolder:
-    """A run's folder as it is before anything begins; made if it is not there."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        files = (run.settings, run.job, run.journal, run.report)
-        self._before = {path: path.read_bytes() for path in files if path.exists()}
-        self._made = [folder for folder in (run.folder, *run.folder.parents) if not folder.exists()]
-        try:
-            if self._made:
-                run.folder.mkdir(parents=True)  # fails if somebody else has just made it
-        except OSError as error:
-            text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
-            raise RunError(text) from error
-
-    def put_back(self) -> None:
-        """Nothing began: leaves it as it was."""
-        with contextlib.suppress(OSError):
-            if not self._before:
-                for path in self._run.folder.iterdir():  # it was empty, or not there
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            for path in self._made:
-                path.rmdir()
-            for file, data in self._before.items():
-                replace(file, data)

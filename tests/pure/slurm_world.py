@@ -15,11 +15,13 @@ from itertools import count
 import msgspec
 
 from elasticflow.cluster.contract import Ended
+from elasticflow.cluster.news import taken
+from elasticflow.cluster.sizing import End, Poll
 from elasticflow.master.members import number_of
 from elasticflow_slurm.client import LimitReached, SlurmBusy, SlurmError, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
-from elasticflow_slurm.sizing import CANCEL_AGAIN_S, Action, Cancel, Estimate, SlurmPoll, SlurmSizing, Submit
+from elasticflow_slurm.sizing import WAYS, Action, Estimate, SlurmSizing, Submit
 
 RUN = "0123456789ab"
 EPOCH = 1_800_000_000.0
@@ -196,7 +198,7 @@ class World:
         self.sizing.observed(jobs, self.now_s, EPOCH + self.now_s)
         living = {job.name for job in jobs if not job.over}
         for name in living:
-            self.sizing.adopt(name)
+            self.sizing.adopt(name, self.now_s)
         for name in living - self.wanted:
             self.sizing.unwant(name, self.now_s)
         self.wanted &= living
@@ -225,11 +227,11 @@ class World:
             self.actions.append((self.now_s, action))
             self._free_s = max(self.now_s, self._free_s) + self.delay_s
             self._at(self._free_s, partial(self._do, action, self.sizing))
-        for ended in self.sizing.ended():
+        for ended in taken(self.sizing.news.ended):
             assert ended.name in self.wanted, f"{ended} was told of one that is not wanted, or twice"
             self.told.append(ended)
             self.wanted.discard(ended.name)
-        self.notes += [text for _, text in self.sizing.notes()]
+        self.notes += [text for _, text in taken(self.sizing.news.notes)]
         if len(self.wanted) < self.target:
             self.scale(self.target)
 
@@ -242,7 +244,7 @@ class World:
             answer = self._ask(action)
         except SlurmError as error:
             answer = error
-            self._cancel_lost_s = self.now_s if isinstance(action, Cancel) else self._cancel_lost_s
+            self._cancel_lost_s = self.now_s if isinstance(action, End) else self._cancel_lost_s
         self._at(self.now_s + self.delay_s / 2, partial(self._answered, action, answer, sizing))
 
     def _ask(self, action: Action) -> object:
@@ -250,12 +252,12 @@ class World:
             case Submit():
                 self._check_single(action.name)
                 return self.cluster.submit(action, self.now_s)
-            case Cancel():
+            case End():
                 self.cluster.cancel(action.ids, self.now_s)
                 return None
             case Estimate():
                 return self.cluster.would_start_at(action, EPOCH + self.now_s)
-            case SlurmPoll():
+            case Poll():
                 jobs = self.cluster.all_jobs()
                 self._check_doubles(jobs)
                 return jobs
@@ -266,13 +268,13 @@ class World:
         lost, at = isinstance(answer, SlurmError), EPOCH + self.now_s
         match action:
             case Submit():
-                tell = sizing.not_submitted if lost else sizing.submitted
+                tell = sizing.refused if lost else sizing.accepted
                 tell(action.name, answer, self.now_s)  # type: ignore[arg-type]
             case Estimate():
                 sizing.estimated(action.place, answer, self.now_s, at)  # type: ignore[arg-type]
-            case SlurmPoll() if lost:
+            case Poll() if lost:
                 sizing.unobserved(answer, self.now_s)  # type: ignore[arg-type]
-            case SlurmPoll():
+            case Poll():
                 sizing.observed(answer, self.now_s, at)  # type: ignore[arg-type]
 
     # --- what must hold ---------------------------------------------------------------------------
@@ -293,7 +295,7 @@ class World:
         living = Counter(job.name for job in jobs if not job.over and job.state != "COMPLETING")
         self._doubles = Counter({name: self._doubles[name] + 1 for name, many in living.items() if many > 1})
         for name, polls in self._doubles.items():
-            excused = self.now_s <= self._cancel_lost_s + CANCEL_AGAIN_S + DOUBLE_POLLS * self.config.poll_s
+            excused = self.now_s <= self._cancel_lost_s + WAYS.end_again_s + DOUBLE_POLLS * self.config.poll_s
             assert excused or polls <= DOUBLE_POLLS, f"{polls} polls show {living[name]} jobs of {name}"
 
 
@@ -304,6 +306,93 @@ def polls_a_minute(num_workers: int, minutes: int = 10) -> float:
     world.scale(num_workers)
     world.run(300.0)
     assert len(world.running()) == num_workers
-    before = world.count(SlurmPoll)
+    before = world.count(Poll)
     world.run(60.0 * minutes)
-    return (world.count(SlurmPoll) - before) / minutes
+    return (world.count(Poll) - before) / minutes
+
+
+# --- what may happen ---------------------------------------------------------------------------------
+
+
+def _preempt(world: World, which: int) -> None:
+    _strike(world, which, "RUNNING", state="PREEMPTED")
+
+
+def _strike(world: World, which: int, among: str, **changes: object) -> None:
+    if jobs := world.cluster.living(among):
+        world.cluster.change(jobs[which % len(jobs)].id, **changes)
+
+
+def _forget(world: World, which: int) -> None:
+    if jobs := world.cluster.living("PENDING", "RUNNING"):
+        world.cluster.lose(jobs[which % len(jobs)].id)
+
+
+def _fail_node(world: World, which: int) -> None:
+    if jobs := world.cluster.living("RUNNING"):
+        node = jobs[which % len(jobs)].node
+        world.cluster.down.add(node)
+        for job in jobs:
+            if job.node == node:
+                world.cluster.change(job.id, state="NODE_FAIL")
+
+
+def _steal(world: World, which: int) -> None:
+    names = list(world.cluster.partitions)
+    world.cluster.others[names[which % len(names)]] = which
+
+
+def _refuse(world: World, which: int) -> None:
+    names = list(world.cluster.partitions)
+    world.cluster.refusing ^= {names[which % len(names)]}
+
+
+def _limit(world: World, which: int) -> None:
+    world.cluster.limit = which if world.cluster.limit is None else None
+
+
+def _go_away(world: World, which: int) -> None:
+    world.cluster.away = not world.cluster.away
+
+
+def _lose_answers(world: World, which: int) -> None:
+    world.cluster.loses_answers, world.cluster.is_late = not world.cluster.loses_answers, which % 2 == 0
+
+
+HAPPENS = {
+    "scale": World.scale,
+    "replace_master": lambda world, which: None if world.cluster.away else world.replace_master(),
+    "look": lambda world, which: world.sizing.look(),
+    "preempt": _preempt,
+    "fail": lambda world, which: _strike(world, which, "RUNNING", state="FAILED", exit_code=1),
+    "complete": lambda world, which: _strike(world, which, "RUNNING", state="COMPLETED"),
+    "scancel": lambda world, which: _strike(world, which, "PENDING", state="CANCELLED"),
+    "requeue": lambda world, which: _strike(world, which, "RUNNING", state="PENDING", node="", restarts=1),
+    "hold": lambda world, which: _strike(world, which, "PENDING", priority=0, reason="JobHeldAdmin"),
+    "launch_fails": lambda world, which: _strike(
+        world, which, "PENDING", priority=0, reason="launch failed requeued held"
+    ),
+    "forget": _forget,
+    "fail_node": _fail_node,
+    "steal": _steal,
+    "refuse": _refuse,
+    "limit": _limit,
+    "go_away": _go_away,
+    "lose_answers": _lose_answers,
+}
+
+
+def calm_down(world: World) -> None:
+    """Nothing is wrong with the cluster any more; who holds jobs releases them."""
+    cluster = world.cluster
+    cluster.others.clear()
+    cluster.refusing.clear()
+    cluster.down.clear()
+    cluster.limit, cluster.away, cluster.loses_answers = None, False, False
+    for job in cluster.living("PENDING"):
+        if job.reason == "JobHeldAdmin":
+            cluster.change(job.id, priority=1, reason="")
+    world.run(4 * LATE_S)
+    if not world.target:  # nobody polls any more, so nobody sees what is taken now: it leaves by itself
+        for id in cluster.taken_late & cluster.jobs.keys():
+            cluster.change(id, state="COMPLETED")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
 
 from elasticflow.cluster.contract import How
 from elasticflow.cluster.member import EXIT_ABANDONED
-from elasticflow.cluster.nodes import WINDOW_S, Nodes
-from elasticflow.cluster.pause import Pause
+from elasticflow.cluster.news import taken
+from elasticflow.cluster.nodes import WINDOW_S
+from elasticflow.cluster.sizing import End, Poll
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import (
     LimitReached,
@@ -25,19 +23,15 @@ from elasticflow_slurm.client import (
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
 from elasticflow_slurm.sizing import (
-    AHEAD_FIRST,
-    AHEAD_MOST,
+    WAYS,
     Action,
-    Cancel,
     Estimate,
-    SlurmPoll,
     SlurmSizing,
     Submit,
 )
 
-from .slurm_world import EPOCH, LATE_S, RUN, Cluster, World, polls_a_minute
+from .slurm_world import EPOCH, RUN, polls_a_minute
 
-NUM_HISTORIES = int(os.environ.get("ELASTICFLOW_HISTORIES", "2000"))
 GPU, IDLE = PlaceConfig(partition="gpu"), PlaceConfig(partition="idle")
 BUSY = SlurmBusy("Socket timed out on send/recv operation")
 LIMIT = LimitReached("QOSMaxSubmitJobPerUserLimit")
@@ -80,11 +74,11 @@ class Told:
         actions = self.sizing.decide(self.now_s)
         for action in actions:
             match action:
-                case Cancel():
+                case End():
                     self.cancelled += action.ids
                 case Estimate():
                     self.estimates.append(action.place)
-                case SlurmPoll():
+                case Poll():
                     self.polling = True
                     self.polls_s.append(self.now_s)
                 case Submit():
@@ -101,13 +95,13 @@ class Told:
         for submit in self.asked:
             id = 101 + len(self.jobs)
             self.show(id, _number(submit.name), partition=submit.place.partition, **changes)
-            self.sizing.submitted(submit.name, id, self.now_s)
+            self.sizing.accepted(submit.name, id, self.now_s)
         self.asked.clear()
         return self
 
     def fail(self, error: SlurmError) -> Told:
         for submit in self.asked:
-            self.sizing.not_submitted(submit.name, error, self.now_s)
+            self.sizing.refused(submit.name, error, self.now_s)
         self.asked.clear()
         return self
 
@@ -161,10 +155,10 @@ class Told:
         return self.run(id).poll()
 
     def ended(self) -> list[tuple[int, How, str]]:
-        return [(_number(ended.name), ended.how, ended.text) for ended in self.sizing.ended()]
+        return [(_number(ended.name), ended.how, ended.text) for ended in taken(self.sizing.news.ended)]
 
     def notes(self) -> list[str]:
-        return [text for _, text in self.sizing.notes()]
+        return [text for _, text in taken(self.sizing.news.notes)]
 
 
 def _number(name: str) -> int:
@@ -195,9 +189,9 @@ def test_polls_do_not_depend_on_the_number_of_workers() -> None:
 
 def test_to_look_is_to_poll_at_once_but_once_a_second() -> None:
     told = Told(poll_s=20.0).started()
-    told.after(5).sizing.look(told.now_s)
+    told.after(5).sizing.look()
     told.poll()
-    told.after(0.2).sizing.look(told.now_s)
+    told.after(0.2).sizing.look()
     told.poll()
     assert told.polls_s == [1000.0, 1005.0, 1006.0]
     assert told.sizing.next_time_s() == 1026.0
@@ -205,7 +199,7 @@ def test_to_look_is_to_poll_at_once_but_once_a_second() -> None:
 
 def test_what_happens_during_a_poll_needs_another() -> None:
     told = Told(poll_s=20.0).started()
-    told.await_poll().sizing.look(told.now_s)
+    told.await_poll().sizing.look()
     told.after(3).observe()
     assert told.sizing.next_time_s() == told.polls_s[-1] + 1
 
@@ -214,7 +208,7 @@ def test_who_does_not_answer_is_left_alone_for_longer_and_longer() -> None:
     told = Told(poll_s=2.0).started()
     for _ in range(7):
         told.poll_fails()
-    told.sizing.look(told.now_s)
+    told.sizing.look()
     told.poll()
     waits_s = [after - before for before, after in zip(told.polls_s[1:], told.polls_s[2:], strict=False)]
     assert waits_s == [2, 4, 8, 16, 30, 30, 30]
@@ -249,7 +243,7 @@ def test_beyond_it_twice_as_many_whenever_all_have_started() -> None:
     for _ in range(7):
         sizes.append(len(told.submits()))
         told.accept().run().poll()
-    assert sizes == [AHEAD_FIRST, 8, 16, 32, AHEAD_MOST, AHEAD_MOST, 199 - 188]
+    assert sizes == [4, 8, 16, 32, 64, 64, 199 - 188] and WAYS.ahead == (4, 64)
 
 
 def test_who_waits_takes_a_place_in_line() -> None:
@@ -307,7 +301,7 @@ def test_a_worker_moves_to_where_it_would_start_at_once() -> None:
     told.decide()
     assert told.asked == [Submit("worker-1", IDLE, ())]
     told.accept().run(103).poll()
-    assert told.ended() == [] and told.sizing.num_jobs == 2
+    assert told.ended() == [] and told.sizing.num_places == 2
     assert told.notes() == ["worker-1 moves to partition idle, where it would start at once"]
 
 
@@ -482,7 +476,7 @@ def test_a_lost_answer_is_not_repeated_when_a_poll_shows_the_job() -> None:
     told.decide()
     told.fail(BUSY).show(7, 1)
     told.poll().poll_for(60)
-    assert told.submits() == [] and told.sizing.num_jobs == 1
+    assert told.submits() == [] and told.sizing.num_places == 1
 
 
 def test_busy_pauses_grow_and_the_reason_says_so() -> None:
@@ -537,7 +531,7 @@ def test_an_end_is_told_once(changes: dict[str, object], how: How, text: str) ->
     told.show(101, **changes).poll()
     assert told.ended() == [(1, how, text)]
     told.poll().poll()
-    assert told.ended() == [] and told.sizing.num_jobs == 1
+    assert told.ended() == [] and told.sizing.num_places == 1
 
 
 def test_a_requeued_job_is_cancelled() -> None:
@@ -548,17 +542,17 @@ def test_a_requeued_job_is_cancelled() -> None:
 
 def test_a_job_that_completes_has_not_ended_yet() -> None:
     told = Told().started().show(101, state="COMPLETING").poll()
-    assert told.ended() == [] and told.sizing.num_jobs == 1
+    assert told.ended() == [] and told.sizing.num_places == 1
 
 
 def test_a_place_is_one_once_its_node_has_booted() -> None:
     told = Told().want(1)
     told.decide()
     told.accept().show(101, state="CONFIGURING", node="g3").poll()
-    assert told.sizing.placed() == []
+    assert taken(told.sizing.news.placed) == []
     for _ in range(2):
         told.show(101, state="RUNNING").poll()
-    assert told.sizing.placed() == ["worker-1"]
+    assert taken(told.sizing.news.placed) == ["worker-1"]
 
 
 def test_nodes_whose_places_give_no_process_are_left_out() -> None:
@@ -568,7 +562,7 @@ def test_nodes_whose_places_give_no_process_are_left_out() -> None:
         told.sizing.blame(f"worker-{number}", told.now_s)
         told.unwant(number)
     told.sizing.blame("worker-9", told.now_s)
-    assert [text for _, text in told.sizing.notes() if "node g3 is left out" in text]
+    assert [text for _, text in taken(told.sizing.news.notes) if "node g3 is left out" in text]
 
 
 def test_the_newest_job_of_a_name_counts_and_others_are_cancelled() -> None:
@@ -682,15 +676,15 @@ def test_a_job_that_is_held_on_purpose_stays(reason: str, text: str) -> None:
 
 def test_one_that_was_not_submitted_never_is() -> None:
     told = Told().want(1).unwant(1)
-    assert told.decide() == [] and told.sizing.num_jobs == 0
+    assert told.decide() == [] and told.sizing.num_places == 0
 
 
 def test_one_that_runs_is_cancelled_and_its_end_is_not_told() -> None:
     told = Told().started().unwant(1)
     told.decide()
-    assert told.cancelled == [101] and told.sizing.num_jobs == 1
+    assert told.cancelled == [101] and told.sizing.num_places == 1
     told.show(101, state="COMPLETING").poll().show(101, state="CANCELLED").poll()
-    assert told.ended() == [] and told.sizing.num_jobs == 0
+    assert told.ended() == [] and told.sizing.num_places == 0
 
 
 def test_one_that_is_submitted_just_now_is_cancelled_when_its_id_is_known() -> None:
@@ -707,7 +701,7 @@ def test_one_that_is_refused_is_forgotten(error: SlurmError) -> None:
     told = Told().want(1)
     told.decide()
     told.unwant(1).fail(error)
-    assert told.sizing.num_jobs == 0
+    assert told.sizing.num_places == 0
 
 
 def test_one_whose_answer_was_lost_is_looked_for() -> None:
@@ -718,7 +712,7 @@ def test_one_whose_answer_was_lost_is_looked_for() -> None:
     told.decide()
     assert told.cancelled == [7]
     told.show(7, state="CANCELLED").poll()
-    assert told.sizing.num_jobs == 0
+    assert told.sizing.num_places == 0
 
 
 def test_one_that_nobody_knows_is_given_up() -> None:
@@ -726,7 +720,7 @@ def test_one_that_nobody_knows_is_given_up() -> None:
     told.decide()
     told.unwant(1).fail(BUSY)
     lost_s = told.now_s
-    while told.sizing.num_jobs:
+    while told.sizing.num_places:
         told.poll()
     assert told.now_s - lost_s < 16 and told.ended() == []
 
@@ -744,11 +738,11 @@ def test_one_with_another_job_on_its_way_is_waited_for() -> None:
     assert told.submits() == [1]
     told.show(90, 1, state="RUNNING").poll().unwant(1)
     told.show(90, state="CANCELLED").poll()
-    assert told.sizing.num_jobs == 1
+    assert told.sizing.num_places == 1
     told.accept().poll().decide()
     assert 102 in told.cancelled, "90 being over does not mean that it is"
     told.show(102, state="CANCELLED").poll()
-    assert told.sizing.num_jobs == 0 and told.ended() == []
+    assert told.sizing.num_places == 0 and told.ended() == []
 
 
 def test_unknown_names_are_nothing_to_end() -> None:
@@ -761,17 +755,17 @@ def test_unknown_names_are_nothing_to_end() -> None:
 def test_a_new_master_adopts_what_lives() -> None:
     told = Told(num_min=2).show(7, 1, state="RUNNING", node="g1").show(8, 2)
     told.observe()
-    told.sizing.adopt("worker-1")
-    told.sizing.adopt("worker-2")
+    told.sizing.adopt("worker-1", told.now_s)
+    told.sizing.adopt("worker-2", told.now_s)
     assert told.poll().submits() == [] and told.cancelled == []
-    assert told.sizing.num_jobs == 2
+    assert told.sizing.num_places == 2
     told.show(7, state="PREEMPTED").poll()
     assert told.ended() == [(1, How.TAKEN, "was preempted on g1 (job 7)")]
 
 
 def test_a_job_that_it_does_not_find_is_lost() -> None:
     told = Told()
-    told.sizing.adopt("worker-1")
+    told.sizing.adopt("worker-1", told.now_s)
     told.poll().poll()
     assert told.ended() == [(1, How.TAKEN, "is lost: slurmctld does not know a job of it")]
 
@@ -791,7 +785,7 @@ def test_an_old_job_of_a_name_is_not_its_end() -> None:
     told.want(1).await_poll()
     told.observe()
     told.accept().poll()
-    assert told.ended() == [] and told.sizing.num_jobs == 1
+    assert told.ended() == [] and told.sizing.num_places == 1
 
 
 def test_an_id_that_slurm_gives_again_is_cancelled_again() -> None:
@@ -810,7 +804,7 @@ def test_an_id_that_slurm_gives_again_is_cancelled_again() -> None:
 
 def test_adopted_workers_cannot_be_submitted_again() -> None:
     told = Told(GPU, IDLE).show(7, 1, partition="gpu", reason="Resources")
-    told.sizing.adopt("worker-1")
+    told.sizing.adopt("worker-1", told.now_s)
     told.poll().show(7, priority=0, reason="launch failed requeued held").poll()
     told.decide()
     assert told.cancelled == [7]
@@ -820,7 +814,7 @@ def test_adopted_workers_cannot_be_submitted_again() -> None:
 
 def test_an_adopted_worker_whose_job_waits_too_long_gives_way_to_another() -> None:
     told = Told(GPU, IDLE).show(7, 1, partition="gpu", reason="Resources")
-    told.sizing.adopt("worker-1")
+    told.sizing.adopt("worker-1", told.now_s)
     told.poll_for(40).decide()
     assert told.estimates == [IDLE]
     told.sizing.estimated(IDLE, told.at, told.now_s, told.at)
@@ -860,23 +854,6 @@ def test_a_node_on_which_workers_fail_is_left_out_for_an_hour() -> None:
 )
 def test_which_ends_speak_against_a_node(changes: dict[str, object], blamed: bool) -> None:
     assert reasons.blames_node(SlurmJob(id=1, node="g1", **changes)) == blamed  # type: ignore[arg-type]
-
-
-def test_no_more_than_half_of_the_nodes_are_left_out_the_latest_to_fail_first() -> None:
-    nodes = Nodes(1)
-    for node in ("a", "b", "c", "d", "e"):
-        nodes.saw(node)
-    assert [nodes.failed(node, number) for number, node in enumerate("abc")] == [True, True, True]
-    assert nodes.excluded(10) == ("b", "c")
-
-
-def test_failures_count_for_an_hour() -> None:
-    nodes = Nodes(2)
-    nodes.failed("a", 0)
-    assert not nodes.failed("a", WINDOW_S + 1)
-    assert not nodes.failed("a", WINDOW_S + 1.5), "two that fail together fail by one cause"
-    assert nodes.failed("a", WINDOW_S + 4)
-    assert not nodes.failed("", 0)
 
 
 def test_nothing_is_submitted_while_the_cluster_takes_a_place_for_somebody_else() -> None:
@@ -1007,184 +984,3 @@ def test_one_that_moves() -> None:
     told.run(102).poll()
     told.sizing.estimated(IDLE, told.at, told.now_s, told.at)
     assert told.sizing.reason == "1 of 2: 1 job moves to another place"
-
-
-# --- pauses -------------------------------------------------------------------------------------------
-
-
-def test_what_fails_during_a_pause_does_not_prolong_it() -> None:
-    pause = Pause(5.0, 300.0)
-    pause.fail("no", 0.0)
-    pause.fail("no", 4.0)
-    assert (pause.failures, pause.until_s) == (1, 5.0)
-    pause.fail("no", 5.0)
-    assert (pause.failures, pause.until_s) == (2, 15.0)
-    pause.end()
-    pause.fail("no", 6.0)
-    assert pause.until_s == 26.0
-
-
-# --- random histories ---------------------------------------------------------------------------------
-
-
-def _preempt(world: World, which: int) -> None:
-    _strike(world, which, "RUNNING", state="PREEMPTED")
-
-
-def _strike(world: World, which: int, among: str, **changes: object) -> None:
-    if jobs := world.cluster.living(among):
-        world.cluster.change(jobs[which % len(jobs)].id, **changes)
-
-
-def _forget(world: World, which: int) -> None:
-    if jobs := world.cluster.living("PENDING", "RUNNING"):
-        world.cluster.lose(jobs[which % len(jobs)].id)
-
-
-def _fail_node(world: World, which: int) -> None:
-    if jobs := world.cluster.living("RUNNING"):
-        node = jobs[which % len(jobs)].node
-        world.cluster.down.add(node)
-        for job in jobs:
-            if job.node == node:
-                world.cluster.change(job.id, state="NODE_FAIL")
-
-
-def _steal(world: World, which: int) -> None:
-    names = list(world.cluster.partitions)
-    world.cluster.others[names[which % len(names)]] = which
-
-
-def _refuse(world: World, which: int) -> None:
-    names = list(world.cluster.partitions)
-    world.cluster.refusing ^= {names[which % len(names)]}
-
-
-def _limit(world: World, which: int) -> None:
-    world.cluster.limit = which if world.cluster.limit is None else None
-
-
-def _go_away(world: World, which: int) -> None:
-    world.cluster.away = not world.cluster.away
-
-
-def _lose_answers(world: World, which: int) -> None:
-    world.cluster.loses_answers, world.cluster.is_late = not world.cluster.loses_answers, which % 2 == 0
-
-
-HAPPENS = {
-    "scale": World.scale,
-    "replace_master": lambda world, which: None if world.cluster.away else world.replace_master(),
-    "look": lambda world, which: world.sizing.look(world.now_s),
-    "preempt": _preempt,
-    "fail": lambda world, which: _strike(world, which, "RUNNING", state="FAILED", exit_code=1),
-    "complete": lambda world, which: _strike(world, which, "RUNNING", state="COMPLETED"),
-    "scancel": lambda world, which: _strike(world, which, "PENDING", state="CANCELLED"),
-    "requeue": lambda world, which: _strike(world, which, "RUNNING", state="PENDING", node="", restarts=1),
-    "hold": lambda world, which: _strike(world, which, "PENDING", priority=0, reason="JobHeldAdmin"),
-    "launch_fails": lambda world, which: _strike(
-        world, which, "PENDING", priority=0, reason="launch failed requeued held"
-    ),
-    "forget": _forget,
-    "fail_node": _fail_node,
-    "steal": _steal,
-    "refuse": _refuse,
-    "limit": _limit,
-    "go_away": _go_away,
-    "lose_answers": _lose_answers,
-}
-STEPS = some.tuples(
-    some.sampled_from(sorted(HAPPENS)),
-    some.integers(0, 12),
-    some.sampled_from([0.0, 0.15, 1.0, 7.0, 40.0, 400.0]),
-)
-RECOVERY_S = 1300.0
-"""A place that was struck out and then at its limit takes jobs again after less than this."""
-PARTITIONS = some.sampled_from([{"gpu": 12}, {"gpu": 4, "idle": 12}, {"a": 3, "b": 3, "c": 12}])
-
-
-def play(
-    partitions: dict[str, int], delay_s: float, history: list[tuple[str, int, float]], poll_s: float = 10.0
-) -> World:
-    nodes = {name: [f"{name}{number}" for number in range(many)] for name, many in partitions.items()}
-    world = World(Cluster(nodes), delay_s=delay_s, num_min=2, poll_s=poll_s)
-    world.scale(4)
-    for happens, which, seconds in history:
-        HAPPENS[happens](world, which)
-        world.run(seconds)
-    return world
-
-
-def calm_down(world: World) -> None:
-    """Nothing is wrong with the cluster any more; who holds jobs releases them."""
-    cluster = world.cluster
-    cluster.others.clear()
-    cluster.refusing.clear()
-    cluster.down.clear()
-    cluster.limit, cluster.away, cluster.loses_answers = None, False, False
-    for job in cluster.living("PENDING"):
-        if job.reason == "JobHeldAdmin":
-            cluster.change(job.id, priority=1, reason="")
-    end_s = world.now_s + RECOVERY_S
-    world.run(4 * LATE_S)
-    if not world.target:  # nobody polls any more, so nobody sees what is taken now: it leaves by itself
-        for id in cluster.taken_late & cluster.jobs.keys():
-            cluster.change(id, state="COMPLETED")
-    while world.now_s < end_s and not (all_run(world) or world.sizing.fatal):
-        world.run(30.0)
-
-
-def all_run(world: World) -> bool:
-    """All who are wanted, and nobody else, as far as SlurmSizing knows, too."""
-    jobs = world.cluster.living()
-    return (
-        not world.sizing.reason
-        and world.running() == world.wanted
-        and len(jobs) == world.sizing.num_jobs == len(world.wanted)
-    )
-
-
-def check_all_run(world: World) -> None:
-    if not world.sizing.fatal:
-        assert all_run(world), (world.cluster.living(), world.sizing.reason)
-
-
-def check_quiet(world: World, seconds: float) -> None:
-    """In a world that does not change next to nothing is done: a node is used again after its hour, a job
-    moves once. A loop would do it dozens of times."""
-    start_s, waiting = world.now_s, len(world.cluster.living("PENDING"))
-    world.run(seconds)
-    most = 2 * (waiting + 1)
-    assert world.count(Submit, start_s) <= most and world.count(Cancel, start_s) <= most
-
-
-@settings(max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PARTITIONS, some.sampled_from([0.0, 0.1, 1.0]), some.lists(STEPS, max_size=25))
-def test_whatever_happens_all_run_in_the_end(
-    partitions: dict[str, int], delay_s: float, history: list[tuple[str, int, float]]
-) -> None:
-    world = play(partitions, delay_s, history)
-    calm_down(world)
-    check_all_run(world)
-    check_quiet(world, 60.0)
-    check_all_run(world)
-    world.scale(0)
-    world.run(60.0)
-    assert world.cluster.living() == [] and world.sizing.num_jobs == 0
-    assert world.sizing.next_time_s() is None
-
-
-@settings(max_examples=NUM_HISTORIES // 50, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PARTITIONS, some.lists(STEPS, max_size=12), some.integers(0, 12))
-def test_a_full_cluster_is_left_in_peace(
-    partitions: dict[str, int], history: list[tuple[str, int, float]], idle: int
-) -> None:
-    world = play(partitions, 0.1, history, poll_s=20.0)
-    calm_down(world)
-    for name, nodes in partitions.items():
-        world.cluster.others[name] = 2 * nodes - idle
-    world.scale(30)
-    world.run(2000.0)
-    check_quiet(world, 1800.0)
-    names = [job.name for job in world.cluster.living()]
-    assert len(names) == len(set(names)) <= 30

@@ -6,27 +6,25 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
 
 from elasticflow.cluster.contract import How
+from elasticflow.cluster.giving import REST_S
+from elasticflow.cluster.news import taken
+from elasticflow.cluster.sizing import End, Poll
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnError, YarnRefused
 from elasticflow_yarn.sizing import (
     GONE_S,
-    REST_S,
     SHUNS,
     WORDS_S,
     Add,
-    Kill,
     ReadWords,
     Signal,
-    YarnPoll,
     YarnSizing,
 )
-from tests.pure.yarn_world import EPOCH, SERVICES, Cluster, World, newest
+from tests.pure.yarn_world import EPOCH, SERVICES, Cluster, World
 
 PREEMPTED = "Container preempted by scheduler"
 FAILED = "Container failed during execution, see logs for more information."
@@ -63,12 +61,15 @@ def test_places_are_told_once_those_of_a_master_before_as_well() -> None:
     made = world(gpus=2, delay_s=0.1)
     made.scale(3)
     made.run(3.0)
-    assert sorted(made.sizing.placed()) == ["worker-1", "worker-2"] and made.sizing.placed() == []
+    assert (
+        sorted(taken(made.sizing.news.placed)) == ["worker-1", "worker-2"]
+        and taken(made.sizing.news.placed) == []
+    )
     second = World(made.cluster)
     for container in made.cluster.of("RUNNING"):
-        second.sizing.adopt(made.names[container.id], container, 0.0)
+        second.sizing.adopt(made.names[container.id], 0.0, container.id)
     second.sizing.observed(list(made.cluster.containers.values()), 0.0, EPOCH)
-    assert sorted(second.sizing.placed()) == ["worker-1", "worker-2"]
+    assert sorted(taken(second.sizing.news.placed)) == ["worker-1", "worker-2"]
 
 
 def test_the_first_are_not_asked_for_again() -> None:
@@ -153,7 +154,7 @@ def test_the_least_number_is_asked_for_in_any_case() -> None:
 def test_servers_are_asked_for_first_and_need_no_gpu() -> None:
     made = world(gpus=2)
     made.cluster.others = 2
-    made.sizing.want("server-0", "server", 0.0)
+    made.sizing.want("server-0", 0.0)
     made.scale(1)
     made.run(5.0)
     assert running(made) == ["server-0"]
@@ -166,10 +167,10 @@ def test_whoever_is_not_wanted_any_more_is_ended_and_nobody_is_told() -> None:
     made.run(3.0)
     made.scale(2)
     made.run(2.0)
-    assert len(running(made)) == 2 and made.ended == [] and made.sizing.num_containers == 2
+    assert len(running(made)) == 2 and made.ended == [] and made.sizing.num_places == 2
     made.scale(0)
     made.run(2.0)
-    assert made.sizing.num_containers == 0 and made.sizing.next_time_s() is None
+    assert made.sizing.num_places == 0 and made.sizing.next_time_s() is None
 
 
 # --- what no node can have ------------------------------------------------------------------------
@@ -225,11 +226,11 @@ def test_a_silent_resource_manager_holds_requests_up_but_not_for_ever() -> None:
 )
 def test_one_that_will_never_tell_holds_nothing_up(error: YarnError) -> None:
     sizing = YarnSizing(YarnConfig(), 1, SERVICES)
-    sizing.want("worker-1", "worker", 0.0)
+    sizing.want("worker-1", 0.0)
     sizing.decide(0.0)
     sizing.not_viewed(error, 0.1)
     assert Add("worker-1", "worker") in sizing.decide(0.2)
-    ((kind, text),) = sizing.notes()
+    ((kind, text),) = taken(sizing.news.notes)
     assert kind == "warning" and str(error) in text
 
 
@@ -314,13 +315,13 @@ def test_a_worker_that_failed_is_told_with_its_own_last_words() -> None:
 def test_words_that_never_come_are_not_waited_for_long() -> None:
     sizing = YarnSizing(YarnConfig(), 1, SERVICES)
     over = Container(id="worker_0", service="worker", state="FAILED", words=FAILED, node="n:1")
-    sizing.adopt("worker-1", over, 0.0)
+    sizing.adopt("worker-1", 0.0, over.id)
     sizing.observed([over], 0.0, EPOCH)
     assert ReadWords("worker-1") in sizing.decide(0.0)
     sizing.decide(WORDS_S - 0.1)
-    assert sizing.ended() == []
+    assert taken(sizing.news.ended) == []
     sizing.decide(WORDS_S)
-    (ended,) = sizing.ended()
+    (ended,) = taken(sizing.news.ended)
     assert ended.how is How.KILLED and "without a word" in ended.text
 
 
@@ -446,7 +447,7 @@ def test_what_yarn_forgets_or_does_not_grant_though_it_has_room_is_asked_for_aga
 ) -> None:
     made = world(gpus=4, share=4)
     setattr(made.cluster, how, {"server_0", "worker_1"})
-    made.sizing.want("server-0", "server", 0.0)
+    made.sizing.want("server-0", 0.0)
     made.scale(3)
     made.run(25.0)
     assert sorted(running(made)) == ["worker-2", "worker-3"]
@@ -466,7 +467,7 @@ def test_what_waits_for_a_place_that_there_is_not_is_never_asked_for_again() -> 
 def test_what_skein_is_too_silent_to_tell_of_is_not_asked_for_again() -> None:
     """It has been granted."""
     made = world(num_min=3)
-    made.sizing.want("server-0", "server", 0.0)
+    made.sizing.want("server-0", 0.0)
     made.scale(3)
     made.run(0.3)
     assert len(made.cluster.of("REQUESTED")) + len(made.cluster.of("RUNNING")) == 4
@@ -598,8 +599,8 @@ def test_a_request_that_got_no_answer_is_not_repeated_under_its_name() -> None:
 
 def test_a_service_that_there_is_not_ends_the_run() -> None:
     sizing = YarnSizing(YarnConfig(), 1, SERVICES)
-    sizing.want("worker-1", "worker", 0.0)
-    sizing.not_added("worker-1", YarnRefused("Skein refuses: Unknown service 'worker'"), 0.0)
+    sizing.want("worker-1", 0.0)
+    sizing.refused("worker-1", YarnRefused("Skein refuses: Unknown service 'worker'"), 0.0)
     assert sizing.fatal == "Skein refuses: Unknown service 'worker'"
 
 
@@ -618,11 +619,11 @@ def test_another_master_goes_on_with_what_lives() -> None:
     second.names[nobodys.id] = "?"
     for container in made.cluster.containers.values():
         if container is not nobodys:
-            second.sizing.adopt(made.names[container.id], container, 0.0)
+            second.sizing.adopt(made.names[container.id], 0.0, container.id)
     second.sizing.observed(list(made.cluster.containers.values()), 0.0, EPOCH)
-    (ended,) = second.sizing.ended()
-    assert (ended.name, ended.how) == (made.names[over.id], How.TAKEN) and second.sizing.num_containers == 3
-    assert Kill(nobodys.id) in second.sizing.decide(0.0)
+    (ended,) = taken(second.sizing.news.ended)
+    assert (ended.name, ended.how) == (made.names[over.id], How.TAKEN) and second.sizing.num_places == 3
+    assert End((nobodys.id,)) in second.sizing.decide(0.0)
     assert {second.sizing.where(made.names[each.id], 0.0) for each in living} == {
         f"{each.yarn_id} on node {each.node}" for each in living
     }
@@ -636,7 +637,7 @@ def test_a_request_of_the_master_before_is_made_anew_under_another_name() -> Non
     second = World(made.cluster)
     second.names, second.wanted, second._numbers = made.names, list(made.wanted), made._numbers
     for container in made.cluster.containers.values():
-        second.sizing.adopt(made.names[container.id], container, 0.0)
+        second.sizing.adopt(made.names[container.id], 0.0, container.id)
     second.scale(4)
     second.run(60.0)
     assert {ended.how for ended in second.ended} == {How.TAKEN}
@@ -651,12 +652,12 @@ def test_polls_come_at_their_pace_and_sooner_when_something_has_happened() -> No
     made = world(poll_s=10.0)
     made.scale(1)
     made.run(30.0)
-    assert 3 <= sum(isinstance(action, YarnPoll) for action in made.actions) <= 4
+    assert 3 <= sum(isinstance(action, Poll) for action in made.actions) <= 4
     made.run(0.5)
     made.actions.clear()
-    made.sizing.look(made.now_s)
+    made.sizing.look()
     made.run(0.5)
-    assert any(isinstance(action, YarnPoll) for action in made.actions)
+    assert any(isinstance(action, Poll) for action in made.actions)
 
 
 def test_the_reason_tells_what_the_queue_has_and_since_when() -> None:
@@ -667,109 +668,3 @@ def test_the_reason_tells_what_the_queue_has_and_since_when() -> None:
     assert made.sizing.reason.startswith(
         "1 of 3: queue train uses 1 of 6 GPUs, 0 of 6 GPUs are free, 2 containers wait since "
     )
-
-
-# --- whatever happens -----------------------------------------------------------------------------
-
-
-STEPS = some.tuples(
-    some.sampled_from(
-        [
-            "scale",
-            "others",
-            "wait",
-            "fail",
-            "preempt",
-            "lose",
-            "node",
-            "away",
-            "hangs",
-            "kills",
-            "ends",
-            "stranger",
-            "forgets",
-        ]
-    ),
-    some.integers(0, 6),
-    some.sampled_from([0.1, 1.0, 7.0, 40.0]),
-)
-
-
-def play(
-    history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float, is_first: bool
-) -> World:
-    made = world(share=share, num_min=num_min, delay_s=delay_s, first=num_min if is_first else 0)
-    cluster = made.cluster
-    for what, number, seconds in history:
-        victims = sorted(cluster.running)[:number]
-        if what == "scale":
-            made.scale(max(number, num_min))
-        elif what == "others":
-            cluster.others = max(0, min(number, cluster.free + cluster.others))
-        elif what == "wait":
-            cluster.others_wait = number
-        elif what in ("fail", "preempt"):
-            for yarn_id in victims:
-                cluster.end(yarn_id, made.now_s, "FAILED", FAILED if what == "fail" else PREEMPTED)
-        elif what == "lose" and len(cluster.nodes) > 1:
-            cluster.lose(sorted(cluster.nodes)[0], made.now_s)
-        elif what == "node":
-            cluster.nodes[f"node{number + 3}:8042"] = number % 3
-        elif what == "stranger":
-            made.names[cluster.add("worker").id] = f"stranger-{made.now_s}" if not cluster.hangs else ""
-        elif what == "forgets":
-            cluster.forgotten.update(each.id for each in cluster.of("REQUESTED")[:number])
-        elif what in ("away", "hangs"):
-            setattr(cluster, what, number % 2 == 0)
-        elif what in ("kills", "ends"):
-            setattr(cluster, f"loses_{what}", number % 2 == 0)
-        if what == "stranger":
-            made.decide()
-        made.run(seconds)
-    return made
-
-
-def calm_down(made: World) -> None:
-    cluster = made.cluster
-    cluster.others = cluster.others_wait = 0
-    cluster.away = cluster.hangs = cluster.loses_kills = cluster.loses_ends = False
-    for number in range(3):
-        cluster.nodes[f"node{number}:8042"] = 2
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    some.lists(STEPS.filter(lambda step: step[0] != "stranger"), max_size=15),
-    some.integers(0, 6),
-    some.integers(1, 3),
-    some.sampled_from([0.0, 0.1, 1.0]),
-    some.booleans(),
-)
-def test_whatever_happens_all_run_in_the_end(
-    history: list[tuple[str, int, float]], share: int, num_min: int, delay_s: float, is_first: bool
-) -> None:
-    made = play(history, share, num_min, delay_s, is_first)
-    calm_down(made)
-    made.scale(6)
-    made.run(600.0)
-    assert sorted(running(made)) == sorted(made.wanted) and made.sizing.reason == ""
-    assert len(made.cluster.running) == 6
-    made.scale(0)
-    made.run(60.0)
-    assert made.cluster.running == {} and made.sizing.num_containers == 0
-    assert made.sizing.next_time_s() is None
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(some.integers(0, 6), some.integers(1, 3), some.integers(1, 6))
-def test_a_full_cluster_is_left_in_peace(share: int, num_min: int, others: int) -> None:
-    made = world(share=share, num_min=num_min)
-    made.cluster.preempt_s = 1e9
-    made.cluster.others = others
-    made.scale(12)
-    made.run(200.0)
-    num = len(made.cluster.containers)
-    made.run(600.0)
-    assert len(made.cluster.containers) == num
-    assert len(made.cluster.of("REQUESTED")) <= max(1, num_min, share)
-    assert newest(made.returned) == made.returned

@@ -6,7 +6,9 @@ orders and the forgotten ends of a real cluster, and checks what must hold at an
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import math
 from collections.abc import Callable
 from functools import partial, reduce
 from itertools import count
@@ -14,6 +16,8 @@ from itertools import count
 import msgspec
 
 from elasticflow.cluster.contract import Ended
+from elasticflow.cluster.news import taken
+from elasticflow.cluster.sizing import End, Poll
 from elasticflow.master.members import number_of
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.cluster import YarnNode, YarnQueue
@@ -25,14 +29,12 @@ from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.sizing import (
     Action,
     Add,
-    Kill,
     LookAround,
     ReadWords,
     Signal,
-    View,
-    YarnPoll,
     YarnSizing,
 )
+from elasticflow_yarn.surroundings import View
 
 EPOCH = 1_800_000_000.0
 """Wall time when the monotonic clock is 0."""
@@ -231,7 +233,7 @@ class World:
         self.notes: list[str] = []
         self.left: dict[str, Ending] = {}
         self.actions: list[Action] = []
-        self._target = 0
+        self.target = 0
         self._numbers = count(1)
         self._delay_s = delay_s
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -239,15 +241,21 @@ class World:
         self._seen: View | None = None
 
     def scale(self, target: int) -> None:
-        self._target = target
+        self.target = target
         while len(self.wanted) > target:
             self.sizing.unwant(self.wanted.pop(), self.now_s)
         self._fill()
 
     def run(self, seconds: float) -> None:
-        """Time passes, in small steps."""
-        for _ in range(round(seconds / STEP_S)):
-            self.now_s += STEP_S
+        """Time passes, in small steps; longer ones where nothing would happen in between."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s - STEP_S / 2:
+            next_s = self.sizing.next_time_s()
+            due_s = min(self._later[0][0] if self._later else end_s, end_s if next_s is None else next_s)
+            due_s = max(self.now_s, min(due_s, end_s))
+            busy = self.cluster.others_wait or (self.cluster.free > 0 and self.cluster.of("REQUESTED"))
+            steps = 1 if busy else max(1, math.ceil((due_s - self.now_s) / STEP_S - 1e-6))
+            self.now_s += steps * STEP_S
             self.cluster.turn(self.now_s)
             while self._later and self._later[0][0] <= self.now_s:
                 heapq.heappop(self._later)[2]()
@@ -265,26 +273,26 @@ class World:
     # --- the master ------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        while len(self.wanted) < self._target:
+        while len(self.wanted) < self.target:
             name = f"worker-{next(self._numbers)}"
             self.wanted.append(name)
-            self.sizing.want(name, "worker", self.now_s, self._first.get(name, ""))
+            self.sizing.want(name, self.now_s, self._first.get(name))
         self.decide()
 
     def _attend(self) -> None:
-        for ended in self.sizing.ended():
+        for ended in taken(self.sizing.news.ended):
             self.ended.append(ended)
             if ended.name in self.wanted:
                 self.wanted.remove(ended.name)
-        for name, why in self.sizing.returns().items():
+        for name, why in taken(self.sizing.news.returns):
             self.returned.append(name)
             self.notes.append(f"{name} {why}")
             if name in self.wanted:
                 self.wanted.remove(name)
                 assert len(self._running_names()) >= self.num_min, "it gave away more than it may"
                 self._after(DRAIN_S, partial(self.sizing.unwant, name, self.now_s + DRAIN_S))
-        self.notes += [text for _, text in self.sizing.notes()]
-        if len(self.wanted) < self._target:
+        self.notes += [text for _, text in taken(self.sizing.news.notes)]
+        if len(self.wanted) < self.target:
             self._fill()
 
     def _running_names(self) -> list[str]:
@@ -303,16 +311,15 @@ class World:
         try:
             made = self.cluster.add(action.service)
         except YarnError as error:
-            self._answer(partial(self.sizing.not_added, action.name, error))
+            self._answer(partial(self.sizing.refused, action.name, error))
             return
         self.names[made.id] = action.name
-        self._answer(partial(self.sizing.added, action.name, made))
+        self._answer(partial(self.sizing.accepted, action.name, made.id))
 
-    def _kill(self, action: Kill) -> None:
-        try:
-            self.cluster.kill(action.id)
-        except YarnError:
-            pass
+    def _end(self, action: End) -> None:
+        for id in action.ids:
+            with contextlib.suppress(YarnError):
+                self.cluster.kill(id)
 
     def _signal(self, action: Signal) -> None:
         assert action.yarn_id != OWN
@@ -321,7 +328,7 @@ class World:
     def _read_words(self, action: ReadWords) -> None:
         self._answer(partial(self.sizing.heard, action.name, self.left.get(action.name)))
 
-    def _poll(self, action: YarnPoll) -> None:
+    def _poll(self, action: Poll) -> None:
         try:
             found = self.cluster.poll()
         except YarnError as error:
@@ -361,10 +368,10 @@ class World:
 
 _DO: dict[type, Callable[[World, object], None]] = {
     Add: World._add,
-    Kill: World._kill,
+    End: World._end,
     Signal: World._signal,
     ReadWords: World._read_words,
-    YarnPoll: World._poll,
+    Poll: World._poll,
     LookAround: World._look_around,
 }  # type: ignore[dict-item]
 
@@ -372,3 +379,45 @@ _DO: dict[type, Callable[[World, object], None]] = {
 def newest(names: list[str]) -> list[str]:
     """The highest number first."""
     return sorted(names, key=number_of, reverse=True)
+
+
+# --- what may happen --------------------------------------------------------------------------------
+
+
+def _end_some(world: World, number: int, words: str) -> None:
+    for yarn_id in sorted(world.cluster.running)[:number]:
+        world.cluster.end(yarn_id, world.now_s, "FAILED", words)
+
+
+def _others(world: World, number: int) -> None:
+    world.cluster.others = max(0, min(number, world.cluster.free + world.cluster.others))
+
+
+def _lose(world: World, number: int) -> None:
+    if len(world.cluster.nodes) > 1:
+        world.cluster.lose(sorted(world.cluster.nodes)[0], world.now_s)
+
+
+def _forget(world: World, number: int) -> None:
+    world.cluster.forgotten.update(each.id for each in world.cluster.of("REQUESTED")[:number])
+
+
+def _turn(name: str) -> Callable[[World, int], None]:
+    return lambda world, number: setattr(world.cluster, name, number % 2 == 0)
+
+
+HAPPENS: dict[str, Callable[[World, int], None]] = {
+    "scale": lambda world, number: world.scale(max(number % 7, world.num_min)),
+    "look": lambda world, number: world.sizing.look(),
+    "others": _others,
+    "wait": lambda world, number: setattr(world.cluster, "others_wait", number % 7),
+    "fail": lambda world, number: _end_some(world, number, "Container failed during execution"),
+    "preempt": lambda world, number: _end_some(world, number, "Container preempted by scheduler"),
+    "lose": _lose,
+    "node": lambda world, number: world.cluster.nodes.update({f"node{number + 3}:8042": number % 3}),
+    "away": _turn("away"),
+    "hangs": _turn("hangs"),
+    "kills": _turn("loses_kills"),
+    "ends": _turn("loses_ends"),
+    "forgets": _forget,
+}

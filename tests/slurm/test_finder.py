@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from elasticflow.cluster.finder import Orphaned
+from elasticflow.cluster import finder as asking
+from elasticflow.cluster import presence as presences
+from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
+from elasticflow.cluster.presence import KEEP_S
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment
-from elasticflow_slurm.finder import ASK_LAST_S, ASK_S, KEEP_S, REPAIR_S, LeaderFinder, SlurmPresence
+from elasticflow_slurm.finder import ASK_S, REPAIR_S, LeaderFinder, SlurmPresence
+from tests.clock import Clock
 from tests.slurm.fakes import FakeClient
 
 RUN, ID = "0123456789ab", 12
@@ -21,26 +24,9 @@ BEAT_S = 0.5
 ENDPOINT = "tcp://node1:4711"
 
 
-class Clock:
-    """For a finder and its presence: nothing takes time but what a test says."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(
-        finder, "time", SimpleNamespace(monotonic=made.monotonic, time=made.monotonic, sleep=made.sleep)
-    )
-    return made
+    return Clock(monkeypatch, finder, asking, presences)
 
 
 @pytest.fixture
@@ -132,7 +118,7 @@ def test_what_is_gone_once_may_be_there(
         clock.now_s += seconds
         one.client.known = [leader("RUNNING")]
 
-    monkeypatch.setattr(finder.time, "sleep", sleep)
+    monkeypatch.setattr(clock.time, "sleep", sleep)
     assert one.search() == ENDPOINT and one.client.calls == []
 
 
@@ -330,12 +316,12 @@ def test_an_error_of_slurm_is_told(run: RunDir, clock: Clock) -> None:
 def test_waiting_for_the_end(run: RunDir, clock: Clock) -> None:
     one, client = presence(run, leader("RUNNING"))
     end_s = clock.now_s + 20.0
-    sleep = finder.time.sleep
+    sleep = clock.time.sleep
 
     def until(seconds: float) -> None:
         sleep(seconds)
         client.known = [leader("RUNNING" if clock.now_s < end_s else "COMPLETED")]
 
-    finder.time.sleep = until  # type: ignore[assignment]
+    clock.time.sleep = until  # type: ignore[assignment]
     one.wait_until_over(60.0)
     assert end_s <= clock.now_s <= end_s + 2 * KEEP_S

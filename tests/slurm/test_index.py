@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.cluster import index as entries
 from elasticflow_slurm import index
 from elasticflow_slurm.client import SlurmJob, SlurmNotInstalled
 from elasticflow_slurm.comments import Comment
@@ -91,7 +92,7 @@ def test_files_that_are_no_entries(tmp_path: Path) -> None:
 
 
 def test_old_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "KEPT", 3)
+    monkeypatch.setattr(entries, "KEPT", 3)
     path = run_dir(tmp_path, "a")
     for number in range(6):
         index.add(number, f"name-{number}", path)
@@ -100,7 +101,7 @@ def test_old_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_many_add_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "KEPT", 4)
+    monkeypatch.setattr(entries, "KEPT", 4)
     path = run_dir(tmp_path, "a")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: index.add(number, "digits", path), range(40)))

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from elasticflow.cli.main import main
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.errors import RunError
 from elasticflow.leading import begin, check_resume
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmJob
-from elasticflow_slurm.submit import _SlurmFolder
 from tests.slurm.fakes import FakeClient
 
 PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
@@ -63,7 +63,8 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     run = RunDir(tmp_path / "runs" / "one")
     if there:
         run.path.mkdir(parents=True)
-    folder = _SlurmFolder(run)
+    folder = FolderBefore(run)
+    folder.make()
     begin(run, Config(program=__file__), UNKNOWN)
     folder.put_back()
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (

@@ -27,8 +27,8 @@ from elasticflow_yarn.cluster import (
     read_queues,
 )
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
-from elasticflow_yarn.resources import Resources
-from elasticflow_yarn.shares import Measure, find, forgets, free, has_room, pressure
+from elasticflow_yarn.resources import Measure, Resources
+from elasticflow_yarn.surroundings import View
 
 ANSWERS = Path(__file__).parent / "answers"
 APP = "application_1795300049947_0001"
@@ -125,25 +125,26 @@ def test_resources_in_words(resources: Resources, text: str) -> None:
 GPUS = Measure(True)
 
 
+def view() -> View:
+    return View(tuple(read_nodes(answer("nodes"))), tuple(read_queues(answer("scheduler"))))
+
+
 def test_others_that_wait_for_what_is_theirs_press() -> None:
-    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
-    own = find(queues, "train")
-    assert own is not None and free(nodes, GPUS) == 0
-    found = pressure(queues, own, nodes, GPUS, 1)
+    own = view().queue("train")
+    assert own is not None and view().free(GPUS) == 0
+    found = view().pressure(own, GPUS, 1)
     assert found is not None and (found.lacking, found.excess) == (2, 5)
     assert found.text == "queue train uses 6 GPUs, its share is 1 GPU, queue prod waits for 2 GPUs"
 
 
 def test_we_press_others_and_not_ourselves() -> None:
-    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
-    own = find(queues, "prod")
-    assert own is not None and pressure(queues, own, nodes, GPUS, 1) is None
+    own = view().queue("prod")
+    assert own is not None and view().pressure(own, GPUS, 1) is None
 
 
 def test_memory_counts_where_there_are_no_gpus() -> None:
-    queues, nodes = read_queues(answer("scheduler")), read_nodes(answer("nodes"))
-    own = find(queues, "train")
-    assert own is not None and pressure(queues, own, nodes, Measure(False), 128) is None
+    own = view().queue("train")
+    assert own is not None and view().pressure(own, Measure(False), 128) is None
     assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
 
 
@@ -164,7 +165,7 @@ def test_requests_that_a_queue_does_not_tell_of_are_forgotten_if_it_has_room(
 ) -> None:
     """The fair scheduler tells no more than what there is still room for."""
     asked = [Resources(2048), Resources(3072)]
-    assert forgets(asked, queue(used, 10, pending)) is forgotten
+    assert queue(used, 10, pending).forgets(asked) is forgotten
 
 
 def test_there_is_room_where_a_node_and_the_queue_have_it() -> None:
@@ -174,11 +175,13 @@ def test_there_is_room_where_a_node_and_the_queue_have_it() -> None:
 
     asked, roomy = Resources(1024, 1), queue(5, 10, 0)
     roomy = structs.replace(roomy, most=Resources(10240, 8))
-    assert has_room(asked, roomy, [node()], "") and has_room(asked, roomy, [node(labels=("x",))], "x")
+    assert View((node(),), ()).has_room(asked, roomy, "") and View((node(labels=("x",)),), ()).has_room(
+        asked, roomy, "x"
+    )
     for unfit in (node("LOST"), node(labels=("x",)), node(free_mb=1023)):
-        assert not has_room(asked, roomy, [unfit], "")
-    assert not has_room(asked, roomy, [node()], "x")
-    assert not has_room(asked, structs.replace(roomy, used=Resources(9217)), [node()], "")
+        assert not View((unfit,), ()).has_room(asked, roomy, "")
+    assert not View((node(),), ()).has_room(asked, roomy, "x")
+    assert not View((node(),), ()).has_room(asked, structs.replace(roomy, used=Resources(9217)), "")
 
 
 # --- who is asked ---------------------------------------------------------------------------------------

@@ -7,39 +7,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticflow.cluster.finder import Orphaned
-from elasticflow.cluster.presence import Presence
+from elasticflow.cluster import finder as asking
+from elasticflow.cluster import presence as presences
+from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
+from elasticflow.cluster.presence import KEEP_S, Presence
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
-from elasticflow_yarn import finder, first
+from elasticflow_yarn import first
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
-from elasticflow_yarn.finder import ASK_LAST_S, ASK_S, KEEP_S, SUBMIT_S, YarnFinder, YarnPresence
+from elasticflow_yarn.finder import ASK_S, SUBMIT_S, YarnFinder, YarnPresence
+from tests.clock import Clock
 from tests.yarn.fakes import APP, FakeManager, app, yarn_id
 
 ENDPOINT = "tcp://node1:4711"
 BEAT_S = 0.5
 
 
-class Clock:
-    """Nothing takes time but what a test says."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(
-        finder, "time", SimpleNamespace(monotonic=made.monotonic, time=made.monotonic, sleep=made.sleep)
-    )
-    return made
+    return Clock(monkeypatch, asking, presences)
 
 
 @pytest.fixture
@@ -195,7 +181,7 @@ def test_a_run_that_is_being_submitted_is_alive_for_a_while(
     presence = YarnPresence(str(run.path), FakeManager(None))
     assert presence.is_alive()
     later = run.job.stat().st_mtime + SUBMIT_S + 1
-    monkeypatch.setattr(finder, "time", SimpleNamespace(monotonic=lambda: 1e9, time=lambda: later))
+    monkeypatch.setattr(presences, "time", SimpleNamespace(monotonic=lambda: 1e9, time=lambda: later))
     assert not presence.is_alive()
 
 
@@ -271,6 +257,6 @@ def test_to_wait_until_it_is_over(run: RunDir, clock: Clock) -> None:
         slept(seconds)
         manager.found = app("FINISHED") if clock.now_s > 1010.0 else manager.found
 
-    finder.time.sleep = sleep  # type: ignore[attr-defined]
+    clock.time.sleep = sleep  # type: ignore[attr-defined]
     presence.wait_until_over(60.0)
     assert 1010.0 < clock.now_s < 1010.0 + 2 * KEEP_S

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.cluster import index as entries
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import index
 from tests.yarn.local_hdfs import LocalHdfs
@@ -46,7 +47,7 @@ def test_by_id_and_by_name_the_newest(environ: dict[str, str], hdfs: LocalHdfs) 
 def test_it_is_its_owners_alone_and_keeps_the_newest(
     environ: dict[str, str], hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "KEPT", 3)
+    monkeypatch.setattr(entries, "KEPT", 3)
     for number in range(1, 6):
         index.add(application(number), "digits", f"hdfs:///runs/{number}", environ)
     jobs = hdfs.root / "user" / "ann" / "elasticflow" / "jobs"

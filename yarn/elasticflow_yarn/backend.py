@@ -10,45 +10,36 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from elasticflow.cluster.asks import SERVER, WORKER
 from elasticflow.cluster.clerk import Clerk
-from elasticflow.cluster.contract import MASTER, Backend, Ended
+from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.logbook import LogBook
 from elasticflow.cluster.presence import Presence
+from elasticflow.cluster.sized import SizedBackend
 from elasticflow.errors import RunError
 from elasticflow.master.fence import Superseded
 from elasticflow.process.network import own_address
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
-from elasticflow_yarn import containers, ending, first
+from elasticflow_yarn import ending, first
 from elasticflow_yarn.application import Application, Container, SkeinApplication
 from elasticflow_yarn.cluster import ResourceManager, attempt_of
 from elasticflow_yarn.config import read
 from elasticflow_yarn.container import environment
-from elasticflow_yarn.containers import PlacedContainer
+from elasticflow_yarn.containers import PlacedContainer, PlacesFile
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.finder import YarnFinder, YarnPresence
 from elasticflow_yarn.logs import YarnLogs
-from elasticflow_yarn.sizing import (
-    GONE_S,
-    SERVER,
-    WORKER,
-    Add,
-    Kill,
-    LookAround,
-    ReadWords,
-    Signal,
-    View,
-    YarnPoll,
-    YarnSizing,
-)
+from elasticflow_yarn.sizing import GONE_S, Action, Add, LookAround, ReadWords, Signal, YarnSizing
+from elasticflow_yarn.surroundings import View
 
 MEMBER_KEY = "member/"
 """Before a container's id, in the application's key-value store: its member's name is kept there."""
@@ -59,8 +50,10 @@ AGAIN_S, BUSY_S = 0.25, 60.0
 GONE = "its ApplicationMaster is gone"
 
 
-class YarnBackend(Backend):
+class YarnBackend(SizedBackend):
     """See Backend. To be used inside of the ApplicationMaster's container."""
+
+    _sizing: YarnSizing
 
     def __init__(
         self,
@@ -84,20 +77,14 @@ class YarnBackend(Backend):
                 f"master needs {WORKER} and {SERVER}, with 'instances: 0' (see yarn/digits.yaml)."
             )
         self._first = first.members(_patiently(self._application.instances))
-        self._sizing = YarnSizing(self._yarn, config.worker_range[0], services, own, self._first.values())
+        sizing = YarnSizing(self._yarn, config.worker_range[0], services, own, self._first.values())
         if self._attempt > 1:
             self._first = {}  # they are nobody's
-        self._skein = Clerk(YarnError)
         self._rm = Clerk(YarnError)
         self._folder: Clerk[OSError] = Clerk(OSError)
-        self._placed: dict[str, PlacedContainer] = {}
-        """What those who look for logs can read."""
-        self._placing = False
-        self._own = PlacedContainer(
-            own, f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}"
-        )
-        self._settings: dict[str, MemberSettings] = {}
-        self._notes: list[tuple[str, str]] = []
+        super().__init__(sizing, Clerk(YarnError), self._rm, self._folder)
+        page = f"{os.environ.get('NM_HOST', '')}:{os.environ.get('NM_HTTP_PORT', '')}"
+        self._places = PlacesFile(self._run, self._folder, PlacedContainer(own, page))
         self._has_page = False
         self._act()
 
@@ -112,74 +99,25 @@ class YarnBackend(Backend):
             if name and not container.over:
                 living[name] = 0
             if name and (name in known or not container.over):
-                self._sizing.adopt(name, container, now_s)
-        self._sizing.observed(containers, now_s, time.time())
+                self._sizing.adopt(name, now_s, container.id)
+        self._observed(containers)
         return living
 
     def start(self, settings: MemberSettings) -> None:
-        self._settings[settings.name] = msgspec.structs.replace(settings, started_s=0.0)
         self._rm.turn()
-        id = self._first.get(settings.name, "")
-        self._sizing.want(settings.name, settings.role, time.monotonic(), id)
-        self._act()
-
-    def kill(self, name: str) -> None:
-        self._sizing.unwant(name, time.monotonic())
-        self._settings.pop(name, None)
-        self._act()
-
-    def give_up(self, name: str) -> None:
-        self._sizing.blame(name, time.monotonic())
-        self.kill(name)
-
-    def wait_fds(self) -> list[int]:
-        return [self._skein.fd, self._rm.fd, self._folder.fd]
-
-    def next_time_s(self) -> float | None:
-        return self._sizing.next_time_s()
+        self._want(settings, self._first.get(settings.name))
 
     def ended(self) -> list[Ended]:
-        for clerk in (self._skein, self._rm, self._folder):
-            clerk.turn()
-        self._act()
+        ended = super().ended()
         if self._sizing.gone:
             raise Superseded(GONE)
-        if self._sizing.fatal:
-            raise YarnRefused(self._sizing.fatal)
-        ended = self._sizing.ended()
-        for each in ended:
-            self._settings.pop(each.name, None)
         return ended
-
-    @property
-    def num_running(self) -> int:
-        return self._sizing.num_containers
-
-    def look(self) -> None:
-        self._sizing.look(time.monotonic())
-        self._act()
-
-    def give_way(self) -> None:
-        self._sizing.give_way(time.monotonic())
-
-    def notes(self) -> list[tuple[str, str]]:
-        notes, self._notes = [*self._notes, *self._sizing.notes()], []
-        return notes
-
-    def shortage(self) -> str:
-        return self._sizing.reason
 
     def where(self, name: str) -> str:
         return self._sizing.where(name, time.monotonic())
 
-    def returns(self) -> dict[str, str]:
-        return self._sizing.returns()
-
-    def placed(self) -> list[str]:
-        return self._sizing.placed()
-
     def tell_progress(self, fraction: float) -> None:
-        self._skein.order(lambda: self._application.set_progress(fraction), lambda _: None)
+        self._clerk.order(lambda: self._application.set_progress(fraction), lambda _: None)
 
     def comes_again(self) -> bool:
         """Who is told to end inside of an ApplicationMaster ends with it: whether there is to be another is
@@ -188,12 +126,12 @@ class YarnBackend(Backend):
 
     def abandon(self) -> None:
         """Ends nothing: containers end with their ApplicationMaster, or are another master's by now."""
-        for clerk in (self._skein, self._rm, self._folder):
+        for clerk in self._clerks:
             clerk.close(0.0)
 
     def close(self) -> None:
-        self._skein.order(partial(kill_all, self._application), lambda _: None)
-        self._skein.close()
+        self._clerk.order(partial(kill_all, self._application), lambda _: None)
+        self._clerk.close()
         for clerk in (self._rm, self._folder):
             clerk.close(0.0)  # whatever they wait for, nobody needs it any more
 
@@ -220,45 +158,45 @@ class YarnBackend(Backend):
 
     # --- containers ------------------------------------------------------------------------------
 
-    def _act(self) -> None:
-        """Does what was decided."""
-        for action in self._sizing.decide(time.monotonic()):
-            _DO[type(action)](self, action)
+    def _do(self, action: Action) -> None:
+        match action:
+            case Add():
+                self._add(action)
+            case Signal():
+                self._rm.order(lambda: self._manager().signal(action.yarn_id), lambda _: None)
+            case ReadWords():
+                self._folder.order(
+                    lambda: ending.read(self._run, action.name), partial(self._heard, action.name)
+                )
+            case LookAround():
+                self._rm.order(self._view, self._viewed)
 
     def _add(self, action: Add) -> None:
         settings = msgspec.json.encode(self._settings[action.name])
         env = environment(settings, self._services[action.service].gpus, self._yarn.gpu_devices)
-        self._skein.order(
-            lambda: self._added(action.name, action.service, env), partial(self._was_added, action.name)
+        self._clerk.order(
+            partial(self._added, action.name, action.service, env), partial(self._asked, action.name)
         )
 
-    def _added(self, name: str, service: str, env: dict[str, str]) -> Container:
+    def _added(self, name: str, service: str, env: dict[str, str]) -> str:
         """In the clerk's thread. The name is kept for the next master; a container without one it ends."""
         container = self._application.add(service, env)
         self._application.put(f"{MEMBER_KEY}{container.id}", name)
-        return container
+        return container.id
 
-    def _was_added(self, name: str, answer: Container | YarnError) -> None:
-        if isinstance(answer, YarnError):
-            self._sizing.not_added(name, answer, time.monotonic())
-        else:
-            self._sizing.added(name, answer, time.monotonic())
+    def _poll(self) -> list[Container]:
+        return self._application.containers()
 
-    def _kill(self, action: Kill) -> None:
-        self._skein.order(lambda: self._application.kill(action.id), lambda _: None)
+    def _end(self, id: str) -> None:
+        self._application.kill(id)
 
-    def _poll(self, action: YarnPoll) -> None:
-        self._skein.order(self._application.containers, self._polled)
-
-    def _polled(self, answer: list[Container] | YarnError) -> None:
-        if isinstance(answer, YarnError):
-            self._sizing.unobserved(answer, time.monotonic())
-        else:
-            self._sizing.observed(answer, time.monotonic(), time.time())
-            self._place()
+    def _polled(self, answer: Sequence[Container] | Exception) -> None:
+        super()._polled(answer)
+        if not isinstance(answer, Exception):
+            self._places.tell(self._sizing.places())
         if not self._has_page:  # now that the first containers are asked for
             self._has_page = True
-            self._skein.order(self._start_page, self._page_started)
+            self._clerk.order(self._start_page, self._page_started)
 
     def _named(self) -> tuple[list[Container], dict[str, str]]:
         """All containers, and the names of their members, by Skein's id."""
@@ -267,36 +205,9 @@ class YarnBackend(Backend):
         names = {id: name for name, id in self._first.items()}
         return containers, names | {key.removeprefix(MEMBER_KEY): name for key, name in found.items()}
 
-    def _read_words(self, action: ReadWords) -> None:
-        self._folder.order(lambda: ending.read(self._run, action.name), partial(self._heard, action.name))
-
     def _heard(self, name: str, answer: Ending | OSError | None) -> None:
         left = None if isinstance(answer, OSError) else answer
         self._sizing.heard(name, left, time.monotonic())
-
-    def _place(self) -> None:
-        """Has written down where members are, for those who look for their logs."""
-        places = {name: PlacedContainer(*place) for name, place in self._sizing.places().items()}
-        places |= {MASTER: self._own} if self._own.container else {}
-        new = {name: placed for name, placed in places.items() if self._placed.get(name) != placed}
-        if new and not self._placing:
-            self._placing = True
-            self._folder.order(lambda: self._write_places(new), partial(self._were_placed, new))
-
-    def _write_places(self, new: dict[str, PlacedContainer]) -> None:
-        try:
-            before = containers.read(self._run)
-        except RunError as error:
-            if isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None  # it is only away, and must not be written anew
-            before = {}
-        if MASTER in new:
-            before = containers.with_master(before, new[MASTER])
-        containers.write(self._run, {**before, **new})
-
-    def _were_placed(self, new: dict[str, PlacedContainer], answer: OSError | None) -> None:
-        self._placing = False
-        self._placed |= {} if isinstance(answer, OSError) else new  # the next poll tries again
 
     def _start_page(self) -> str:
         """Returns why there is none; "" if there is."""
@@ -310,12 +221,9 @@ class YarnBackend(Backend):
 
     def _page_started(self, answer: str | YarnError) -> None:
         if text := str(answer):
-            self._notes.append(("warning", f"there is no page in the application's web UI: {text}"))
+            self._sizing.news.note("warning", f"there is no page in the application's web UI: {text}")
 
     # --- the cluster -----------------------------------------------------------------------------
-
-    def _look_around(self, action: LookAround) -> None:
-        self._rm.order(self._view, self._viewed)
 
     def _manager(self) -> ResourceManager:
         """In the clerk's thread."""
@@ -333,19 +241,6 @@ class YarnBackend(Backend):
             self._sizing.not_viewed(answer, time.monotonic())
         else:
             self._sizing.viewed(answer, time.monotonic())
-
-    def _signal(self, action: Signal) -> None:
-        self._rm.order(lambda: self._manager().signal(action.yarn_id), lambda _: None)
-
-
-_DO: dict[type, Callable[[YarnBackend, Any], None]] = {
-    Add: YarnBackend._add,
-    Kill: YarnBackend._kill,
-    YarnPoll: YarnBackend._poll,
-    ReadWords: YarnBackend._read_words,
-    LookAround: YarnBackend._look_around,
-    Signal: YarnBackend._signal,
-}
 
 
 def kill_all(application: Application) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 
 from elasticflow.errors import ConfigError
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
-from elasticflow_yarn.resources import Resources
+from elasticflow_yarn.resources import Measure, Resources
 
 if TYPE_CHECKING:
     import requests
@@ -61,6 +61,20 @@ class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
     def is_called(self, name: str) -> bool:
         """Queues may be named with the names of those in which they lie, or without."""
         return name in (self.name, self.path) or self.path.endswith(f".{name}")
+
+    def lacks(self, measure: Measure) -> int:
+        """What it waits for, and is to have."""
+        pending = self.pending or Resources()
+        return min(measure.of(pending), max(0, measure.of(self.share) - measure.of(self.used)))
+
+    def forgets(self, asked: Iterable[Resources]) -> bool:
+        """Whether it has room for all that was asked for, and tells that less is pending.
+
+        Where there is none, the fair scheduler tells no more than what the queue may still have.
+        """
+        owed = reduce(Resources.plus, asked, Resources())
+        is_told = self.pending is not None and self.pending.memory_mb < owed.memory_mb
+        return is_told and owed.plus(self.used).fits(self.most)
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from elasticflow.cluster.config import ClusterConfig, read_section
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Positive, PositiveSeconds
 
@@ -33,7 +34,7 @@ class Acls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ui_users: tuple[str, ...] = ()
 
 
-class YarnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class YarnConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Memory is a number with a unit, such as "2 GiB"."""
 
     queue: str = "default"
@@ -58,28 +59,13 @@ class YarnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gpu_devices: str = ""
     """Numbers of the GPUs of a host that workers may take, such as "0,1"; "": all that are there."""
 
-    environment: str = ""
-    """An archive of a virtual environment (venv-pack, conda-pack): here, or on HDFS."""
-    python: str = ""
-    """The Python of the containers, on the nodes; "": that of the environment, or the one that submits."""
-    setup: str = ""
-    """Shell lines that each container runs first."""
     env: dict[str, str] = {}
     files: dict[str, str | dict[str, str]] = {}
     """More files for each container: its name there, and where it comes from."""
-    host: str = ""
-    """Name or network (10.1.0.0/16) of the address at which members reach each other; "": the node's own."""
-
     poll_s: PositiveSeconds = 1.0
     rm_poll_s: PositiveSeconds = 5.0
-    patience_s: PositiveSeconds = 30.0
-    """A container that is REQUESTED for longer than this is no sign that more would start."""
-    exclude_after: Positive = 2
-    """Failures of workers on a node, within an hour, after which it is left out."""
     give_back: bool = True
     """Whether workers leave by themselves when the queue has more than its share and others wait."""
-    lease_s: PositiveSeconds = 600.0
-    """Workers wait for a master that YARN starts anew for so long."""
 
     def __post_init__(self) -> None:
         for name in MEMORIES:
@@ -127,13 +113,4 @@ def read(section: dict[str, Any]) -> YarnConfig:
     env = section.get("env")
     if isinstance(env, dict):  # YAML reads numbers, where a shell has words
         texts["env"] = {name: value if isinstance(value, str) else str(value) for name, value in env.items()}
-    try:
-        return msgspec.convert({**section, **texts}, YarnConfig)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ConfigError):
-            raise ConfigError(str(error.__cause__)) from error
-        text, _, where = str(error).partition(" - at `$")
-        known = ", ".join(YarnConfig.__struct_fields__)
-        hint = f" Known keys: {known}." if "unknown field" in text and where.strip("`.") == "" else ""
-        key = f"yarn{where.rstrip('`')}" if where.strip("`") else "yarn"
-        raise ConfigError(f"{key}: {text[0].lower()}{text[1:]}.{hint}") from error
+    return read_section(YarnConfig, "yarn", {**section, **texts})

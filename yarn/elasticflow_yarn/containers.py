@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from elasticflow.cluster.clerk import Clerk
 from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir, RunPath, publish
@@ -63,3 +64,37 @@ def read(run: RunDir) -> dict[str, PlacedContainer]:
         return {}
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(f"{path(run)}: cannot be read: {error}") from error
+
+
+class PlacesFile:
+    """Keeps the file up to date, by a thread that writes in the run's folder. own: the master's place."""
+
+    def __init__(self, run: RunDir, folder: Clerk[OSError], own: PlacedContainer) -> None:
+        self._run, self._folder, self._own = run, folder, own
+        self._told: dict[str, PlacedContainer] = {}
+        """What those who look for logs can read."""
+        self._writing = False
+
+    def tell(self, running: Mapping[str, tuple[str, str]]) -> None:
+        """By member: YARN's id of the container, and the address of its node."""
+        places = {name: PlacedContainer(*place) for name, place in running.items()}
+        places |= {MASTER: self._own} if self._own.container else {}
+        new = {name: placed for name, placed in places.items() if self._told.get(name) != placed}
+        if new and not self._writing:
+            self._writing = True
+            self._folder.order(lambda: self._write(new), lambda answer: self._written(new, answer))
+
+    def _write(self, new: Mapping[str, PlacedContainer]) -> None:
+        try:
+            before = read(self._run)
+        except RunError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None  # it is only away, and must not be written anew
+            before = {}
+        if MASTER in new:
+            before = with_master(before, new[MASTER])
+        write(self._run, {**before, **new})
+
+    def _written(self, new: dict[str, PlacedContainer], answer: OSError | None) -> None:
+        self._writing = False
+        self._told |= {} if isinstance(answer, OSError) else new  # the next poll tries again

@@ -1,7 +1,5 @@
-"""Which run an application is, or was, the leader of: YARN forgets applications, and people name them.
-
-One small file an application, in the user's folder on HDFS, so that it is found from every gateway.
-"""
+"""Which run an application is, or was, the leader of, by ``elasticflow.cluster.index`` in the user's folder
+on HDFS, so that it is found from every gateway."""
 
 from __future__ import annotations
 
@@ -10,26 +8,16 @@ import os
 import re
 from collections.abc import Mapping
 
-import msgspec
-
+from elasticflow.cluster.index import IndexEntry, JobIndex
 from elasticflow.errors import ElasticFlowError
-from elasticflow.run.folder import publish
+from elasticflow.run.folder import RunPath
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.webhdfs import PATIENCE_S
 
-KEPT = 1000
 FIND_S = 2.0
 """People who look for a run wait no longer than this for an HDFS that is away."""
 _ID = re.compile(r"application_(\d+)_(\d+)")
-
-
-class YarnEntry(msgspec.Struct, frozen=True):
-    """An application."""
-
-    id: str
-    name: str
-    run_dir: str
 
 
 def home(environ: Mapping[str, str] = os.environ, patience_s: float = PATIENCE_S) -> HdfsPath:
@@ -41,11 +29,7 @@ def home(environ: Mapping[str, str] = os.environ, patience_s: float = PATIENCE_S
 def add(application: str, name: str, run_dir: str, environ: Mapping[str, str] = os.environ) -> None:
     """Remembers an application; an index that cannot be written is no reason not to run it."""
     with contextlib.suppress(OSError, ElasticFlowError):
-        jobs = home(environ) / "jobs"
-        jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(jobs / f"{application}.json", YarnEntry(application, name, run_dir))
-        for path in _newest_first(jobs)[KEPT:]:
-            path.unlink(missing_ok=True)
+        _index(home(environ)).add(IndexEntry(application, name, run_dir))
 
 
 def find(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -56,12 +40,11 @@ def find(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """
     with contextlib.suppress(OSError, ElasticFlowError):
         if HadoopConf.load(environ).default_fs:
-            jobs = home(environ, FIND_S) / "jobs"
+            index = _index(home(environ, FIND_S))
             if _ID.fullmatch(text):
-                entry = _read(jobs / f"{text}.json")
+                entry = index.get(text)
                 return entry.run_dir if entry else None
-            known = (_read(path) for path in _newest_first(jobs))
-            return next((entry.run_dir for entry in known if entry and text in _names(entry)), None)
+            return next((entry.run_dir for entry in index if text in _names(entry)), None)
     return None
 
 
@@ -73,19 +56,16 @@ def unasked(environ: Mapping[str, str] = os.environ) -> str:
     return "YARN was not asked: HADOOP_CONF_DIR names no configuration"
 
 
-def _names(entry: YarnEntry) -> tuple[str, str]:
+def _index(home: HdfsPath) -> JobIndex:
+    return JobIndex(home / "jobs", _age)
+
+
+def _names(entry: IndexEntry) -> tuple[str, str]:
     """The application's, and that of the run's folder."""
     return entry.name, entry.run_dir.rstrip("/").rpartition("/")[2]
 
 
-def _newest_first(jobs: HdfsPath) -> list[HdfsPath]:
+def _age(path: RunPath) -> tuple[int, int] | None:
     """By the applications' ids, which grow."""
-    found = [(_ID.match(path.name), path) for path in jobs.iterdir()]
-    numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
-    return [path for _, path in sorted(numbered, key=lambda pair: pair[0], reverse=True)]
-
-
-def _read(path: HdfsPath) -> YarnEntry | None:
-    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        return msgspec.json.decode(path.read_bytes(), type=YarnEntry)
-    return None
+    match = _ID.match(path.name)
+    return (int(match[1]), int(match[2])) if match else None

@@ -14,19 +14,15 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 
-import msgspec
-
-from elasticflow.cli.resuming import new_program, program_of
-from elasticflow.cli.train import OPTIONS, SWITCHES
+from elasticflow.cli.led import settings_in_job, stem_of
+from elasticflow.cli.resuming import new_program
 from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
 from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
 from elasticflow.master.fence import claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
-from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, UNKNOWN, HostJob, RunDir, publish
 from elasticflow_yarn import ending, index
@@ -120,20 +116,8 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
                 f"{run.path}: this run goes on in application {known.id}, and not in this one any more."
             )
         return run
-    if patiently(run.settings.exists) and not arguments.resume:
-        raise RunError(
-            f"{run.path}: holds a run already; go on with it by --resume, or choose another --run-dir."
-        )
-    options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
-    options.update(run_dir=str(run.path), backend="yarn")
-    before = msgspec.to_builtins(run.config()) if run.settings.exists() else None
-    named = arguments.program or ""  # in each container's own folder, whatever it was before
-    anew = arguments.new_program if new_program(arguments) else ""
-    if before and arguments.resume:
-        options |= program_of(run, before, named, anew)
-    if named and not anew:
-        options["program"] = named
-    chosen = config.make(arguments.config, options, before)
+    named, anew = arguments.program or "", arguments.new_program if new_program(arguments) else ""
+    chosen = settings_in_job(run, arguments, named, anew, moves=True, backend="yarn", run_dir=str(run.path))
     read(chosen.yarn)
     if arguments.resume:
         check_resume(run, chosen)
@@ -144,9 +128,7 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
 def _run_dir(arguments: argparse.Namespace, application: str) -> str:
     if arguments.run_dir:
         return str(arguments.run_dir)
-    if not arguments.program:
-        raise ConfigError("which program? Name a Python file that defines model() and forward().")
-    return str(index.home() / "runs" / f"{Path(arguments.program).stem}-{application}")
+    return str(index.home() / "runs" / f"{stem_of(arguments)}-{application}")
 
 
 def _sign(run: RunDir, settings: Config, application: str, submitted: bool) -> None:

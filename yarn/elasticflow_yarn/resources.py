@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 
@@ -26,6 +28,27 @@ class Resources(msgspec.Struct, frozen=True):
         counted += [_memory(self.memory_mb)]
         counted += [_many(self.vcores, "vcore")] if self.vcores else []
         return " and ".join(filter(None, (", ".join(counted[:-1]), counted[-1])))
+
+
+class Measure(NamedTuple):
+    """By what is counted."""
+
+    gpus: bool
+
+    def of(self, resources: Resources) -> int:
+        return resources.gpus if self.gpus else resources.memory_mb
+
+    def text(self, amount: int) -> str:
+        """``1 GPU``, ``2 GiB``."""
+        if self.gpus:
+            return f"{amount} GPU" if amount == 1 else f"{amount} GPUs"
+        return f"{amount / 1024:.4g} GiB"
+
+    def of_text(self, amount: int, most: int) -> str:
+        """``1 of 6 GPUs``"""
+        if self.gpus:
+            return f"{amount} of {self.text(most)}"
+        return f"{amount / 1024:.4g} of {self.text(most)}"
 
 
 def _many(number: int, what: str) -> str:

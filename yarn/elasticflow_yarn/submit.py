@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line, publish, replace
+from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, RunPath, last_line, publish, replace
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
-from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
@@ -58,7 +58,7 @@ def dry_run(chosen: Config, resume: bool) -> str:
     return as_yaml(_specification(_inside(chosen), read(chosen.yarn), run_dir, resume))
 
 
-def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
+def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
     """Submits a run; returns its application's id, and its folder.
 
     Raises ConfigError, RunError; nothing is left behind then.
@@ -73,7 +73,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
         )
     preflight.check_tools(os.environ)
     with _driver() as driver:  # takes seconds, while the rest is looked at
-        folder = _YarnFolder(run)
+        folder = _before(run)
         if chosen.run_dir:
             check_folder(run, chosen, resume)
         first = preflight.check_cluster(ResourceManager.of(), chosen, yarn)
@@ -85,11 +85,12 @@ def submit(chosen: Config, resume: bool) -> tuple[str, HdfsPath]:
             preflight.check_imports(program)
         archive = pack_program(program) if program else b""
         folder = _made(folder, chosen)
-        return _begin(folder, _inside(chosen), program, archive, resume, first, driver), folder.path
+        application = _begin(folder, _inside(chosen), program, archive, resume, first, driver)
+        return application, folder.path
 
 
 def _begin(
-    folder: _YarnFolder,
+    folder: FolderBefore,
     chosen: Config,
     program: str,
     archive: bytes,
@@ -220,7 +221,11 @@ def _check_data(pattern: str) -> None:
 # --- the run's folder -----------------------------------------------------------------------------
 
 
-def _made(folder: _YarnFolder, chosen: Config) -> _YarnFolder:
+def _before(run: RunDir) -> FolderBefore:
+    return FolderBefore(run, run.path / ARCHIVE)
+
+
+def _made(folder: FolderBefore, chosen: Config) -> FolderBefore:
     """The run's folder, which from now on is there: that one, or, where none was named and others have begun
     a run there meanwhile, the next."""
     while True:
@@ -231,47 +236,9 @@ def _made(folder: _YarnFolder, chosen: Config) -> _YarnFolder:
             if chosen.run_dir:
                 text = f"{folder.path}: somebody else begins a run there just now; choose another --run-dir."
                 raise RunError(text) from error
-            folder = _YarnFolder(RunDir(new_run_dir(chosen)))
+            folder = _before(RunDir(new_run_dir(chosen)))
         except OSError as error:
             raise RunError(f"{folder.path}: cannot be written: {error}; choose another --run-dir.") from error
-
-
-class _YarnFolder:
-    """A run's folder as it is before anything begins."""
-
-    def __init__(self, run: RunDir) -> None:
-        assert isinstance(run.path, HdfsPath)
-        self.run, self.path = run, run.path
-        try:
-            files = (run.settings, run.job, run.journal, run.report, run.path / ARCHIVE)
-            self._before = {path: path.read_bytes() for path in files if path.exists()}
-            self._made = list(self._missing())
-        except OSError as error:
-            raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
-
-    def make(self) -> None:
-        """Makes it, unless it was there. Raises FileExistsError if somebody else has done so since."""
-        if self._made:
-            self.path.mkdir(parents=True)
-
-    def put_back(self) -> None:
-        """Nothing began: leaves it as it was."""
-        with contextlib.suppress(OSError):
-            if not self._before:
-                for path in self.path.iterdir():  # it was empty, or not there
-                    path.remove_tree()
-            for folder in self._made:  # others may have put something there by now
-                client, place = WebHdfs.of(str(folder))
-                client.remove(place, recursive=False)
-            for file, data in self._before.items():
-                replace(file, data)
-
-    def _missing(self) -> Iterator[HdfsPath]:
-        """Folders that are to be made, the run's first."""
-        path = self.path
-        while not path.exists():
-            yield path
-            path = path.parent
 
 
 # --- Skein ----------------------------------------------------------------------------------------

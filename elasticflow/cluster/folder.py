@@ -1,0 +1,53 @@
+"""A run's folder as it is before anything begins: where nothing begins, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+from elasticflow.errors import RunError
+from elasticflow.run.folder import RunDir, RunPath, replace
+from elasticflow.storage.hdfs import HdfsPath
+
+
+class FolderBefore:
+    """others: files in it that submitting makes, beside those that any run has. Raises RunError."""
+
+    def __init__(self, run: RunDir, *others: RunPath) -> None:
+        self.run, self.path = run, run.path
+        files = (run.settings, run.job, run.journal, run.report, *others)
+        try:
+            self._before = {path: path.read_bytes() for path in files if path.exists()}
+            self._missing: list[RunPath] = []
+            """Folders that are to be made, the run's first."""
+            path = self.path
+            while not path.exists():
+                self._missing.append(path)
+                path = path.parent
+        except OSError as error:
+            raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
+
+    def make(self) -> None:
+        """Makes it, unless it was there. Raises OSError; FileExistsError if somebody has just made it."""
+        if self._missing:
+            self.path.mkdir(parents=True)
+
+    def put_back(self) -> None:
+        """Nothing began: leaves it as it was."""
+        with contextlib.suppress(OSError):
+            if not self._before:
+                for path in self.path.iterdir():  # it was empty, or not there
+                    _remove(path)
+            for folder in self._missing:
+                folder.rmdir()  # fails if others have put something there by now
+            for file, data in self._before.items():
+                replace(file, data)
+
+
+def _remove(path: RunPath) -> None:
+    if isinstance(path, HdfsPath):
+        path.remove_tree()
+    elif path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

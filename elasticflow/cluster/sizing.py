@@ -1,0 +1,414 @@
+"""All decisions about members' places: what happened and the time in, orders and reasons out. Pure.
+
+The master decides which members there are to be, and names each once. Here it is decided when a member is
+asked for, what becomes of one whose place is gone, and, in one sentence, why fewer run than are wanted. A
+backend adds what its cluster is like: ``ClusterWays`` in numbers, the abstract methods in deeds.
+
+Growth is like TCP's slow start. Of what is asked for beyond the least number of workers only a few may wait:
+twice as many whenever all of them have started, and one once an ask has waited for ``patience_s``.
+That one stays in line: it is the bell that rings when a place becomes free. Nodes on which members fail are
+left out for a while (``nodes``); a cluster that refuses, or does not answer, is left alone for longer and
+longer (``pause``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic
+
+import msgspec
+
+from elasticflow.cluster.asks import SERVER, WORKER, A, AskPhase, Asks, S
+from elasticflow.cluster.clock import WallClock
+from elasticflow.cluster.config import ClusterConfig
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.news import SizingNews
+from elasticflow.cluster.nodes import Nodes
+from elasticflow.cluster.orders import EndOrders
+from elasticflow.cluster.pause import NEVER_S, Pause
+from elasticflow.cluster.polls import Polls
+
+BUSY_S = (1.0, 30.0)
+"""Pauses while the cluster takes no asks: the first, and the longest."""
+SILENT_S = 30.0
+"""The longest pause while nobody answers polls."""
+RELAUNCH_S = (5.0, 300.0)
+"""Pauses after a place in which nothing could be started."""
+
+
+class ClusterWays(msgspec.Struct, frozen=True, kw_only=True):
+    """How one cluster differs from another."""
+
+    waiting: frozenset[str]
+    """Words for the state of what has no place; all others are over, or have one."""
+    running: frozenset[str]
+    """Of these, those in which its process runs, or should."""
+    who: str = ""
+    """Who answers polls, for people; "": its errors say so themselves."""
+    look_s: float = 1.0
+    """Polls are no closer together than this."""
+    silence_s: tuple[float, float] | None = None
+    """Pauses while nobody answers: the first, and the longest; None: from ``poll_s`` to 30 s."""
+    ahead: tuple[int, int] = (4, 64)
+    """How many may wait beyond the least number: at first, and ever."""
+    left_out: str = "is left out"
+    """What becomes of a node on which members fail."""
+    end_again_s: float = 30.0
+    """What still lives so long after it was ended is ended again."""
+    give_way_s: float = 10.0
+    """After a member was told to leave, its place is somebody else's for so long."""
+    stands_back: bool = False
+    """Whether nothing at all is asked for then; else, nothing beyond the least number."""
+    names_asks: bool = False
+    """Whether polls show an ask whose answer was lost; else nobody knows, and its name is not used again."""
+    forget_s: float = NEVER_S
+    forget_polls: int = 1
+    """What so many polls in a row do not show, begun so long after it was last seen, is lost."""
+    line: tuple[AskPhase, ...] = (AskPhase.ASKED, AskPhase.UNSURE, AskPhase.WAITING)
+    """Phases that count as waiting in line."""
+    ending: tuple[AskPhase, ...] = (AskPhase.LEAVING,)
+    """Phases in which whatever lives is to end."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """An action: ends these. Needs no answer: polls show what came of it."""
+
+    ids: tuple[Any, ...]
+
+
+class Poll(msgspec.Struct, frozen=True):
+    """An action: answered by ``observed`` or ``unobserved``. There is no other before that."""
+
+
+class Sizing(ABC, Generic[A, S]):
+    """See the module's docstring.
+
+    Call ``decide`` after each event, and at ``next_time_s``. Of the times, ``now_s`` is on the monotonic
+    clock, ``at`` in seconds since 1970.
+    """
+
+    def __init__(self, make: type[A], ways: ClusterWays, config: ClusterConfig, num_min: int) -> None:
+        self.fatal = ""
+        """Why no member of this run can ever start, in the cluster's words."""
+        self.news = SizingNews()
+        self._ways, self._pace, self._num_min = ways, config, num_min
+        self._asks = Asks(make)
+        self._ahead = ways.ahead[0]
+        self._nodes = Nodes(config.exclude_after)
+        silence_s = ways.silence_s or (config.poll_s, max(SILENT_S, config.poll_s))
+        self._polls = Polls(config.poll_s, Pause(*silence_s), ways.look_s)
+        self._orders: EndOrders[Any] = EndOrders(ways.end_again_s)
+        self._clock = WallClock()
+        self._busy, self._relaunch = Pause(*BUSY_S), Pause(*RELAUNCH_S)
+        self._way_until_s = self._decided_s = NEVER_S
+
+    # --- what the master wants -------------------------------------------------------------------
+
+    def want(self, name: str, now_s: float, id: Any = None) -> None:
+        """There is to be a member of this name, which was never used before.
+
+        id: of what has been asked for it already; None: nothing has.
+        """
+        phase = AskPhase.WANTED if id is None else AskPhase.WAITING
+        self._asks.add(name, phase, now_s, id)
+
+    def adopt(self, name: str, now_s: float, id: Any = None) -> None:
+        """A master before this one has asked for this member; polls will tell more. id: None: they alone."""
+        phase = AskPhase.ADOPTED if id is None else AskPhase.WAITING
+        self._asks.add(name, phase, now_s, id)
+
+    def unwant(self, name: str, now_s: float) -> None:
+        """Ends a member, or never starts it. Nobody is told of its end."""
+        ask = self._asks.get(name)
+        if ask is None:
+            return
+        if ask.phase in (AskPhase.WANTED, AskPhase.OVER):
+            self._asks.drop(ask)
+        else:
+            self._end_as(ask, AskPhase.LEAVING, now_s)
+
+    def blame(self, name: str, now_s: float) -> None:
+        """Its process never came, for which its node may be to blame."""
+        ask = self._asks.get(name)
+        if ask is not None and ask.sight is not None:
+            self._blame(ask.sight.node, now_s)
+
+    def look(self) -> None:
+        """Something has happened to a member: to poll soon may tell what."""
+        self._polls.look()
+
+    def give_way(self, now_s: float) -> None:
+        """The cluster takes a member's place for somebody else, who is to get it."""
+        self._way_until_s = now_s + self._ways.give_way_s
+
+    # --- what the cluster answered ---------------------------------------------------------------
+
+    def accepted(self, name: str, id: Any, now_s: float) -> None:
+        """It took an ask."""
+        self._busy.clear()
+        ask = self._asks.get(name)
+        if ask is None:  # it has ended already
+            return
+        ask.unanswered, ask.seen_s, ask.missed = False, now_s, 0
+        if ask.phase is AskPhase.ASKED:
+            ask.phase, ask.id = AskPhase.WAITING, id
+        elif ask.phase is AskPhase.LEAVING:
+            ask.id = id
+            self._end(id, now_s)
+
+    def refused(self, name: str, error: Exception, now_s: float) -> None:
+        """It did not take an ask, or may have, and did not say so."""
+        ask = self._asks.get(name)
+        is_sure = self._learn(ask, error, now_s)
+        if ask is None:
+            return
+        ask.unanswered, ask.seen_s, ask.missed = False, now_s, 0
+        if not is_sure and not self._ways.names_asks:  # it may be there, and two must not have one name
+            self._over(ask, Ended(name, How.TAKEN, f"was not started: {error}"))
+        elif ask.phase is AskPhase.ASKED:
+            ask.enter(AskPhase.WANTED if is_sure else AskPhase.UNSURE, now_s)
+        elif ask.phase is AskPhase.LEAVING and ask.id is None and is_sure:
+            self._asks.drop(ask)
+
+    def unobserved(self, error: Exception, now_s: float) -> None:
+        """A poll failed."""
+        if self._polls.failed(error, now_s):
+            who = self._ways.who
+            self.news.note("warning", f"{who} does not answer: {error}" if who else str(error))
+
+    def observed(self, sights: Sequence[S], now_s: float, at: float) -> None:
+        """A poll: all that there is.
+
+        One that was not asked for, of a new master that looks around, shows of none that it is gone.
+        """
+        began_s = self._polls.began_s if self._polls.is_asking else NEVER_S
+        if (silent_s := self._polls.answered(now_s)) and self._ways.who:
+            self.news.note("info", f"{self._ways.who} answers again, after {silent_s:.0f} s")
+        self._clock.set(at, now_s)
+        shown, line = self._sorted(sights), self._line()
+        for ask in self._asks:
+            self._match(ask, self._chosen(ask, shown, now_s), began_s, now_s)
+        self._see_strangers(shown, began_s, now_s)
+        if any(ask.phase is AskPhase.RUNNING for ask in line) and not self._line():
+            self._ahead = min(2 * self._ahead, self._ways.ahead[1])
+        if self._overdue(now_s):
+            self._ahead = 1
+        self._settle(now_s)
+
+    # --- decisions -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def decide(self, now_s: float) -> Sequence[Any]:
+        """What to do, in this order: actions, each told once."""
+
+    def next_time_s(self) -> float | None:
+        """When to decide again at the latest; None: after the next event."""
+        times_s = [self._polls.next_s if len(self._asks) else None]
+        if self._asks.any(AskPhase.WANTED):
+            pauses_s = (self._way_until_s, self._busy.until_s, self._relaunch.until_s, *self._rests_s())
+            times_s += [until_s for until_s in pauses_s if until_s > self._decided_s]
+        return min((at_s for at_s in times_s if at_s is not None), default=None)
+
+    @property
+    def num_places(self) -> int:
+        """Asks that are not over, as far as is known."""
+        return sum(ask.phase not in (AskPhase.WANTED, AskPhase.OVER) for ask in self._asks)
+
+    @property
+    def reason(self) -> str:
+        """Why fewer workers, or servers, run than are wanted; "" when as many do."""
+        for role, what in ((WORKER, ""), (SERVER, " servers")):
+            wanted = [ask for ask in self._asks if ask.role == role and ask.phase is not AskPhase.LEAVING]
+            running = [ask for ask in wanted if ask.phase is AskPhase.RUNNING and not self._stands(ask)]
+            if len(running) < len(wanted):
+                return f"{len(running)} of {len(wanted)}{what}: {self._why(role)}"
+        return ""
+
+    def _due(self, now_s: float) -> list[A]:
+        """Whom to ask for now: from here on they are asked for."""
+        until_s = max(self._busy.until_s, self._relaunch.until_s)
+        if self.fatal or self._polls.silence.failures or now_s < until_s:
+            return []
+        due = []
+        for role in (SERVER, WORKER):
+            wanted = self._asks.of(role, AskPhase.WANTED)
+            room = len(wanted) if role == SERVER else max(0, self._room(now_s))
+            if not wanted or self._why_not(role, now_s):
+                continue
+            for ask in wanted[:room]:
+                if not self._may_ask(ask, now_s):
+                    break
+                ask.enter(AskPhase.ASKED, now_s)
+                ask.unanswered = True
+                due.append(ask)
+        return due
+
+    def _ends_now(self, now_s: float) -> list[End]:
+        ids = tuple(self._orders.take(now_s))
+        return [End(ids)] if ids else []
+
+    def _polls_now(self, now_s: float) -> list[Poll]:
+        due_s = self._polls.next_s if len(self._asks) else None
+        if due_s is None or now_s < due_s:
+            return []
+        self._polls.ask(now_s)
+        return [Poll()]
+
+    # --- growth ----------------------------------------------------------------------------------
+
+    def _line(self) -> list[A]:
+        """Workers that wait, or may, the lowest number first."""
+        return self._asks.of(WORKER, *self._ways.line)
+
+    def _overdue(self, now_s: float) -> list[A]:
+        """Those in line who have waited for longer than one does who finds a free place."""
+        waiting = self._asks.of(WORKER, AskPhase.WAITING)
+        return [ask for ask in waiting if now_s - ask.since_s >= self._pace.patience_s]
+
+    def _least(self) -> int:
+        """How many may wait in any case."""
+        return max(0, self._num_min - len(self._asks.of(WORKER, AskPhase.RUNNING, AskPhase.ADOPTED)))
+
+    def _most(self, now_s: float) -> int:
+        """How many may wait."""
+        return max(self._least(), self._ahead)
+
+    def _room(self, now_s: float) -> int:
+        """How many workers may be asked for now."""
+        gives_way = now_s < self._way_until_s
+        most = self._least() if gives_way else self._most(now_s)
+        return 0 if gives_way and self._ways.stands_back else most - len(self._line())
+
+    def _may_ask(self, ask: A, now_s: float) -> bool:
+        """Whether this one may be asked for, too. After a failure, one is enough to try."""
+        return not (self._busy.failures and any(each.unanswered for each in self._asks))
+
+    # --- what a poll shows -----------------------------------------------------------------------
+
+    def _match(self, ask: A, sight: S | None, began_s: float, now_s: float) -> None:
+        """Learns what a poll shows of a member; None: nothing."""
+        if ask.phase is AskPhase.OVER:
+            return
+        if sight is None:
+            self._miss(ask, began_s, now_s)
+            return
+        ask.sight, ask.seen_s, ask.missed = sight, now_s, 0
+        self._nodes.saw(sight.node)
+        if sight.over:
+            self._see_over(ask, sight, now_s)
+        elif ask.phase in self._ways.ending:
+            self._end_as(ask, ask.phase, now_s)
+        elif sight.state in self._ways.waiting:
+            self._see_waiting(ask, sight, now_s)
+        else:
+            self._see_running(ask, sight, now_s)
+
+    def _miss(self, ask: A, began_s: float, now_s: float) -> None:
+        """A poll does not show what it may have to show."""
+        if ask.phase is AskPhase.WANTED or ask.unanswered:
+            return
+        if ask.phase is AskPhase.UNSURE:
+            if began_s >= ask.since_s:
+                ask.phase = AskPhase.WANTED
+            return
+        if began_s > ask.seen_s + self._ways.forget_s:
+            ask.missed += 1
+        if ask.missed >= self._ways.forget_polls:
+            self._over(ask, self._forgotten(ask))
+
+    def _see_over(self, ask: A, sight: S, now_s: float) -> None:
+        if ask.phase is AskPhase.WITHDRAWN and not sight.node and not ask.adopted:
+            ask.id, ask.sight = None, None
+            ask.enter(AskPhase.WANTED, now_s)
+        else:
+            self._judge(ask, sight, now_s)
+
+    def _see_waiting(self, ask: A, sight: S, now_s: float) -> None:
+        """It was heard of, then."""
+        if ask.phase in (AskPhase.ASKED, AskPhase.UNSURE, AskPhase.ADOPTED):
+            ask.phase = AskPhase.WAITING
+
+    def _see_running(self, ask: A, sight: S, now_s: float) -> None:
+        if ask.phase is not AskPhase.RUNNING:
+            ask.enter(AskPhase.RUNNING, now_s)
+        if sight.state in self._ways.running and ask.placed != ask.id:
+            ask.placed = ask.id
+            self.news.placed.append(ask.name)
+
+    def _over(self, ask: A, ended: Ended) -> None:
+        """It is gone, which is told of who was wanted."""
+        if ask.phase is AskPhase.LEAVING and ask.unanswered:
+            return  # another of this name may be on its way
+        if ask.phase is not AskPhase.LEAVING:
+            self.news.ended.append(ended)
+        self._asks.drop(ask)
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    def _end(self, id: Any, now_s: float, born_s: float = NEVER_S) -> bool:
+        """See EndOrders."""
+        return self._orders.end(id, now_s, born_s)
+
+    def _end_as(self, ask: A, phase: AskPhase, now_s: float) -> None:
+        if ask.id is not None:
+            self._end(ask.id, now_s, self._born_s(ask.sight))
+        if ask.phase is not phase:
+            ask.enter(phase, now_s)
+
+    def _born_s(self, sight: S | None) -> float:
+        """When it was asked for; never: no id comes twice."""
+        return NEVER_S
+
+    def _blame(self, node: str, now_s: float) -> None:
+        if self._nodes.failed(node, now_s):
+            many = f"{self._pace.exclude_after} failures within an hour"
+            self.news.note("warning", f"node {node} {self._ways.left_out} for an hour: {many}")
+
+    # --- what a cluster is like ------------------------------------------------------------------
+
+    def _why_not(self, role: str, now_s: float) -> str:
+        """Why nothing may be asked for of this role; "": it may."""
+        return ""
+
+    @abstractmethod
+    def _learn(self, ask: A | None, error: Exception, now_s: float) -> bool:
+        """What it tells that an ask, of somebody who may be gone by now, was not taken.
+
+        Returns whether it is sure that it was not.
+        """
+
+    @abstractmethod
+    def _sorted(self, sights: Sequence[S]) -> dict[Any, list[S]]:
+        """What a poll shows, by whatever ``_chosen`` knows a member's by."""
+
+    @abstractmethod
+    def _chosen(self, ask: A, shown: dict[Any, list[S]], now_s: float) -> S | None:
+        """What counts as this member's, which it takes out of ``shown``."""
+
+    @abstractmethod
+    def _see_strangers(self, shown: dict[Any, list[S]], began_s: float, now_s: float) -> None:
+        """What is left is no member's."""
+
+    def _settle(self, now_s: float) -> None:  # noqa: B027  (there may be nothing)
+        """What else a poll tells."""
+
+    @abstractmethod
+    def _judge(self, ask: A, sight: S, now_s: float) -> None:
+        """What a member had is over: why, whether its node is to blame, and what follows."""
+
+    @abstractmethod
+    def _forgotten(self, ask: A) -> Ended:
+        """Of a member of which nobody knows any more."""
+
+    @abstractmethod
+    def _why(self, role: str) -> str:
+        """The first that holds of what may be in the way."""
+
+    def _stands(self, ask: A) -> bool:
+        """Whether it has a place but does not run there."""
+        return False
+
+    def _rests_s(self) -> Sequence[float]:
+        """Until when asking is no use, for other reasons than those known here."""
+        return ()

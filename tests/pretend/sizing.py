@@ -1,0 +1,99 @@
+"""What the cluster of this folder adds to ``elasticflow.cluster.sizing``: the least that any has to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from elasticflow.cluster.asks import Ask, AskPhase
+from elasticflow.cluster.config import ClusterConfig
+from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.pause import NEVER_S
+from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
+from tests.pretend.cluster import Forbidden, Pod, QuotaReached
+
+WAYS = ClusterWays(
+    waiting=frozenset({"Pending"}),
+    running=frozenset({"Running"}),
+    who="the cluster",
+    names_asks=True,
+    forget_s=5.0,
+    forget_polls=2,
+)
+HOW = {
+    "Succeeded": (How.DONE, "ended"),
+    "Failed": (How.FAILED, "failed"),
+    "Evicted": (How.TAKEN, "was evicted"),
+    "Lost": (How.TAKEN, "lost its node"),
+    "Deleted": (How.TAKEN, "was deleted"),
+}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """An action: a pod. Answered by ``accepted`` or ``refused``."""
+
+    name: str
+    exclude: tuple[str, ...]
+
+
+Action = End | Request | Poll
+
+
+class PretendSizing(Sizing[Ask[Pod], Pod]):
+    """Pods are known by their names, and no id ever comes twice."""
+
+    def __init__(self, config: ClusterConfig, num_min: int) -> None:
+        super().__init__(Ask, WAYS, config, num_min)
+
+    def decide(self, now_s: float) -> list[Action]:
+        self._decided_s = now_s
+        exclude = self._nodes.excluded(now_s)
+        requests = [Request(ask.name, exclude) for ask in self._due(now_s)]
+        return [*self._ends_now(now_s), *requests, *self._polls_now(now_s)]
+
+    def _learn(self, ask: Ask[Pod] | None, error: Exception, now_s: float) -> bool:
+        self._busy.fail(str(error), now_s)
+        self._polls.look()
+        if isinstance(error, Forbidden):
+            self.fatal = str(error)
+        return isinstance(error, (QuotaReached, Forbidden))
+
+    def _sorted(self, sights: Sequence[Pod]) -> dict[Any, list[Pod]]:
+        by_name = defaultdict(list)
+        for pod in sights:
+            by_name[pod.name].append(pod)
+        return by_name
+
+    def _chosen(self, ask: Ask[Pod], shown: dict[Any, list[Pod]], now_s: float) -> Pod | None:
+        pods = shown.pop(ask.name, [])
+        mine = [pod for pod in pods if ask.id in (None, pod.id)]
+        if not mine or (mine[0].over and ask.unanswered):
+            return None
+        ask.id = mine[0].id
+        return mine[0]
+
+    def _see_strangers(self, shown: dict[Any, list[Pod]], began_s: float, now_s: float) -> None:
+        for name, pods in shown.items() if began_s > NEVER_S else ():
+            for pod in pods:
+                if not pod.over and self._end(pod.id, now_s):
+                    self.news.note("info", f"{pod.id} is ended: nobody waits for {name}")
+
+    def _judge(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
+        if sight.state == "Failed":
+            self._blame(sight.node, now_s)
+        how, text = HOW[sight.state]
+        self._over(ask, Ended(ask.name, how, f"{text} ({sight.id})"))
+
+    def _forgotten(self, ask: Ask[Pod]) -> Ended:
+        return Ended(ask.name, How.TAKEN, f"is lost: the cluster does not know {ask.id} any more")
+
+    def _why(self, role: str) -> str:
+        if self._polls.silence.failures > 1 or self._busy.failures:
+            return self._polls.silence.text or self._busy.text
+        waiting = len(self._asks.of(role, AskPhase.WAITING))
+        if waiting:
+            return f"{waiting} wait for a place"
+        return "makes way for others" if self._decided_s < self._way_until_s else "they start"

@@ -1,0 +1,106 @@
+"""The master and the rim around ``PretendSizing``, in a time that tests turn: nothing waits."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from elasticflow.cluster.config import ClusterConfig
+from elasticflow.cluster.contract import Ended
+from elasticflow.cluster.news import taken
+from elasticflow.cluster.sizing import End, Poll
+from tests.pretend.cluster import Pod, PretendCluster, PretendError
+from tests.pretend.sizing import Action, PretendSizing, Request
+
+
+class World:
+    """Keeps ``target`` workers wanted, each end replaced under a new name. delay_s: of every answer."""
+
+    def __init__(self, cluster: PretendCluster, *, delay_s: float = 0.1, num_min: int = 1) -> None:
+        self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
+        self.sizing = PretendSizing(ClusterConfig(), num_min)
+        self.now_s, self.target = 1000.0, 0
+        self.wanted: list[str] = []
+        self.told: list[Ended] = []
+        self.actions: list[tuple[float, Action]] = []
+        self._numbers, self._order = count(1), count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+
+    def scale(self, target: int) -> None:
+        self.target = target
+        while len(self.wanted) > target:
+            self.sizing.unwant(self.wanted.pop(), self.now_s)
+        while len(self.wanted) < target:
+            self.wanted.append(f"worker-{next(self._numbers)}")
+            self.sizing.want(self.wanted[-1], self.now_s)
+        self._act()
+
+    def replace_master(self) -> None:
+        """The master dies with what it had ordered half done; the next one adopts what is shown."""
+        self._events.clear()
+        self.sizing = PretendSizing(ClusterConfig(), self.num_min)
+        living = {pod.name for pod in self.cluster.living() if pod.name not in self.cluster.hidden}
+        for name in living:
+            self.sizing.adopt(name, self.now_s)
+        self.sizing.observed(self.cluster.shown(), self.now_s, self.now_s)
+        for name in living.difference(self.wanted):
+            self.sizing.unwant(name, self.now_s)
+        self.wanted = [name for name in self.wanted if name in living]
+        self.scale(self.target)
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        self._act()
+        while True:
+            due_s = self.sizing.next_time_s()
+            next_s = min(self._events[0][0] if self._events else end_s, end_s if due_s is None else due_s)
+            if next_s >= end_s:
+                break
+            self.now_s = max(self.now_s, next_s)
+            while self._events and self._events[0][0] <= self.now_s:
+                heapq.heappop(self._events)[2]()
+            self._act()
+        self.now_s = end_s
+
+    def _act(self) -> None:
+        for action in self.sizing.decide(self.now_s):
+            self.actions.append((self.now_s, action))
+            self._at(partial(self._do, action, self.sizing))
+        for ended in taken(self.sizing.news.ended):
+            self.told.append(ended)
+            self.wanted.remove(ended.name)
+        if len(self.wanted) < self.target:
+            self.scale(self.target)
+
+    def _at(self, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_s + self.delay_s / 2, next(self._order), act))
+
+    def _do(self, action: Action, sizing: PretendSizing) -> None:
+        answer: list[Pod] | str | PretendError | None = None
+        try:
+            match action:
+                case Request():
+                    answer = self.cluster.ask(action.name, action.exclude)
+                case End():
+                    for id in action.ids:
+                        self.cluster.end(id)
+                case Poll():
+                    answer = self.cluster.shown()
+        except PretendError as error:
+            answer = error
+        self._at(partial(self._answered, action, answer, sizing))
+
+    def _answered(self, action: Action, answer: object, sizing: PretendSizing) -> None:
+        if sizing is not self.sizing:
+            return
+        match action, answer:
+            case Request(), PretendError():
+                sizing.refused(action.name, answer, self.now_s)
+            case Request(), _:
+                sizing.accepted(action.name, answer, self.now_s)
+            case Poll(), PretendError():
+                sizing.unobserved(answer, self.now_s)
+            case Poll(), list():
+                sizing.observed(answer, self.now_s, self.now_s)
