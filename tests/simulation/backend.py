@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from elasticflow.cluster.contract import Backend, Ended, How
+from elasticflow.cluster.contract import MASTER, Backend, Ended, How
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 
@@ -14,8 +14,6 @@ from .system import EventFd
 if TYPE_CHECKING:
     from .threads import Process
     from .world import World
-
-HOST = "10.0.0.1"
 
 
 class Cluster:
@@ -30,12 +28,16 @@ class Cluster:
         """Members that have got their places since the master asked last."""
         self._untold: list[Ended] = []
         self._told: list[Ended] = []
+        self._ends: dict[str, tuple[float, float]] = {}
+        """When to replace, and when to leave, the places that end at a known time."""
+        self._new_ends: dict[str, tuple[float, float]] = {}
         self.fd = 0
         """Of the master, readable when there is news."""
 
     def bury(self, process: Process) -> None:
         """A member has ended."""
         hows = {"exit 0": How.DONE, "killed": How.KILLED}
+        self._world.laws.ended(process)
         how = How.TAKEN if process.name in self.taken else hows.get(process.how, How.FAILED)
         self._untold.append(Ended(process.name, how, process.how))
         self._world.hub.later(self._world.network.delay(), self.tell)
@@ -47,7 +49,7 @@ class Cluster:
 
     def tell(self) -> None:
         file = self._world.system.files.get(self.fd)
-        if file is not None and (self._untold or self.placed):
+        if file is not None and (self._untold or self.placed or self._new_ends):
             file.count += 1
             file.wake(self._world.hub)
 
@@ -60,6 +62,27 @@ class Cluster:
         self._untold = self._told + self._untold
         self._told = []
         self.placed = [name for name, member in self.members.items() if member.alive]
+        self._new_ends = dict(self._ends)
+
+    def expire(self, name: str, replace_s: float, leave_s: float) -> None:
+        """A place ends at a known time, or at another one than was known."""
+        self._ends[name] = self._new_ends[name] = replace_s, leave_s
+        self.tell()
+
+    def leave_s(self, name: str) -> float | None:
+        """When a place ends."""
+        return self._ends[name][1] if name in self._ends else None
+
+    def move(self) -> None:
+        """The master has another place, of which no end is known."""
+        self._ends.pop(MASTER, None)
+        self._new_ends.pop(MASTER, None)
+
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        """News, on the clock of whoever asks."""
+        news, self._new_ends = self._new_ends, {}
+        skew_s = self._world.hub.process.skew_s
+        return {name: (first + skew_s, last + skew_s) for name, (first, last) in news.items()}
 
 
 class SimBackend(Backend):
@@ -68,7 +91,7 @@ class SimBackend(Backend):
     world: World
 
     def __init__(self, config: Config, run_dir: str) -> None:
-        self.host, self.member_host = HOST, HOST
+        self.host = self.member_host = self.world.hub.process.host
         self._cluster = self.world.cluster
         self._fd = self._cluster.fd = self.world.system.new_file(EventFd())
         self._cluster.tell()
@@ -105,8 +128,14 @@ class SimBackend(Backend):
         placed, self._cluster.placed = self._cluster.placed, []
         return placed
 
+    def ends_s(self) -> dict[str, tuple[float, float]]:
+        return self._cluster.ends_s()
+
+    def hand_over(self) -> None:
+        self.world.hand_over()
+
     def abandon(self) -> None:
-        pass
+        """Its members are another master's now."""
 
     @staticmethod
     def clear(run_dir: str) -> None:

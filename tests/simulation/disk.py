@@ -13,13 +13,16 @@ from .threads import Hub
 class Disk:
     """write_s: how long a file takes at most.
 
-    fails_s: until then nothing can be written; nor read, if it is ``dark``.
+    fails_s: until then nothing can be written; nor read, if it is ``dark``. failed: it ever did.
     """
 
     def __init__(self, hub: Hub, write_s: float) -> None:
         self._hub, self._write_s = hub, write_s
         self.fails_s = 0.0
-        self.dark = False
+        self.dark = self.failed = False
+
+    def fail(self, seconds: float, *, dark: bool) -> None:
+        self.fails_s, self.dark, self.failed = self._hub.now_s + seconds, dark, True
 
     def write(self) -> None:
         """A file is made durable."""

@@ -12,7 +12,6 @@ import errno
 import gc
 import os
 import queue
-import random
 import secrets
 import select
 import socket
@@ -85,8 +84,7 @@ class Time(Module):
 
     def monotonic(self) -> float:
         hub = self._system.world.hub
-        running = hub.running
-        return hub.now_s + (running.process.skew_s if running else 0.0)
+        return hub.now_s + (hub.running.process.skew_s if hub.running else 0.0)
 
     def time(self) -> float:
         hub = self._system.world.hub
@@ -306,6 +304,10 @@ class System:
         self._instead[id(queue.SimpleQueue)] = lambda: SimQueue(self.world.hub)
         self._instead[id(ThreadPoolExecutor)] = AtOnce
 
+    def module(self, real: ModuleType) -> Any:
+        """What stands for it."""
+        return self._instead[id(real)]
+
     def new_file(self, file: Any) -> int:
         self._next_fd += 1
         self.files[self._next_fd] = file
@@ -315,12 +317,6 @@ class System:
         if fd not in self.files:
             raise OSError(errno.EBADF, "is closed", str(fd))
         return self.files[fd]
-
-    def begin(self, world: World) -> None:
-        """From now on this is the world."""
-        self.world = world
-        self.files.clear()
-        random.seed(world.seed)
 
     def real_path(self, path: Any) -> Any:
         """``/proc/PID/...`` of a simulated process. Raises FileNotFoundError if that has ended."""

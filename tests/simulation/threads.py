@@ -71,7 +71,9 @@ class Task:
 class Process:
     """A simulated process. fuse: it dies at so many calls of the system from now; None: it does not.
 
-    frozen_s: until then none of its threads runs. skew_s: how its clocks differ. ended: called once it has.
+    frozen_s: until then none of its threads runs; hung_s: its first one does not. skew_s: how far its clock
+    is off.
+    ended: called once it has.
     """
 
     def __init__(self, hub: Hub, name: str, ended: Callable[[Process], None]) -> None:
@@ -81,7 +83,7 @@ class Process:
         self.alive = True
         self.how = ""
         """How it ended: ``exit CODE``, ``killed``."""
-        self.frozen_s = 0.0
+        self.frozen_s = self.hung_s = 0.0
         self.fuse: int | None = None
         self.skew_s = hub.rng.uniform(0, 1000)
         self.wall_s = 0.0
@@ -225,9 +227,10 @@ class Hub:
         process = task.process
         if task.turn != turn or not task.parked or not process.alive:
             return
-        if process.frozen_s > self.now_s:
-            if process.frozen_s < FOR_EVER:
-                self.at(process.frozen_s, self._resume, task, turn)
+        until_s = max(process.frozen_s, process.hung_s if task is process.tasks[0] else 0.0)
+        if until_s > self.now_s:
+            if until_s < FOR_EVER:
+                self.at(until_s, self._resume, task, turn)
             return
         task.parked = task.waking = False
         self.running = task

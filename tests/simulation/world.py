@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py  # noqa: F401  (loaded late by the product, when it would be in the way)
+import zmq
 from greenlet import GreenletExit
 
 import elasticflow.checkpoint
@@ -28,21 +29,28 @@ import elasticflow.run.folder
 import elasticflow.worker.worker
 import elasticflow_ps.client
 import elasticflow_ps.server
-from elasticflow.errors import ElasticFlowError
+from elasticflow.cluster.contract import MASTER
+from elasticflow.cluster.member import MasterLink
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master import actions as ac
+from elasticflow.master.fence import Superseded, claim
 from elasticflow.master.members import RunState
+from elasticflow.master.state import MasterState
+from elasticflow.master.supervisor import CRASHED, SUPERSEDED
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
 from elasticflow.step.schedule import Schedule
 from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.control import control_frame, control_link
 from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.messages import Assignment, Join, ScaleRequest, StopRequest
+from elasticflow.worker.worker import _admitted
 
-from . import backend
 from .backend import Cluster, SimBackend
 from .disk import Disk
-from .laws import Laws
+from .laws import Hashes, Laws, WatchedKeeping, WatchedMaster, WatchedServing, rows_of
 from .program import SmallLoaded
 from .sockets import Network
 from .system import System
@@ -54,6 +62,9 @@ CALM_S = 90.0
 END_S = 120.0
 """Members of a run that is over end within so many seconds, and twice ``lost_s``."""
 RESTART_S = (0.01, 0.2)
+MOVE_S = (0.1, 1.0)
+GRACES_S = (0.0, 0.1, 1.0)
+"""How long a place lasts beyond its end."""
 MEMORY = Path("/dev/shm")
 
 
@@ -61,7 +72,8 @@ MEMORY = Path("/dev/shm")
 class Shape:
     """What is computed, by how many, and how quickly things go.
 
-    bad, deadly, poisoned: rows on which the program raises, dies, or makes numbers that are none.
+    bad, deadly, hanging, poisoned: rows on which the program raises, dies, does not come back, or makes
+    numbers that are none. moves: where the master is lost with its place, another one is in another place.
     """
 
     num_records: int = 20
@@ -75,6 +87,7 @@ class Shape:
     tables: bool = False
     bad: tuple[int, ...] = ()
     deadly: tuple[int, ...] = ()
+    hanging: tuple[int, ...] = ()
     poisoned: tuple[int, ...] = ()
     on_nan: str = "stop"
     compression: str = "none"
@@ -95,6 +108,8 @@ class Shape:
     lost_s: float = 10.0
     stall_s: float = 30.0
     keep: int = 3
+    limit_s: float | None = None
+    moves: bool = False
 
     @property
     def work(self) -> Shape:
@@ -139,6 +154,7 @@ class Shape:
             suspect_s=self.suspect_s,
             lost_s=self.lost_s,
             stall_s=self.stall_s,
+            time_limit="" if self.limit_s is None else f"{self.limit_s:.3f}s",
             start_s=20.0,
             storage_patience_s=20.0,
         )
@@ -158,7 +174,7 @@ class Shape:
 
 _WORK = (
     *("num_records", "num_test", "per_slice", "slices", "epochs", "asynchronous", "optimizer", "clips"),
-    *("tables", "bad", "deadly", "poisoned", "on_nan", "compression"),
+    *("tables", "bad", "deadly", "hanging", "poisoned", "on_nan", "compression"),
 )
 
 
@@ -178,6 +194,8 @@ class Life:
 
     settings: MemberSettings
     notice: Callable[[str], None] | None = None
+    admitted: bool = False
+    """Before that, when it tries the program, no record is odd."""
     slowness: float = 1.0
 
 
@@ -196,12 +214,17 @@ def simulated() -> Iterator[None]:
     member, master = "elasticflow.cluster.member", "elasticflow.master.server"
     others = {
         (server, "resource"): limits,
-        (server, "own_address"): lambda wanted, towards: backend.HOST,
+        (server, "own_address"): lambda wanted, towards: wanted,
+        (server, "Serving"): WatchedServing,
+        (server, "Keeping"): WatchedKeeping,
+        (master, "MasterState"): lambda *given, **named: WatchedMaster(SYSTEM.world.laws, *given, **named),
+        (master, "commit"): lambda storage, manifest: SYSTEM.world.laws.commit(storage, manifest),
         (server, "available_memory"): dict,
         (server, "admit_only_members"): lambda context, keys: _NoGate(),
         (master, "admit_only_members"): lambda context, keys: _NoGate(),
         (worker, "Loaded"): lambda settings: SYSTEM.world.load(settings),
         (worker, "Trial"): lambda begin, state, way, moves: SimTrial(SYSTEM.world, begin, state, way, moves),
+        (worker, "_admitted"): lambda join, link: SYSTEM.world.admit(join, link),
         (worker, "fingerprint"): lambda threads: print_of,
         (worker, "Activity"): lambda: _Activity(),
         (worker, "on_notice"): lambda tell: SYSTEM.world.note_notice(tell),
@@ -215,7 +238,7 @@ def simulated() -> Iterator[None]:
         ("elasticflow_ps.arena", "BLOCK_BYTES"): 1 << 12,
         ("elasticflow_ps.arena", "HUGE_PAGE_BYTES"): 1 << 12,
         ("elasticflow_ps.parcels", "CHUNK_BYTES"): 128,
-        ("elasticflow_ps.loans", "this_host"): lambda: SYSTEM.world.hub.process.host,
+        ("elasticflow_ps.loans", "this_host"): lambda: "one",
     }
     backends = elasticflow.cluster.contract.BACKENDS
     backends["simulated"] = f"{SimBackend.__module__}:SimBackend"
@@ -268,31 +291,41 @@ class World:
         self.lives: dict[Process, Life] = {}
         self.laws = Laws(self)
         self.end: ac.EndAction | None = None
-        self.committed: dict[int, dict[int, dict[str, str]]] = {}
-        """Of each step that was ever committed, the hashes of all arrays by chunk."""
+        self.state: MasterState | None = None
+        """The newest master's."""
         self._calm_s = 0.0
         self._ended_s = float("inf")
-        self._incarnations = 0
-        self._path = Path(
-            tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None)
-        )
-        self._run = RunDir(self._path)
+        self.life = self.place = 1
+        """Lives of the run, which each begin with ``--resume``; places that its master has had."""
+        self.num_killed = self.num_hung = 0
+        self.dies_at_end = False
+        self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._run = RunDir(self.path)
         self.master: Process
+        self._former: list[Process] = []
+        """Masters, and others that are no members."""
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def run(self) -> ac.EndAction | None:
+    def enter(self) -> None:
+        """From now on this is the world that is simulated."""
+        SYSTEM.world = SimBackend.world = self
+        WatchedServing.laws = WatchedKeeping.laws = self.laws
+        elasticflow_ps.parcels.CHUNK_BYTES = self.shape.parcel_bytes  # type: ignore[attr-defined]
+
+    def run(self, at_end: Callable[[], None] = lambda: None) -> ac.EndAction | None:
         """Plays it to its end, and checks what is left."""
+        if self.laws.has_truth:
+            truth_of(self.shape.work)
         with simulated():
-            SYSTEM.begin(self)
-            elasticflow_ps.parcels.CHUNK_BYTES = self.shape.parcel_bytes  # type: ignore[attr-defined]
-            SimBackend.world = self
+            self.enter()
             try:
                 self._run.create(self.config)
                 self._start_master(again=False, resume=False)
                 while not self.over:
                     self._step()
                 self.laws.end(self.end)
+                at_end()
                 return self.end
             finally:
                 self._close()
@@ -300,7 +333,11 @@ class World:
     @property
     def over(self) -> bool:
         """The run is over, and everybody gone."""
-        return self.end is not None and not self.master.alive and not any(p.alive for p in self.lives)
+        return self.end is not None and not any(p.alive for p in self.everybody)
+
+    @property
+    def everybody(self) -> list[Process]:
+        return [self.master, *self._former, *self.lives]
 
     def _step(self) -> None:
         hub = self.hub
@@ -319,13 +356,12 @@ class World:
         """Lets go of all threads and files."""
         for process in self.hub.by_pid.values():
             process.vanish()
-        self.system.files.clear()
-        shutil.rmtree(self._path, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def where(self) -> str:
         """Who waits for what, for people."""
         lines = [f"at {self.hub.now_s:.3f} s"]
-        for process in [self.master, *self.lives]:
+        for process in self.everybody:
             if process.alive:
                 for task in process.tasks:
                     if task.greenlet is not None:
@@ -342,41 +378,149 @@ class World:
         return found
 
     def _start_master(self, *, again: bool, resume: bool) -> None:
-        self._incarnations += 1
-        self.master = process = Process(self.hub, f"master-{self._incarnations}", self._master_ended)
+        process = Process(self.hub, f"master-{len(self._former) + 1}", self._master_ended)
+        process.host = f"10.0.0.{self.place}"
+        self.master = process
+        self._former.append(process)
+        process.start(process.name, partial(self._be_master, process, again, resume))
 
-        def main() -> None:
-            try:
-                end = elasticflow.master.server.serve(
-                    str(self._path), resume=resume, again=again, ready=lambda text: None
-                )
-            except ElasticFlowError as error:
+    def _be_master(self, process: Process, again: bool, resume: bool) -> None:
+        run_dir = str(self.path)
+        try:
+            term = claim(DirectoryStorage(run_dir)) if self.shape.moves else None
+            end = elasticflow.master.server.serve(
+                run_dir, resume=resume or self.shape.moves and again, again=again, ready=str, term=term
+            )
+        except Superseded:
+            if process is self.master:
+                self.hub.violate(Violation(f"{process.name} ends, and there is no other"))
+            process.exit(SUPERSEDED)
+        except OSError as error:
+            self.hub.note(f"{process.name}: {error}")
+            process.exit(CRASHED)
+        except ElasticFlowError as error:
+            if isinstance(error.__cause__, OSError) and self.disk.failed:
+                process.exit(CRASHED)
+            else:
                 self.hub.violate(Violation(f"the run fails: {error}"))
                 process.exit(1)
-                raise GreenletExit from None
+        else:
+            if self.end is not None:
+                self.hub.violate(Violation("a run ends twice"))
             self.end = end
             process.exit(0)
 
-        process.start(process.name, main)
-
     def _master_ended(self, process: Process) -> None:
-        if self.end is not None:
-            return
-        wait_s = self.hub.rng.uniform(*RESTART_S)
+        if self.end is None and process is self.master:
+            self.supervise()
+
+    def supervise(self, within_s: tuple[float, float] = RESTART_S) -> None:
+        """The master is dead, or given up: another one takes its place."""
+        dead, wait_s = self.master, self.hub.rng.uniform(*within_s)
         self._calm_s = max(self._calm_s, self.hub.now_s + wait_s)
 
         def begin() -> None:
-            if self.master is process:
+            if self.master is dead and self.end is None:
                 self.cluster.hand_over()
                 self._start_master(again=True, resume=False)
 
         self.hub.later(wait_s, begin)
 
+    def hand_over(self) -> None:
+        """The master has asked for another in another place."""
+        self.hub.later(self.hub.rng.uniform(*RESTART_S), self._lose_place, self.place)
+
+    def _lose_place(self, place: int) -> None:
+        """Master and servers are gone, all at once; in another place another master begins."""
+        if place != self.place or self.end is not None:
+            return
+        self.place += 1
+        self.cluster.move()
+        dead, self.master = self.master, self._nobody()
+        for process in [dead, *self.living("server")]:
+            self._take(process)
+        self.supervise(MOVE_S)
+
+    def _lose_sight(self, seconds: float) -> None:
+        """The master stands still, and is thought to be dead, with the servers; then it goes on."""
+        if self.end is not None:
+            return
+        self.master.frozen_s = self.hub.now_s + seconds
+        self.place += 1
+        self.cluster.move()
+        for process in self.living("server"):
+            self._take(process)
+        self.supervise(MOVE_S)
+
+    def _nobody(self) -> Process:
+        """Stands for the master while there is none."""
+        nobody = Process(self.hub, "nobody", lambda process: None)
+        nobody.alive = False
+        return nobody
+
+    def _black_out(self) -> None:
+        """Nothing is left but the storage; somebody resumes the run."""
+        dead, self.master = self.master, self._nobody()
+        for process in [dead, *self.lives]:
+            process.kill()
+        self.life += 1
+        self.place += 1
+        self.cluster = Cluster(self)
+        self._run.journal.unlink(missing_ok=True)
+        self._run.address.unlink(missing_ok=True)
+        self._start_master(again=False, resume=True)
+
+    def _near_limit(self, seconds: float) -> None:
+        """The place of master and servers ends soon, and is known to."""
+        if self.cluster.leave_s(MASTER) is None:
+            leave_s = self.hub.now_s + min(seconds, 3.0)
+            self.cluster.expire(MASTER, self.hub.now_s, leave_s)
+            end_s = leave_s + self.hub.rng.choice(GRACES_S)
+            self._calm_s = max(self._calm_s, end_s)
+            self.hub.at(end_s, self._lose_place, self.place)
+
+    def _expire(self, worker: Process, replace_s: float, lasts_s: float) -> None:
+        """A worker's place ends at a known time."""
+        leave_s = replace_s + lasts_s
+        self.cluster.expire(worker.name, replace_s, leave_s)
+        end_s = leave_s + self.hub.rng.choice(GRACES_S)
+        self._calm_s = max(self._calm_s, end_s)
+
+        def end() -> None:
+            if self.cluster.leave_s(worker.name) == leave_s:  # else it was prolonged, or cut short
+                self._take(worker)
+
+        self.hub.at(end_s, end)
+
+    def _take(self, victim: Process) -> None:
+        """The cluster takes its place away."""
+        if victim.alive:
+            self.cluster.taken.add(victim.name)
+            victim.kill()
+
+    def _ask(self, message: ScaleRequest | StopRequest) -> None:
+        """Somebody asks the master for something."""
+        process = Process(self.hub, "client", lambda process: None)
+        self._former.append(process)
+
+        def main() -> None:
+            keys = read_keys(self._run.member_keys, MemberKeys)
+            with contextlib.suppress(RunError):
+                socket = control_link(SYSTEM.module(zmq).Context(), keys, self._run.read_address().endpoint)
+                socket.send(control_frame(message))
+                socket.poll(5000)
+            process.exit(0)
+
+        process.start("client", main)
+
     def start_member(self, settings: MemberSettings) -> None:
         """Asked for by a master; its process begins soon."""
+        if self.hub.process is not self.master:
+            return  # the cluster has lost sight of it
         known = self.cluster.members.get(settings.name)
         assert known is None or not known.alive, f"{settings.name} is started twice"
         process = Process(self.hub, settings.name, self.cluster.bury)
+        process.host = f"10.0.0.{self.place if settings.role == 'server' else 100}"
         self.lives[process] = Life(settings)
         self.cluster.members[settings.name] = process
 
@@ -385,7 +529,7 @@ class World:
             if settings.role == "worker":
                 process.exit(elasticflow.worker.worker.main(settings, keys))
             else:
-                elasticflow_ps.server.main(settings, keys, DirectoryStorage(self._path))
+                elasticflow_ps.server.main(settings, keys, DirectoryStorage(self.path))
                 process.exit(0)
 
         def begin() -> None:
@@ -397,7 +541,7 @@ class World:
 
     def kill_slowly(self, name: str) -> None:
         process = self.cluster.members.get(name)
-        if process and process.alive:
+        if process and process.alive and self.hub.process is self.master:
             wait_s = self.hub.rng.random() * self.shape.kill_s
             self.hub.later(wait_s, process.kill) if wait_s else process.kill()
 
@@ -412,7 +556,14 @@ class World:
         process = self.hub.process
         factor = self.lives[process].slowness * self.hub.rng.uniform(0.5, 1.5)
         self.hub.sleep(self.shape.slice_s * factor)
+        if not self.lives[process].admitted:
+            return
+        if any(row in self.shape.hanging for row in rows):
+            self.num_hung += 1
+            process.hung_s = float("inf")
+            self.hub.sleep(0.0)
         if any(row in self.shape.deadly for row in rows):
+            self.laws.died_of(rows)
             process.kill()
             raise GreenletExit
         if any(row in self.shape.bad for row in rows):
@@ -423,7 +574,14 @@ class World:
         self.hub.sleep(self.shape.slice_s * self.hub.rng.random() / 4)
 
     def is_poisoned(self, rows: Array) -> bool:
-        return any(row in self.shape.poisoned for row in rows)
+        admitted = self.lives[self.hub.process].admitted
+        return admitted and any(row in self.shape.poisoned for row in rows)
+
+    def admit(self, join: Join, link: MasterLink) -> Assignment | None:
+        """A worker has tried the program, and tells the master who it is."""
+        assignment = _admitted(join, link)
+        self.lives[self.hub.process].admitted = True
+        return assignment
 
     def note_notice(self, tell: Callable[[str], None]) -> None:
         self.lives[self.hub.process].notice = tell
@@ -452,56 +610,81 @@ class World:
             return
         lasts_s = fault.seconds if fault.seconds < float("inf") else 0.0
         self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.laws.spares_workers &= fault.kind in SPARES_WORKERS
         verb, _, whom = fault.kind.partition(" ")
         self.hub.note(f"--- {fault.kind} {fault.pick} {fault.seconds}")
-        if whom == "master":
-            self._hit(verb, replace(fault, seconds=min(fault.seconds, 3.0)), self.master)
+        if fault.kind == "kill master at the end":
+            self.dies_at_end = True
+        elif fault.kind == "near limit":
+            self._near_limit(fault.seconds)
+        elif fault.kind == "lose leader":
+            self._lose_place(self.place)
+        elif fault.kind == "lose sight":
+            self._lose_sight(min(fault.seconds, 3.0))
+        elif fault.kind == "black out":
+            self._black_out()
+        elif fault.kind == "stop":
+            self.laws.stopped = True
+            self._ask(StopRequest(reason="asked to stop"))
+        elif fault.kind == "scale":
+            self._ask(ScaleRequest(workers=1 + fault.pick % self.config.num_slices))
         elif verb == "disk":
-            self.disk.fails_s, self.disk.dark = self.hub.now_s + min(lasts_s, 3.0), whom == "dark"
-        elif whom in ("servers", "workers"):
-            for victim in self.living(whom.removesuffix("s")):
-                self._hit(verb, fault, victim)
+            self.disk.fail(min(lasts_s, 3.0), dark=whom == "dark")
         else:
-            living = self.living(whom)
-            if living:
-                self._hit(verb, fault, living[fault.pick % len(living)])
+            for victim in self._chosen(whom, fault.pick):
+                self._hit(verb, fault, victim)
+
+    def _chosen(self, whom: str, pick: int) -> list[Process]:
+        if whom == "master":
+            return [self.master]
+        if whom == "master and server":
+            return [self.master, *self._chosen("server", pick)]
+        if whom in ("servers", "workers"):
+            return self.living(whom.removesuffix("s"))
+        if whom in ("leader", "last", "pair"):
+            names = self.laws.row
+            places = {"leader": [0], "last": [-1], "pair": [pick, pick + 1]}[whom]
+            found = [self.cluster.members.get(names[place % len(names)]) for place in places] if names else []
+            return [process for process in found if process and process.alive]
+        living = self.living(whom)
+        return [living[pick % len(living)]] if living else []
 
     def _hit(self, verb: str, fault: Fault, victim: Process) -> None:
         if not victim.alive:
             return
-        hub = self.hub
+        hub, role = self.hub, victim.name.partition("-")[0]
+        seconds = min(fault.seconds, 3.0) if role == "master" else fault.seconds
         if verb == "kill":
+            self.num_killed += 1
             if fault.pick % 3:
-                victim.fuse = fault.pick % 23
+                victim.fuse = fault.pick % 47
             else:
                 victim.kill()
         elif verb == "take":
-            self.cluster.taken.add(victim.name)
-            victim.kill()
+            self._take(victim)
         elif verb == "freeze":
-            victim.frozen_s = max(victim.frozen_s, hub.now_s + fault.seconds)
+            victim.frozen_s = max(victim.frozen_s, hub.now_s + seconds)
+        elif verb == "hang":
+            self.num_hung += 1
+            victim.hung_s = max(victim.hung_s, hub.now_s + seconds)
         elif verb == "slow":
             self.lives[victim].slowness = 1 + 2 * min(fault.seconds, 3.0)
         elif verb == "warn":
-            self._warn(victim, fault)
+            self._warn(victim, min(fault.seconds, 3.0))
+        elif verb == "expire":
+            self._expire(victim, hub.now_s + 0.2 * (fault.pick % 3), min(fault.seconds, 3.0))
         elif verb == "jump":
             victim.wall_s += hub.rng.uniform(-1e6, 1e6)
         else:
             self._disconnect(verb, fault, victim)
 
-    def _warn(self, victim: Process, fault: Fault) -> None:
+    def _warn(self, victim: Process, lasts_s: float) -> None:
+        """It is told to end, and ended after a while."""
         tell = self.lives[victim].notice
         if tell is not None:
             victim.start(f"{victim.name}/notice", partial(tell, "it was told to end"))
-        end_s = min(fault.seconds, 3.0)
-        self._calm_s = max(self._calm_s, self.hub.now_s + end_s)
-
-        def end() -> None:
-            if victim.alive:
-                self.cluster.taken.add(victim.name)
-                victim.kill()
-
-        self.hub.later(end_s, end)
+        self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.hub.later(lasts_s, self._take, victim)
 
     def _disconnect(self, verb: str, fault: Fault, victim: Process) -> None:
         ways = self.network.of(victim)
@@ -518,21 +701,20 @@ class World:
                 way.close(None, lossy=True)
 
 
+SPARES_WORKERS = {
+    *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
+    *("freeze server", "freeze leader", "jump member"),
+}
 KINDS = (
-    *(
-        "kill worker",
-        "kill worker",
-        "kill server",
-        "kill server",
-        "kill servers",
-        "kill master",
-        "kill master",
-    ),
-    *("freeze worker", "freeze server", "freeze member", "freeze master"),
-    *("slow worker", "take worker", "warn worker", "jump member", "jump master"),
-    *("sever member", "stall member", "partition member", "reset member", "sever server", "reset master"),
-    *("disk full", "disk dark"),
+    *(f"kill {whom}" for whom in ("worker", "worker", "server", "server", "servers", "leader", "last")),
+    *("kill pair", "kill master", "kill master", "kill master and server"),
+    *(f"freeze {whom}" for whom in ("worker", "server", "leader", "master", "member")),
+    *("slow worker", "jump member", "scale", "disk full", "disk dark"),
+    *("partition member", "reset member", "sever member", "sever server", "stall member", "reset master"),
+    *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
+    *("hang worker", "hang worker", "hang member", "hang workers"),
 )
+MOVES = ("near limit", "lose leader", "lose sight")
 
 
 def _place(frame: Any) -> str:
@@ -546,18 +728,32 @@ def _place(frame: Any) -> str:
     return " < ".join(places)
 
 
-@cache
-def truth_of(work: Shape) -> dict[int, dict[int, dict[str, str]]]:
-    """What undisturbed runs commit: by step, the hashes of all arrays. work: see ``Shape.work``.
+class Truth(NamedTuple):
+    """commits: what undisturbed runs commit, by step. rows: of the tables, in the last."""
 
-    Two of them, since one cannot commit each step.
-    """
-    found: dict[int, dict[int, dict[str, str]]] = {}
+    commits: dict[int, Hashes]
+    rows: dict[int, bytes]
+
+
+@cache
+def truth_of(work: Shape) -> Truth:
+    """What undisturbed runs come to; two of them, since one cannot commit each step. work: ``Shape.work``."""
+    found: dict[int, Hashes] = {}
+    rows: dict[int, bytes] = {}
     for every in ("1 step", "2 steps"):
+        before = getattr(SYSTEM, "world", None)
         world = World(replace(work, checkpoint_every=every))
         world.laws.has_truth = False
-        end = world.run()
+        end = world.run(partial(_note_rows, world, rows))
         assert end is not None and end.state in (RunState.FINISHED, RunState.DIVERGED), end
-        for step, hashes in world.committed.items():
+        for step, hashes in world.laws.commits.items():
             assert found.setdefault(step, hashes) == hashes, "two undisturbed runs differ"
-    return found
+        if before is not None:
+            before.enter()
+    return Truth(found, rows)
+
+
+def _note_rows(world: World, rows: dict[int, bytes]) -> None:
+    newest = max(world.laws.commits, default=0)
+    if world.shape.tables and newest:
+        rows.update(rows_of(DirectoryStorage(world.path), newest))
