@@ -70,6 +70,7 @@ setup(
         "examples": ["scikit-learn>=1.3"],
         "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
+            "greenlet>=3",
             "hypothesis>=6.90",
             "import-linter>=2",
             "mypy>=1.8",

@@ -226,6 +226,11 @@ class DataLink:
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._send(Hello(name=name, generation=generation, nonce=self._nonce))
 
+    @property
+    def sent(self) -> int:
+        """Messages that were sent since the handshake."""
+        return self._seal.sent
+
     def send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
         """Sends to the server; to one that has gone, nothing."""
         assert self.greeted

@@ -565,7 +565,8 @@ class Version(_Compact, frozen=True):
     lent: for each array the number of the server's block in which it lies and its first byte there, or
     (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
     this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
-    slices of the tick that others were asked for. checks: as in Push.
+    slices of the tick that others were asked for. checks: as in Push. heard: so many of the worker's messages
+    over this connection the server is done with.
     """
 
     version: int
@@ -579,6 +580,7 @@ class Version(_Compact, frozen=True):
     updates: int = 0
     given: tuple[int, ...] = ()
     checks: tuple[int, ...] = ()
+    heard: int = 0
 
 
 class Lend(_Compact, frozen=True):

@@ -17,23 +17,26 @@ def mac_of(key: bytes, direction: bytes, counter: int, payload: bytes | memoryvi
 
 
 class Seal:
-    """One end of an authenticated connection: seals headers that go out, opens those that come in."""
+    """One end of an authenticated connection: seals headers that go out, opens those that come in.
+
+    sent, received: how many of them.
+    """
 
     def __init__(self, key: bytes, outgoing: bytes, incoming: bytes) -> None:
         self._key, self._outgoing, self._incoming = key, outgoing, incoming
-        self._sent = self._received = 0
+        self.sent = self.received = 0
 
     def close(self, payload: bytes) -> bytes:
         """The payload with its MAC."""
-        self._sent += 1
-        return payload + mac_of(self._key, self._outgoing, self._sent, payload)
+        self.sent += 1
+        return payload + mac_of(self._key, self._outgoing, self.sent, payload)
 
     def open(self, sealed: memoryview) -> memoryview:
         """The payload. Raises ProtocolError if it is not the next one from the other end."""
         payload, mac = sealed[:-MAC_BYTES], sealed[-MAC_BYTES:]
-        if not hmac.compare_digest(mac, mac_of(self._key, self._incoming, self._received + 1, payload)):
+        if not hmac.compare_digest(mac, mac_of(self._key, self._incoming, self.received + 1, payload)):
             raise ProtocolError("a message whose seal does not fit")
-        self._received += 1
+        self.received += 1
         return payload
 
 

@@ -21,8 +21,11 @@ COPY_BELOW_BYTES = 64 << 10
 
 
 def poll_ms(seconds: float | None) -> int | None:
-    """A time to wait, as ZeroMQ's pollers take it; None: for ever. Never too short, which would spin."""
-    return None if seconds is None else max(0, math.ceil(seconds * 1000))
+    """A time to wait, as ZeroMQ's pollers take it; None: for ever. Never too short, which would spin.
+
+    What is due since ever, or never, is infinitely far away.
+    """
+    return None if seconds is None or seconds == math.inf else math.ceil(max(0.0, seconds) * 1000)
 
 
 def monitor_of(socket: Socket, events: int) -> Socket:

@@ -160,6 +160,8 @@ class ParameterServers(Strategy):
                 remote.mapped.add(message.number)
             elif isinstance(message, RowsRead):
                 self._reading.take(remote, message, frames)
+            elif remote.is_late(message):
+                continue
             elif event := self._handle(cs.ReceivedEvent(number, message, remote.arrived(message, frames))):
                 return event
         if remote.link.greeted and not remote.greeted:
@@ -189,6 +191,7 @@ class ParameterServers(Strategy):
             self._place(remote.parcels[action.parcel], action.frames)
             return None
         if isinstance(action, cs.PullAction):
+            remote.asked = remote.link.sent
             remote.link.send(Pull(version=action.version, have=action.have))
         elif isinstance(action, cs.InitialAction):
             for parcel in remote.parcels:

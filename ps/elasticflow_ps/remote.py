@@ -31,12 +31,13 @@ class Remote:
 
     mapped: the numbers of this worker's blocks that the server reads where they lie. tables: what it has of
     each table of which it has any. early: what came while the worker waited for something else. bases: by
-    parcel, see ``ClientState``.
+    parcel, see ``ClientState``. asked: who answers the last question is done with so many messages before it.
     """
 
     def __init__(self, info: ServerInfo, link: DataLink, layout: Layout, compression: Compression) -> None:
         self.name, self.link = info.name, link
         self.greeted = False
+        self.asked = 0
         self.parcels: list[Parcel] = parcels_of(layout, info.chunks)
         self.tables = {parcel.table: parcel for parcel in self.parcels if parcel.table is not None}
         self.early: deque[tuple[FromServer, list[memoryview]]] = deque()
@@ -49,6 +50,10 @@ class Remote:
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""
         return self.early.popleft() if self.early else self.link.receive()
+
+    def is_late(self, message: FromServer) -> bool:
+        """Whether it answers a question before the last: the memory that it names may be another's by now."""
+        return isinstance(message, Version) and message.heard < self.asked
 
     def borrow(self, lend: Lend) -> None:
         """Maps a block of the server's, if it is of this host."""

@@ -366,6 +366,7 @@ class Serving:
             updates=action.updates,
             given=action.given,
             checks=checks,
+            heard=self._ways.heard(worker),
         )
         self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
 

@@ -125,6 +125,12 @@ class Ways:
         if name in self.links:
             self.links[name].send(message)
 
+    def heard(self, name: str) -> int:
+        """So many messages of somebody who has connected are dealt with: all but the last, which may be just
+        being answered."""
+        peer = self.peers.get(name)
+        return max(0, peer.seal.received - 1) if peer else 0
+
     def answer(self, name: str, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
         """To somebody who has connected to this server; to one that has gone, nothing."""
         peer = self.peers.get(name)

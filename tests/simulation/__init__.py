@@ -1,0 +1,1 @@
+"""The product's own processes on a simulated system: see ``world``."""

@@ -1,0 +1,45 @@
+"""The storage's moments: acts that take their time, fail for a while, and are good moments to die in.
+
+The files themselves are real ones, in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from .threads import Hub
+
+
+class Disk:
+    """write_s: how long a file takes at most.
+
+    fails_s: until then nothing can be written; nor read, if it is ``dark``. failed: it ever did.
+    """
+
+    def __init__(self, hub: Hub, write_s: float) -> None:
+        self._hub, self._write_s = hub, write_s
+        self.fails_s = 0.0
+        self.dark = self.failed = False
+
+    def fail(self, seconds: float, *, dark: bool) -> None:
+        self.fails_s, self.dark, self.failed = self._hub.now_s + seconds, dark, True
+
+    def write(self) -> None:
+        """A file is made durable."""
+        self._hub.sleep(self._hub.rng.random() * self._write_s)
+        self._check()
+
+    def act(self, what: str) -> None:
+        """An act that others see."""
+        self._hub.point()
+        self._check()
+
+    def look(self) -> None:
+        """Somebody reads."""
+        self._hub.point()
+        if self.dark:
+            self._check()
+
+    def _check(self) -> None:
+        if self._hub.running and self._hub.now_s < self.fails_s:
+            raise OSError(errno.ENOSPC, "no space left on device")

@@ -1,0 +1,84 @@
+"""Histories drawn from a seed: what is to be computed, and what goes wrong when."""
+
+from __future__ import annotations
+
+import random
+
+from .world import KINDS, MOVES, SPARES_WORKERS, Fault, Shape, World
+
+WORKS = 48
+"""So many kinds of work there are: what each comes to has to be found out, which is dear."""
+MOST_APART = 20
+"""Events between two faults of which the second meets what the first has left."""
+FOR_GOOD = float("inf")
+
+
+def history(seed: int) -> World:
+    """The same one for the same seed."""
+    rng = random.Random(seed)
+    shape = draw_shape(rng)
+    return World(shape, draw_faults(rng, moves=shape.moves), seed)
+
+
+def draw_work(number: int) -> dict[str, object]:
+    """What decides the bits."""
+    rng = random.Random(number)
+    slices, per_slice = rng.choice([1, 2, 4, 4, 8]), rng.randint(1, 2)
+    batch = slices * per_slice
+    asynchronous = rng.random() < 0.2
+    num_records = batch * rng.randint(1, 3) + rng.choice([0, 0, batch // 2])
+    odd = rng.choice(["", "", "", "", "bad", "deadly", "poisoned", "poisoned"])
+    return {
+        **({odd: (rng.randrange(num_records),)} if odd else {}),
+        "on_nan": rng.choice(["stop", "skip", "skip"]),
+        "num_records": num_records,
+        "num_test": rng.choice([0, 0, 3, 9]),
+        "per_slice": per_slice,
+        "slices": slices,
+        "epochs": rng.randint(1, 2),
+        "asynchronous": asynchronous,
+        "optimizer": "sgd" if asynchronous else rng.choice(["sgd", "momentum", "adam"]),
+        "clips": not asynchronous and rng.random() < 0.2,
+        "tables": rng.random() < 0.3,
+        "compression": "bf16" if not asynchronous and rng.random() < 0.15 else "none",
+    }
+
+
+def draw_shape(rng: random.Random) -> Shape:
+    """What is to be computed, mostly little."""
+    work = draw_work(rng.randrange(WORKS))
+    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.5, 2.0, 20.0)])
+    return Shape(
+        **work,  # type: ignore[arg-type]
+        workers=rng.randint(1, min(3, int(str(work["slices"])))),
+        servers=rng.choice([1, 1, 2, 2, 3]),
+        parcel_bytes=rng.choice([128, 256, 1 << 20]),
+        shared_memory=rng.random() < 0.3,
+        overlap=rng.random() < 0.7,
+        checkpoint_every=rng.choice(["1 step", "2 steps", "3 steps", "0.05s", "60s", "60s"]),
+        snapshot_s=rng.choice([0.0, 0.001, 0.02, 0.02, 0.1]),
+        slice_s=rng.choice([0.0005, 0.01, 0.05]),
+        delay_s=rng.choice([0.0001, 0.001, 0.02]),
+        write_s=rng.choice([0.01, 0.1, 1.0]),
+        kill_s=rng.choice([0.0, 0.0, 0.0, 5.0]),
+        heartbeat_s=heartbeat_s,
+        suspect_s=suspect_s,
+        lost_s=lost_s,
+        moves=rng.random() < 0.2,
+    )
+
+
+def draw_faults(rng: random.Random, *, moves: bool) -> list[Fault]:
+    """Some alone, some one right after the other."""
+    kinds = sorted(SPARES_WORKERS) if rng.random() < 0.15 else [*KINDS, *(MOVES * 4 if moves else ())]
+    faults: list[Fault] = []
+    after = 0
+    for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4, 6])):
+        close = faults and rng.random() < 0.4
+        after = after + rng.randint(0, MOST_APART) if close else 1 + int(rng.expovariate(1 / 500))
+        seconds = rng.choice([0.02, 0.1, 0.5, 3.0, FOR_GOOD])
+        faults.append(Fault(after, rng.choice(kinds), rng.randrange(1 << 10), seconds))
+    for kind, chance in (("stop", 0.05), ("kill master at the end", 0.05), ("black out", 0.05)):
+        if rng.random() < chance and len(kinds) > len(SPARES_WORKERS):
+            faults.append(Fault(rng.randint(1, 1500), kind))
+    return faults

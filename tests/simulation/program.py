@@ -1,0 +1,178 @@
+"""The program that is trained in every history: a few numbers, and a few operations instead of a framework.
+
+What a slice computes depends on the whole state, the records and the seed, and is rounded, so another state,
+another order of additions or another seed makes other bits. Asynchronously there is no such order: gradients
+are small whole numbers then, and depend on the records alone, so their sum is the same in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticflow.api import SGD, Adam
+from elasticflow.data import Sources
+from elasticflow.data.arrays import Arrays
+from elasticflow.embedding import Embedding
+from elasticflow.frameworks.base import Replica, layout_of
+from elasticflow.frameworks.lookups import Lookups, put
+from elasticflow.program.loading import Program
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Array, Entry, Rule, Vector
+from elasticflow.step.schedule import Schedule
+from elasticflow.worker.worker import Loaded, _sums
+
+if TYPE_CHECKING:
+    from .world import World
+
+WEIGHTS, BIAS = Entry("weights", (80,), "float32", Rule.UPDATE), Entry("bias", (40,), "float32", Rule.UPDATE)
+MEAN, COUNT = Entry("mean", (4,), "float32", Rule.MEAN), Entry("count", (2,), "int64", Rule.FIRST)
+IDS = 11
+"""So many ids occur."""
+
+
+@cache
+def numbers(num_records: int, exact: bool) -> Array:
+    """What the records are: (num_records, elements of both parameters)."""
+    size = WEIGHTS.size + BIAS.size
+    rng = np.random.default_rng(7)
+    if exact:
+        return rng.integers(-3, 4, (num_records, size)).astype(np.float32)
+    return rng.standard_normal((num_records, size), np.float32)
+
+
+class SmallLookups(Lookups):
+    """Of one table."""
+
+    def answer(self, number: int, ids: Any, *, combine: str | None, offsets: Any, padding: int | None) -> Any:
+        raise NotImplementedError
+
+
+class SmallReplica(Replica):
+    """See Replica."""
+
+    framework = "none"
+    metrics = ("error",)
+
+    def __init__(self, world: World) -> None:
+        self._world, shape = world, world.shape
+        self._exact = shape.asynchronous
+        rate = 0.5 if self._exact else 0.1
+        kinds: dict[str, Callable[[], Any]] = {
+            "sgd": partial(SGD, lr=rate),
+            "momentum": partial(SGD, lr=rate, momentum=0.9, clip_norm=1.0 if shape.clips else None),
+            "adam": partial(Adam, lr=rate, clip_norm=1.0 if shape.clips else None),
+        }
+        self.optimizer = kinds[shape.optimizer]()
+        tables = {"table": Embedding(rows=None, dim=3)} if shape.tables else {}
+        self.lookups = SmallLookups(tables, world.config.seed)
+        dense = [WEIGHTS, BIAS, MEAN, COUNT]
+        self.layout = layout_of(dense, self.lookups.entries, 1)
+        self.state = Vector(self.layout)
+        self._weights, self._bias, self._mean, self._count = self.state.tensors(dense)
+        self._report = next(entry for entry in self.layout.entries if entry.rule is Rule.REPORT)
+        self._records = numbers(shape.num_records + shape.num_test, self._exact)
+        self._weights[:] = np.arange(WEIGHTS.size) / 64
+        self._bias[:] = -1
+
+    def prepare(self, columns: Mapping[str, Array]) -> dict[str, Any]:
+        return {name: column.copy() for name, column in columns.items()}
+
+    def refresh(self) -> None:
+        pass
+
+    def ask_early(self, batch: dict[str, Any]) -> None:
+        self.lookups.ahead.ask_early({"ids": _ids_of(batch["x"])})
+
+    def compute(
+        self,
+        batch: dict[str, Any],
+        seed: int,
+        weight: float,
+        out: Vector,
+        *,
+        onto: bool = False,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
+        rows, world = batch["x"], self._world
+        world.computing(rows)
+        found = self._records[rows].mean(axis=0) if not self._exact else self._records[rows].sum(axis=0)
+        if not self._exact:
+            found = found + np.float32((seed % 1009) / 1009)
+        if world.is_poisoned(rows):
+            found[3] = np.nan
+        weights, bias, mean, count, report = out.tensors([WEIGHTS, BIAS, MEAN, COUNT, self._report])
+        ids = _ids_of(rows)
+        of_table = []
+        if self.lookups.specs:
+            with self.lookups.allowed({"ids": ids}):
+                looked_up = self.lookups.look_up(0, ids, None, None, None)
+                counts = np.diff(np.append(looked_up.ids.starts, len(ids))).astype(np.float32)
+                values = counts[:, None] * np.ones(3, np.float32)
+                if not self._exact:
+                    values = (values + looked_up.values) * np.float32(weight)
+                of_table = [(0, looked_up.ids.keys, values.astype(np.float32))]
+        parts = [(1, bias, self._bias, found[80:]), (0, weights, self._weights, found[:80])]
+        for number, target, state, given in parts:
+            gradient = given * np.float32(weight)
+            if not self._exact:
+                gradient = (state + given) * np.float32(weight)
+            np.add(target, gradient, out=target) if onto else np.copyto(target, gradient)
+            if ready:
+                world.moment()
+                ready(number)
+        change = (found[:4] - self._mean) * np.float32(0 if self._exact else weight)
+        np.add(mean, change, out=mean) if onto else np.copyto(mean, change)
+        if not onto:
+            count[:] = self._count + (0 if self._exact else seed % 1000)
+            report.fill(0)
+        report[0] += float(np.square(found).sum()) * weight if not world.is_poisoned(rows) else np.nan
+        put(out, of_table, onto=onto)
+
+    def evaluate(self, batch: dict[str, Any], seed: int) -> list[float]:
+        self._world.computing(batch["x"])
+        return [float(self._weights.sum()), float(self._bias.sum())]
+
+
+def _ids_of(rows: Array) -> Array:
+    return (rows % IDS) * 1_000_003 - 17
+
+
+class SmallLoaded(Loaded):
+    """The program, loaded; all but that is what it is for any program."""
+
+    def __init__(self, settings: MemberSettings, world: World) -> None:
+        shape = world.shape
+        rows = np.arange(shape.num_records + shape.num_test)
+        self.program = Program(
+            path=settings.program,
+            model=dict,
+            forward=lambda x, params: 0.0,
+            data=None,
+            metrics=lambda x, params: {},
+            learning_rate=None if shape.asynchronous else _learning_rate,
+        )
+        test = Arrays(x=rows[shape.num_records :]) if shape.num_test else None
+        self.sources = Sources(Arrays(x=rows[: shape.num_records]), test)
+        self.binding = {"x": "x"}
+        self._open_replica = partial(SmallReplica, world)
+        self.replica = self._open_replica()
+        self._first_sums = _sums(self.replica.state)
+        self.schedule = Schedule(
+            num_records=shape.num_records,
+            num_test=shape.num_test,
+            batch_size=settings.batch_size,
+            num_slices=settings.num_slices,
+            asynchronous=settings.asynchronous,
+            drop_last=settings.drop_last,
+            epochs=1,
+        )
+        self.settings = settings
+
+
+def _learning_rate(step: int, epoch: int) -> float:
+    """Another one each step."""
+    return 0.1 / (1 + step % 5)

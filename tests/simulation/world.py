@@ -1,0 +1,759 @@
+"""One history: the product's own processes on a simulated system, and what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import h5py  # noqa: F401  (loaded late by the product, when it would be in the way)
+import zmq
+from greenlet import GreenletExit
+
+import elasticflow.checkpoint
+import elasticflow.cluster.contract
+import elasticflow.cluster.member
+import elasticflow.master.server
+import elasticflow.process.fingerprint
+import elasticflow.run.folder
+import elasticflow.worker.worker
+import elasticflow_ps.client
+import elasticflow_ps.server
+from elasticflow.cluster.contract import MASTER
+from elasticflow.cluster.member import MasterLink
+from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.master import actions as ac
+from elasticflow.master.fence import Superseded, claim
+from elasticflow.master.members import RunState
+from elasticflow.master.state import MasterState
+from elasticflow.master.supervisor import CRASHED, SUPERSEDED
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
+from elasticflow.step.layout import Array
+from elasticflow.step.schedule import Schedule
+from elasticflow.storage import DirectoryStorage
+from elasticflow.wire.control import control_frame, control_link
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.messages import Assignment, Join, ScaleRequest, StopRequest
+from elasticflow.worker.worker import _admitted
+
+from .backend import Cluster, SimBackend
+from .disk import Disk
+from .laws import Hashes, Laws, WatchedKeeping, WatchedMaster, WatchedServing, rows_of
+from .program import SmallLoaded
+from .sockets import Network
+from .system import System
+from .threads import Hub, Process, Violation
+from .trial import SimTrial
+
+CALM_S = 90.0
+"""A run that nothing more happens to ends within so many seconds, and twice ``lost_s``."""
+END_S = 120.0
+"""Members of a run that is over end within so many seconds, and twice ``lost_s``."""
+RESTART_S = (0.01, 0.2)
+MOVE_S = (0.1, 1.0)
+GRACES_S = (0.0, 0.1, 1.0)
+"""How long a place lasts beyond its end."""
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is computed, by how many, and how quickly things go.
+
+    bad, deadly, hanging, poisoned: rows on which the program raises, dies, does not come back, or makes
+    numbers that are none. moves: where the master is lost with its place, another one is in another place.
+    """
+
+    num_records: int = 20
+    num_test: int = 5
+    per_slice: int = 2
+    slices: int = 4
+    epochs: int = 2
+    asynchronous: bool = False
+    optimizer: str = "momentum"
+    clips: bool = False
+    tables: bool = False
+    bad: tuple[int, ...] = ()
+    deadly: tuple[int, ...] = ()
+    hanging: tuple[int, ...] = ()
+    poisoned: tuple[int, ...] = ()
+    on_nan: str = "stop"
+    compression: str = "none"
+    workers: int = 2
+    servers: int = 2
+    parcel_bytes: int = 128
+    shared_memory: bool = False
+    overlap: bool = True
+    checkpoint_every: str = "2 steps"
+    snapshot_s: float = 0.02
+    slice_s: float = 0.01
+    delay_s: float = 0.001
+    start_s: float = 0.1
+    write_s: float = 0.05
+    kill_s: float = 0.0
+    heartbeat_s: float = 0.5
+    suspect_s: float = 2.0
+    lost_s: float = 10.0
+    stall_s: float = 30.0
+    keep: int = 3
+    limit_s: float | None = None
+    moves: bool = False
+
+    @property
+    def work(self) -> Shape:
+        """What decides the model's bits, and nothing else: done by one worker and one server."""
+        return Shape(
+            **{name: getattr(self, name) for name in _WORK},
+            workers=1,
+            servers=1,
+            checkpoint_every="1 step",
+            keep=1000,
+            snapshot_s=0.0,
+            write_s=0.0,
+            slice_s=1.0,
+            parcel_bytes=1 << 20,
+            overlap=False,
+        )
+
+    @cached_property
+    def config(self) -> Config:
+        mode: dict[str, Any] = {"batch_size": self.slices * self.per_slice, "slices": self.slices}
+        if self.asynchronous:
+            mode = {"mode": "async", "batch_size": self.per_slice, "staleness": self.slices - 1}
+            mode["staleness_rule"] = "none"
+        return Config(
+            **mode,
+            program="small.py",
+            backend="simulated",
+            workers=str(self.workers),
+            servers=self.servers,
+            epochs=self.epochs,
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep,
+            snapshot_s=self.snapshot_s,
+            max_quarantined=len(self.bad) + len(self.deadly),
+            force_quarantine=True,
+            on_nan=self.on_nan,
+            compression=self.compression,
+            shared_memory=self.shared_memory,
+            overlap=self.overlap,
+            max_failures=100,
+            heartbeat_s=self.heartbeat_s,
+            suspect_s=self.suspect_s,
+            lost_s=self.lost_s,
+            stall_s=self.stall_s,
+            time_limit="" if self.limit_s is None else f"{self.limit_s:.3f}s",
+            start_s=20.0,
+            storage_patience_s=20.0,
+        )
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        config = self.config
+        return Schedule(
+            num_records=self.num_records,
+            num_test=self.num_test,
+            batch_size=config.step_records,
+            num_slices=config.num_slices,
+            epochs=self.epochs,
+            asynchronous=self.asynchronous,
+        )
+
+
+_WORK = (
+    *("num_records", "num_test", "per_slice", "slices", "epochs", "asynchronous", "optimizer", "clips"),
+    *("tables", "bad", "deadly", "hanging", "poisoned", "on_nan", "compression"),
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """After ``after`` events of the run, something happens to the ``pick``-th of those it can happen to."""
+
+    after: int
+    kind: str
+    pick: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Life:
+    """What is known of a process besides what any process is."""
+
+    settings: MemberSettings
+    notice: Callable[[str], None] | None = None
+    admitted: bool = False
+    """Before that, when it tries the program, no record is odd."""
+    slowness: float = 1.0
+
+
+SYSTEM = System()
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Within it the product's modules are those of a simulated system. Histories are played within it."""
+    if hasattr(SYSTEM, "playing"):
+        yield
+        return
+    limits = SimpleNamespace(RLIMIT_NOFILE=0, getrlimit=lambda which: (0, 0), setrlimit=lambda *_: None)
+    print_of = elasticflow.process.fingerprint.fingerprint(1)
+    server, worker = "elasticflow_ps.server", "elasticflow.worker.worker"
+    member, master = "elasticflow.cluster.member", "elasticflow.master.server"
+    others = {
+        (server, "resource"): limits,
+        (server, "own_address"): lambda wanted, towards: wanted,
+        (server, "Serving"): WatchedServing,
+        (server, "Keeping"): WatchedKeeping,
+        (master, "MasterState"): lambda *given, **named: WatchedMaster(SYSTEM.world.laws, *given, **named),
+        (master, "commit"): lambda storage, manifest: SYSTEM.world.laws.commit(storage, manifest),
+        (server, "available_memory"): dict,
+        (server, "admit_only_members"): lambda context, keys: _NoGate(),
+        (master, "admit_only_members"): lambda context, keys: _NoGate(),
+        (worker, "Loaded"): lambda settings: SYSTEM.world.load(settings),
+        (worker, "Trial"): lambda begin, state, way, moves: SimTrial(SYSTEM.world, begin, state, way, moves),
+        (worker, "_admitted"): lambda join, link: SYSTEM.world.admit(join, link),
+        (worker, "fingerprint"): lambda threads: print_of,
+        (worker, "Activity"): lambda: _Activity(),
+        (worker, "on_notice"): lambda tell: SYSTEM.world.note_notice(tell),
+        (member, "Alarm"): lambda silent_s: _NoAlarm(),
+        (member, "write_all"): lambda why: None,
+        (member, "main_stack"): lambda program: ("", ""),
+        ("elasticflow.process.guard", "complain"): lambda name: SYSTEM.world.complain(name),
+        ("elasticflow.process.poison", "ON"): True,
+        ("elasticflow.wire.sockets", "COPY_BELOW_BYTES"): 0,
+        ("elasticflow_ps.arena", "SMALL_BYTES"): 0,
+        ("elasticflow_ps.arena", "BLOCK_BYTES"): 1 << 12,
+        ("elasticflow_ps.arena", "HUGE_PAGE_BYTES"): 1 << 12,
+        ("elasticflow_ps.parcels", "CHUNK_BYTES"): 128,
+        ("elasticflow_ps.loans", "this_host"): lambda: "one",
+    }
+    backends = elasticflow.cluster.contract.BACKENDS
+    backends["simulated"] = f"{SimBackend.__module__}:SimBackend"
+    SYSTEM.playing = True
+    try:
+        with SYSTEM.installed(others):
+            yield
+            gc.collect()  # what lets go of simulated descriptors does so here
+    finally:
+        del SYSTEM.playing
+        del backends["simulated"]
+
+
+class _NoGate:
+    """The gate is ZeroMQ's affair."""
+
+    def stop(self) -> None:
+        pass
+
+
+class _Activity:
+    """Whether any thread but the one that asks has run."""
+
+    def look(self) -> int:
+        running = SYSTEM.world.hub.running
+        assert running is not None
+        return sum(task.turn for task in running.process.tasks if task is not running)
+
+
+class _NoAlarm:
+    def put_off(self, now_s: float) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class World:
+    """One history: a shape, faults, and a seed for all that is left to chance."""
+
+    def __init__(self, shape: Shape, faults: Iterable[Fault] = (), seed: int = 0) -> None:
+        self.shape, self.config, self.seed = shape, shape.config, seed
+        self.all_faults = sorted(faults, key=lambda fault: fault.after)
+        self._faults = deque(self.all_faults)
+        self.system = SYSTEM
+        self.hub = Hub(seed)
+        self.network = Network(self.hub, shape.delay_s)
+        self.disk = Disk(self.hub, shape.write_s)
+        self.cluster = Cluster(self)
+        self.lives: dict[Process, Life] = {}
+        self.laws = Laws(self)
+        self.end: ac.EndAction | None = None
+        self.state: MasterState | None = None
+        """The newest master's."""
+        self._calm_s = 0.0
+        self._ended_s = float("inf")
+        self.life = self.place = 1
+        """Lives of the run, which each begin with ``--resume``; places that its master has had."""
+        self.num_killed = self.num_hung = 0
+        self.dies_at_end = False
+        self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._run = RunDir(self.path)
+        self.master: Process
+        self._former: list[Process] = []
+        """Masters, and others that are no members."""
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """From now on this is the world that is simulated."""
+        SYSTEM.world = SimBackend.world = self
+        WatchedServing.laws = WatchedKeeping.laws = self.laws
+        elasticflow_ps.parcels.CHUNK_BYTES = self.shape.parcel_bytes  # type: ignore[attr-defined]
+
+    def run(self, at_end: Callable[[], None] = lambda: None) -> ac.EndAction | None:
+        """Plays it to its end, and checks what is left."""
+        if self.laws.has_truth:
+            truth_of(self.shape.work)
+        with simulated():
+            self.enter()
+            try:
+                self._run.create(self.config)
+                self._start_master(again=False, resume=False)
+                while not self.over:
+                    self._step()
+                self.laws.end(self.end)
+                at_end()
+                return self.end
+            finally:
+                self._close()
+
+    @property
+    def over(self) -> bool:
+        """The run is over, and everybody gone."""
+        return self.end is not None and not any(p.alive for p in self.everybody)
+
+    @property
+    def everybody(self) -> list[Process]:
+        return [self.master, *self._former, *self.lives]
+
+    def _step(self) -> None:
+        hub = self.hub
+        hub.step()
+        while self._faults and self._faults[0].after <= hub.num_events:
+            self.strike(self._faults.popleft())
+        if self.end is None:
+            if not self._faults and hub.now_s > self._calm_s + CALM_S + 2 * self.shape.lost_s:
+                raise Violation(f"no end in sight: {self.where()}")
+        elif not self.master.alive:
+            self._ended_s = min(self._ended_s, hub.now_s)
+            if hub.now_s > max(self._ended_s, self._calm_s) + END_S + 2 * self.shape.lost_s:
+                raise Violation(f"somebody stays when all is over: {self.where()}")
+
+    def _close(self) -> None:
+        """Lets go of all threads and files."""
+        for process in self.hub.by_pid.values():
+            process.vanish()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def where(self) -> str:
+        """Who waits for what, for people."""
+        lines = [f"at {self.hub.now_s:.3f} s"]
+        for process in self.everybody:
+            if process.alive:
+                for task in process.tasks:
+                    if task.greenlet is not None:
+                        lines.append(f"  {task.name}: {_place(task.greenlet.gr_frame)}")
+        return "\n".join(lines)
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def process(self, pid: int) -> Process:
+        """Raises FileNotFoundError if there is none of that number any more."""
+        found = self.hub.by_pid.get(pid)
+        if found is None or not found.alive:
+            raise ProcessLookupError(3, "no such process")
+        return found
+
+    def _start_master(self, *, again: bool, resume: bool) -> None:
+        process = Process(self.hub, f"master-{len(self._former) + 1}", self._master_ended)
+        process.host = f"10.0.0.{self.place}"
+        self.master = process
+        self._former.append(process)
+        process.start(process.name, partial(self._be_master, process, again, resume))
+
+    def _be_master(self, process: Process, again: bool, resume: bool) -> None:
+        run_dir = str(self.path)
+        try:
+            term = claim(DirectoryStorage(run_dir)) if self.shape.moves else None
+            end = elasticflow.master.server.serve(
+                run_dir, resume=resume or self.shape.moves and again, again=again, ready=str, term=term
+            )
+        except Superseded:
+            if process is self.master:
+                self.hub.violate(Violation(f"{process.name} ends, and there is no other"))
+            process.exit(SUPERSEDED)
+        except OSError as error:
+            self.hub.note(f"{process.name}: {error}")
+            process.exit(CRASHED)
+        except ElasticFlowError as error:
+            if isinstance(error.__cause__, OSError) and self.disk.failed:
+                process.exit(CRASHED)
+            else:
+                self.hub.violate(Violation(f"the run fails: {error}"))
+                process.exit(1)
+        else:
+            if self.end is not None:
+                self.hub.violate(Violation("a run ends twice"))
+            self.end = end
+            process.exit(0)
+
+    def _master_ended(self, process: Process) -> None:
+        if self.end is None and process is self.master:
+            self.supervise()
+
+    def supervise(self, within_s: tuple[float, float] = RESTART_S) -> None:
+        """The master is dead, or given up: another one takes its place."""
+        dead, wait_s = self.master, self.hub.rng.uniform(*within_s)
+        self._calm_s = max(self._calm_s, self.hub.now_s + wait_s)
+
+        def begin() -> None:
+            if self.master is dead and self.end is None:
+                self.cluster.hand_over()
+                self._start_master(again=True, resume=False)
+
+        self.hub.later(wait_s, begin)
+
+    def hand_over(self) -> None:
+        """The master has asked for another in another place."""
+        self.hub.later(self.hub.rng.uniform(*RESTART_S), self._lose_place, self.place)
+
+    def _lose_place(self, place: int) -> None:
+        """Master and servers are gone, all at once; in another place another master begins."""
+        if place != self.place or self.end is not None:
+            return
+        self.place += 1
+        self.cluster.move()
+        dead, self.master = self.master, self._nobody()
+        for process in [dead, *self.living("server")]:
+            self._take(process)
+        self.supervise(MOVE_S)
+
+    def _lose_sight(self, seconds: float) -> None:
+        """The master stands still, and is thought to be dead, with the servers; then it goes on."""
+        if self.end is not None:
+            return
+        self.master.frozen_s = self.hub.now_s + seconds
+        self.place += 1
+        self.cluster.move()
+        for process in self.living("server"):
+            self._take(process)
+        self.supervise(MOVE_S)
+
+    def _nobody(self) -> Process:
+        """Stands for the master while there is none."""
+        nobody = Process(self.hub, "nobody", lambda process: None)
+        nobody.alive = False
+        return nobody
+
+    def _black_out(self) -> None:
+        """Nothing is left but the storage; somebody resumes the run."""
+        dead, self.master = self.master, self._nobody()
+        for process in [dead, *self.lives]:
+            process.kill()
+        self.life += 1
+        self.place += 1
+        self.cluster = Cluster(self)
+        self._run.journal.unlink(missing_ok=True)
+        self._run.address.unlink(missing_ok=True)
+        self._start_master(again=False, resume=True)
+
+    def _near_limit(self, seconds: float) -> None:
+        """The place of master and servers ends soon, and is known to."""
+        if self.cluster.leave_s(MASTER) is None:
+            leave_s = self.hub.now_s + min(seconds, 3.0)
+            self.cluster.expire(MASTER, self.hub.now_s, leave_s)
+            end_s = leave_s + self.hub.rng.choice(GRACES_S)
+            self._calm_s = max(self._calm_s, end_s)
+            self.hub.at(end_s, self._lose_place, self.place)
+
+    def _expire(self, worker: Process, replace_s: float, lasts_s: float) -> None:
+        """A worker's place ends at a known time."""
+        leave_s = replace_s + lasts_s
+        self.cluster.expire(worker.name, replace_s, leave_s)
+        end_s = leave_s + self.hub.rng.choice(GRACES_S)
+        self._calm_s = max(self._calm_s, end_s)
+
+        def end() -> None:
+            if self.cluster.leave_s(worker.name) == leave_s:  # else it was prolonged, or cut short
+                self._take(worker)
+
+        self.hub.at(end_s, end)
+
+    def _take(self, victim: Process) -> None:
+        """The cluster takes its place away."""
+        if victim.alive:
+            self.cluster.taken.add(victim.name)
+            victim.kill()
+
+    def _ask(self, message: ScaleRequest | StopRequest) -> None:
+        """Somebody asks the master for something."""
+        process = Process(self.hub, "client", lambda process: None)
+        self._former.append(process)
+
+        def main() -> None:
+            keys = read_keys(self._run.member_keys, MemberKeys)
+            with contextlib.suppress(RunError):
+                socket = control_link(SYSTEM.module(zmq).Context(), keys, self._run.read_address().endpoint)
+                socket.send(control_frame(message))
+                socket.poll(5000)
+            process.exit(0)
+
+        process.start("client", main)
+
+    def start_member(self, settings: MemberSettings) -> None:
+        """Asked for by a master; its process begins soon."""
+        if self.hub.process is not self.master:
+            return  # the cluster has lost sight of it
+        known = self.cluster.members.get(settings.name)
+        assert known is None or not known.alive, f"{settings.name} is started twice"
+        process = Process(self.hub, settings.name, self.cluster.bury)
+        process.host = f"10.0.0.{self.place if settings.role == 'server' else 100}"
+        self.lives[process] = Life(settings)
+        self.cluster.members[settings.name] = process
+
+        def main() -> None:
+            keys = read_keys(self._run.member_keys, MemberKeys)
+            if settings.role == "worker":
+                process.exit(elasticflow.worker.worker.main(settings, keys))
+            else:
+                elasticflow_ps.server.main(settings, keys, DirectoryStorage(self.path))
+                process.exit(0)
+
+        def begin() -> None:
+            if process.alive:
+                self.cluster.place(settings.name)
+                process.start(settings.name, main)
+
+        self.hub.later(self.hub.rng.random() * self.shape.start_s, begin)
+
+    def kill_slowly(self, name: str) -> None:
+        process = self.cluster.members.get(name)
+        if process and process.alive and self.hub.process is self.master:
+            wait_s = self.hub.rng.random() * self.shape.kill_s
+            self.hub.later(wait_s, process.kill) if wait_s else process.kill()
+
+    # --- what the program meets ------------------------------------------------------------------
+
+    def load(self, settings: MemberSettings) -> SmallLoaded:
+        self.hub.sleep(self.hub.rng.random() * self.shape.start_s)
+        return SmallLoaded(settings, self)
+
+    def computing(self, rows: Array) -> None:
+        """A worker computes a slice, or a part of one."""
+        process = self.hub.process
+        factor = self.lives[process].slowness * self.hub.rng.uniform(0.5, 1.5)
+        self.hub.sleep(self.shape.slice_s * factor)
+        if not self.lives[process].admitted:
+            return
+        if any(row in self.shape.hanging for row in rows):
+            self.num_hung += 1
+            process.hung_s = float("inf")
+            self.hub.sleep(0.0)
+        if any(row in self.shape.deadly for row in rows):
+            self.laws.died_of(rows)
+            process.kill()
+            raise GreenletExit
+        if any(row in self.shape.bad for row in rows):
+            raise ValueError("a bad record")
+
+    def moment(self) -> None:
+        """In the midst of a backward pass."""
+        self.hub.sleep(self.shape.slice_s * self.hub.rng.random() / 4)
+
+    def is_poisoned(self, rows: Array) -> bool:
+        admitted = self.lives[self.hub.process].admitted
+        return admitted and any(row in self.shape.poisoned for row in rows)
+
+    def admit(self, join: Join, link: MasterLink) -> Assignment | None:
+        """A worker has tried the program, and tells the master who it is."""
+        assignment = _admitted(join, link)
+        self.lives[self.hub.process].admitted = True
+        return assignment
+
+    def note_notice(self, tell: Callable[[str], None]) -> None:
+        self.lives[self.hub.process].notice = tell
+
+    def complain(self, name: str) -> None:
+        """A thread dies of an error."""
+        process = self.hub.process
+        if not process.alive:
+            raise GreenletExit
+        self.failed(sys.exc_info()[1], f"the thread {name}")
+
+    def failed(self, error: BaseException | None, what: str = "it") -> None:
+        """A process, or a thread of it, ends by an error, which nothing that happens here justifies."""
+        process = self.hub.process
+        self.hub.note("".join(traceback.format_exception(error)))
+        self.hub.violate(Violation(f"{process.name}: {what} dies of {type(error).__name__}: {error}"))
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def living(self, role: str) -> list[Process]:
+        return [p for p, life in self.lives.items() if p.alive and role in (life.settings.role, "member")]
+
+    def strike(self, fault: Fault) -> None:
+        """Something goes wrong now."""
+        if self.end is not None:
+            return
+        lasts_s = fault.seconds if fault.seconds < float("inf") else 0.0
+        self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.laws.spares_workers &= fault.kind in SPARES_WORKERS
+        verb, _, whom = fault.kind.partition(" ")
+        self.hub.note(f"--- {fault.kind} {fault.pick} {fault.seconds}")
+        if fault.kind == "kill master at the end":
+            self.dies_at_end = True
+        elif fault.kind == "near limit":
+            self._near_limit(fault.seconds)
+        elif fault.kind == "lose leader":
+            self._lose_place(self.place)
+        elif fault.kind == "lose sight":
+            self._lose_sight(min(fault.seconds, 3.0))
+        elif fault.kind == "black out":
+            self._black_out()
+        elif fault.kind == "stop":
+            self.laws.stopped = True
+            self._ask(StopRequest(reason="asked to stop"))
+        elif fault.kind == "scale":
+            self._ask(ScaleRequest(workers=1 + fault.pick % self.config.num_slices))
+        elif verb == "disk":
+            self.disk.fail(min(lasts_s, 3.0), dark=whom == "dark")
+        else:
+            for victim in self._chosen(whom, fault.pick):
+                self._hit(verb, fault, victim)
+
+    def _chosen(self, whom: str, pick: int) -> list[Process]:
+        if whom == "master":
+            return [self.master]
+        if whom == "master and server":
+            return [self.master, *self._chosen("server", pick)]
+        if whom in ("servers", "workers"):
+            return self.living(whom.removesuffix("s"))
+        if whom in ("leader", "last", "pair"):
+            names = self.laws.row
+            places = {"leader": [0], "last": [-1], "pair": [pick, pick + 1]}[whom]
+            found = [self.cluster.members.get(names[place % len(names)]) for place in places] if names else []
+            return [process for process in found if process and process.alive]
+        living = self.living(whom)
+        return [living[pick % len(living)]] if living else []
+
+    def _hit(self, verb: str, fault: Fault, victim: Process) -> None:
+        if not victim.alive:
+            return
+        hub, role = self.hub, victim.name.partition("-")[0]
+        seconds = min(fault.seconds, 3.0) if role == "master" else fault.seconds
+        if verb == "kill":
+            self.num_killed += 1
+            if fault.pick % 3:
+                victim.fuse = fault.pick % 47
+            else:
+                victim.kill()
+        elif verb == "take":
+            self._take(victim)
+        elif verb == "freeze":
+            victim.frozen_s = max(victim.frozen_s, hub.now_s + seconds)
+        elif verb == "hang":
+            self.num_hung += 1
+            victim.hung_s = max(victim.hung_s, hub.now_s + seconds)
+        elif verb == "slow":
+            self.lives[victim].slowness = 1 + 2 * min(fault.seconds, 3.0)
+        elif verb == "warn":
+            self._warn(victim, min(fault.seconds, 3.0))
+        elif verb == "expire":
+            self._expire(victim, hub.now_s + 0.2 * (fault.pick % 3), min(fault.seconds, 3.0))
+        elif verb == "jump":
+            victim.wall_s += hub.rng.uniform(-1e6, 1e6)
+        else:
+            self._disconnect(verb, fault, victim)
+
+    def _warn(self, victim: Process, lasts_s: float) -> None:
+        """It is told to end, and ended after a while."""
+        tell = self.lives[victim].notice
+        if tell is not None:
+            victim.start(f"{victim.name}/notice", partial(tell, "it was told to end"))
+        self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.hub.later(lasts_s, self._take, victim)
+
+    def _disconnect(self, verb: str, fault: Fault, victim: Process) -> None:
+        ways = self.network.of(victim)
+        until_s = self.hub.now_s + min(fault.seconds, 3.0)
+        if verb == "sever" and ways:
+            ways[fault.pick % len(ways)].close(None, lossy=True)
+        elif verb == "stall" and ways:
+            ways[fault.pick % len(ways)].stalled_s = until_s
+        elif verb == "partition":
+            for way in ways:
+                way.stalled_s = until_s
+        elif verb == "reset":
+            for way in ways:
+                way.close(None, lossy=True)
+
+
+SPARES_WORKERS = {
+    *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
+    *("freeze server", "freeze leader", "jump member"),
+}
+KINDS = (
+    *(f"kill {whom}" for whom in ("worker", "worker", "server", "server", "servers", "leader", "last")),
+    *("kill pair", "kill master", "kill master", "kill master and server"),
+    *(f"freeze {whom}" for whom in ("worker", "server", "leader", "master", "member")),
+    *("slow worker", "jump member", "scale", "disk full", "disk dark"),
+    *("partition member", "reset member", "sever member", "sever server", "stall member", "reset master"),
+    *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
+    *("hang worker", "hang worker", "hang member", "hang workers"),
+)
+MOVES = ("near limit", "lose leader", "lose sight")
+
+
+def _place(frame: Any) -> str:
+    """Where a thread waits: the innermost lines of the product's."""
+    places = []
+    while frame is not None and len(places) < 4:
+        name = frame.f_code.co_filename
+        if "elasticflow" in name and "simulation" not in name:
+            places.append(f"{Path(name).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return " < ".join(places)
+
+
+class Truth(NamedTuple):
+    """commits: what undisturbed runs commit, by step. rows: of the tables, in the last."""
+
+    commits: dict[int, Hashes]
+    rows: dict[int, bytes]
+
+
+@cache
+def truth_of(work: Shape) -> Truth:
+    """What undisturbed runs come to; two of them, since one cannot commit each step. work: ``Shape.work``."""
+    found: dict[int, Hashes] = {}
+    rows: dict[int, bytes] = {}
+    for every in ("1 step", "2 steps"):
+        before = getattr(SYSTEM, "world", None)
+        world = World(replace(work, checkpoint_every=every))
+        world.laws.has_truth = False
+        end = world.run(partial(_note_rows, world, rows))
+        assert end is not None and end.state in (RunState.FINISHED, RunState.DIVERGED), end
+        for step, hashes in world.laws.commits.items():
+            assert found.setdefault(step, hashes) == hashes, "two undisturbed runs differ"
+        if before is not None:
+            before.enter()
+    return Truth(found, rows)
+
+
+def _note_rows(world: World, rows: dict[int, bytes]) -> None:
+    newest = max(world.laws.commits, default=0)
+    if world.shape.tables and newest:
+        rows.update(rows_of(DirectoryStorage(world.path), newest))
