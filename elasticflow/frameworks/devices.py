@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from elasticflow.errors import ProgramError
+from elasticflow.process.guard import guarded_thread
 from elasticflow.step.layout import Array, Layout, Vector
 
 Pair = tuple[Array, torch.Tensor]
@@ -120,7 +121,7 @@ class _Line:
     def __init__(self, name: str) -> None:
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        guarded_thread(self._run, name).start()
 
     def put(self, work: Callable[[], None]) -> None:
         self._waiting.put(work)

@@ -188,6 +188,7 @@ class Program:
         self.entered: list[Any] = []
         """Versions that were, and slices asked for early, as (tick, number)."""
         self.replica: Any = SimpleNamespace(
+            apart=False,
             refresh=lambda: None,
             state=None,
             compute=self._compute,

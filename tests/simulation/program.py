@@ -96,6 +96,7 @@ class SmallReplica(Replica):
         *,
         onto: bool = False,
         ready: Callable[[int], None] | None = None,
+        **how: object,
     ) -> None:
         rows, world = batch["x"], self._world
         world.computing(rows)
