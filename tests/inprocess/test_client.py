@@ -120,9 +120,10 @@ class Server:
     def serve(self, peer: Peer) -> None:
         for parcel in self.parcels:
             arrays = [np.full(len(span), self.version, span.dtype) for span in parcel.state]
+            answer = Version(version=self.version, parcel=parcel.number, heard=peer.seal.received - 1)
             if self.wrong_first:
-                self._listener.send(peer, Version(version=self.version, parcel=parcel.number), arrays * 2)
-            self._listener.send(peer, Version(version=self.version, parcel=parcel.number), arrays)
+                self._listener.send(peer, answer, arrays * 2)
+            self._listener.send(peer, answer, arrays)
         self.wrong_first = False
 
 
