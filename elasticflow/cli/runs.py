@@ -14,8 +14,9 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from elasticflow.cli.connection import ENDED, Connection, Unanswered
-from elasticflow.cli.folders import find_run
+from elasticflow.cli.connection import Connection, Unanswered
+from elasticflow.cli.folders import find_run, find_shown
+from elasticflow.cli.outside import shown
 from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
@@ -30,13 +31,18 @@ from elasticflow.cluster.presence import (
 from elasticflow.errors import RunError
 from elasticflow.process.texts import as_json, harmless
 from elasticflow.run.dates import span
-from elasticflow.run.folder import FAILURES, RunDir
+from elasticflow.run.folder import ENDED, FAILURES, RunDir
 from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
-    run = find_run(arguments.run, arguments.trust)
+    run, outside = find_shown(arguments.run, arguments.trust)
+    if outside:
+        status = shown(run)
+        page = _ended_text(run, status) if status["state"] in ENDED else as_text(status)
+        print(_as_json(status) if arguments.json else page)
+        return 0
     presence = presence_of(run)
     if not presence.is_alive():
         if run.report.exists():

@@ -74,6 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     snapshot_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 1.0
     storage_patience_s: PositiveSeconds = 300.0
     client_gone: str = "continue"
+    share: str = "nobody"
 
     deadline: str = ""
     """Once a run has begun: a moment with its offset."""
@@ -129,6 +130,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"device: {self.device!r}; allowed are auto, cpu and cuda.")
         if self.on_nan not in ("stop", "skip"):
             raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
+        if self.share not in ("nobody", "group"):
+            raise ConfigError(f"share: {self.share!r}; allowed are nobody and group.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
         if self.compression not in COMPRESSIONS:

@@ -10,6 +10,7 @@ keys/           for the run's owner alone: the keys of the job, member.json and 
                 the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
+status.json     with ``share: group``, how it goes, for those who may not ask the master
 report.json     how the run went, once it is over
 
 On HDFS there are no lock, logs and local backend.
@@ -44,10 +45,14 @@ UNKNOWN = "0"
 """A job's id in the run's folder, until the cluster has told it."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "diverged": 4, "stalled": 5, "broken": 6}
 """Of a run, by how it ended."""
+ENDED = tuple(EXIT_CODES)
+"""States of a run that is over."""
 FAILURES = EXIT_CODES.keys() - {"finished", "stopped"}
 """Ends that nobody asked for."""
 MOST_BYTES = 64 << 20
 """Of a file of JSON in a run's folder: a report of thousands of members and events has some megabytes."""
+PRIVATE = ("keys", "program", "checkpoints", "rows")
+"""Folders that are shown to nobody: what is in them opens the run, or is the model."""
 LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01
@@ -132,6 +137,7 @@ class RunDir:
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
         self.report = self.path / "report.json"
+        self.shown = self.path / "status.json"
 
     @property
     def folder(self) -> Path:
@@ -175,9 +181,17 @@ class RunDir:
             raise ConfigError(
                 "timeline: is recorded in a folder that all see, and not on HDFS; leave it out."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        if config.share == "group" and isinstance(self.path, HdfsPath):
+            raise ConfigError(
+                "share: group is for folders that all see, and not for HDFS; leave it out, and let others "
+                "read the report there ('hdfs dfs -setfacl')."
+            )
+        is_new = not self.settings.exists()
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if isinstance(self.path, Path):
             self.logs.mkdir(exist_ok=True)
+            if is_new or config.share == "group":
+                self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
         publish(self.settings, config)
@@ -185,6 +199,15 @@ class RunDir:
         keys = make_keys()
         write_secret(self.member_keys, msgspec.json.encode(keys.member))
         write_secret(self.master_keys, msgspec.json.encode(keys))
+
+    def _admit(self, share: str) -> None:
+        """Says who may look into the folder: its owner; with ``group`` that group too, at what is shown."""
+        mode = 0o750 if share == "group" else 0o700
+        with contextlib.suppress(PermissionError):  # a folder of somebody else's, who is trusted
+            self.folder.chmod(mode | self.folder.stat().st_mode & stat.S_ISGID)
+            for name in PRIVATE if share == "group" else ():
+                (self.folder / name).mkdir(exist_ok=True)
+                (self.folder / name).chmod(0o700)
 
     def sweep(self) -> None:
         """Removes what whoever was killed while writing a file of this folder has left. The lock is held."""
@@ -243,7 +266,7 @@ class RunDir:
         Programs that they start do not inherit it. Raises RunError if somebody else has the lock.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RunError(
