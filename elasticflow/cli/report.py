@@ -14,7 +14,7 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_shown
 from elasticflow.cli.outside import shown
-from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
+from elasticflow.cli.progress import attempts, deadline_line, duration, eta, evaluation_line
 from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import is_alive
@@ -86,6 +86,7 @@ def _remembered(run: RunDir) -> dict[str, Any]:
         str(run.path),
         0,
         memory,
+        past=run.past_attempts(),
         wall=lambda: memory.started_at + memory.time_s,
         boot=lambda: ("", 0.0),
     )
@@ -97,7 +98,8 @@ def _remembered(run: RunDir) -> dict[str, Any]:
 def page(report: Mapping[str, Any], mark: str = "█") -> list[str]:
     """The report in lines; headings are those that are not indented."""
     return [
-        f"{report['run']}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        f"{report['run']}: {report['state']}, after {duration(report['elapsed_s'])}{attempts(report)}: "
+        f"{report['text']}",
         *_work(report),
         *_seconds(report["workers_seconds"], report["goodput"], mark),
         *_faults(report),

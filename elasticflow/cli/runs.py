@@ -17,7 +17,7 @@ from rich.text import Text
 from elasticflow.cli.connection import Connection, Unanswered
 from elasticflow.cli.folders import find_run, find_shown
 from elasticflow.cli.outside import shown
-from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
+from elasticflow.cli.progress import attempts, deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import (
@@ -113,7 +113,8 @@ def _as_json(value: Mapping[str, Any]) -> str:
 def as_text(status: Mapping[str, Any]) -> str:
     """A page for a person."""
     lines = [
-        f"{status['run']}: {status['state']}, {duration(status['elapsed_s'])} since the start",
+        f"{status['run']}: {status['state']}, {duration(status['elapsed_s'])} since the start"
+        f"{attempts(status)}",
         figures(status),
         f"target: {status['target_workers']} workers ({status['target_reason']})",
     ]
@@ -169,7 +170,8 @@ def _notable(member: Mapping[str, Any]) -> str:
 
 def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
     lines = [
-        f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}{attempts(report)}: "
+        f"{report['text']}",
         f"step {report['step']}/{report['steps_total'] or '?'}",
     ]
     if line := deadline_line(report):

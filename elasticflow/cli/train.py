@@ -164,6 +164,7 @@ class _TrainFolder:
             self._settings = run.settings.read_bytes() if resume else b""
             if copy:
                 keep(run, copy)
+            run.end_attempt()
             run.address.unlink(missing_ok=True)  # of a master that has ended; in a copy, of the original's
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:

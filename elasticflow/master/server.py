@@ -119,7 +119,8 @@ class Master:
         self._listener = _listen(context, keys, self._backend.host, config.port, before)
         self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
         start_step = self._manifest.step if self._manifest else 0
-        self._story = Story(config, str(run.path), start_step, before.story if before else None)
+        remembered, past = before.story if before else None, run.past_attempts()
+        self._story = Story(config, str(run.path), start_step, remembered, past=past)
         self._story.goes_by(self._programs())
         self._state = MasterState(
             config,

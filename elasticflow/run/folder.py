@@ -10,6 +10,7 @@ keys/           for the run's owner alone: the keys of the job, member.json and 
                 the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
+attempts.json   of a run that was resumed: when each time before began, and how long it took
 status.json     with ``share: group``, how it goes, for those who may not ask the master
 report.json     how the run went, once it is over
 
@@ -33,6 +34,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.stamps import unstamped
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config
 from elasticflow.storage import Storage, storage_of
@@ -73,6 +75,38 @@ class Address(msgspec.Struct, frozen=True):
     endpoint: str
     host: str
     pid: int
+
+
+class Attempt(msgspec.Struct, frozen=True, order=True):
+    """A run from its beginning, or ``--resume``, to its end, however that was. started_at: since 1970."""
+
+    started_at: float
+    elapsed_s: float
+
+
+class _Told(msgspec.Struct):
+    """Of a report, or of a journal's story, how long it has been."""
+
+    started_at: float
+    elapsed_s: float = 0.0
+    time_s: float = 0.0
+
+
+class _Storied(msgspec.Struct):
+    story: _Told
+
+
+def _attempt_of(path: RunPath) -> Attempt | None:
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        data = read_bounded(path)
+        is_journal = path.name == "journal.json"
+        told = (
+            msgspec.json.decode(data, type=_Storied).story
+            if is_journal
+            else msgspec.json.decode(data, type=_Told)
+        )
+        return Attempt(told.started_at, max(told.elapsed_s, told.time_s))
+    return None
 
 
 def publish(path: RunPath, value: Any) -> None:
@@ -118,7 +152,7 @@ def last_line(path: Path, but_for: str = "\0") -> str:
     """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()
+        lines = [unstamped(line) for line in log.read().decode(errors="replace").splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith(but_for)]
         if lines:
             return lines[-1][:300]
@@ -137,6 +171,7 @@ class RunDir:
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
         self.report = self.path / "report.json"
+        self.attempts = self.path / "attempts.json"
         self.shown = self.path / "status.json"
 
     @property
@@ -232,6 +267,19 @@ class RunDir:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunError(f"{self.report}: is damaged: {error}.") from error
         return report
+
+    def past_attempts(self) -> tuple[Attempt, ...]:
+        """Those before this one, the oldest first. Raises RunError."""
+        return self._read(self.attempts, tuple[Attempt, ...]) if self.attempts.exists() else ()
+
+    def end_attempt(self) -> None:
+        """Writes down how long it took so far, before report and journal of it are gone. Raises OSError."""
+        found = [_attempt_of(path) for path in (self.report, self.journal)]
+        with contextlib.suppress(RunError):
+            known = self.past_attempts()
+            latest = max(filter(None, found), default=None)
+            if latest and latest.started_at not in [each.started_at for each in known]:
+                publish(self.attempts, (*known, latest))
 
     def refresh(self) -> None:
         """Has a network file system ask its server what is new in the folder.
