@@ -25,7 +25,7 @@ from elasticflow.process.clocks import since_boot
 from elasticflow.process.texts import EVENT_CHARS, sendable
 from elasticflow.run import dates
 from elasticflow.run.config import Config
-from elasticflow.run.folder import Attempt
+from elasticflow.run.folder import PastAttempt
 from elasticflow.run.telling import (
     Event,
     PartStory,
@@ -111,7 +111,7 @@ class Story:
         start_step: int,
         remembered: StoryMemory | None = None,
         *,
-        past: Sequence[Attempt] = (),
+        past: Sequence[PastAttempt] = (),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         boot: Callable[[], tuple[str, float]] = since_boot,

@@ -227,6 +227,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return datetime.fromisoformat(self.deadline).timestamp() if self.deadline else None
 
 
+def differences(config: Config) -> dict[str, Any]:
+    """The settings that are not the defaults, as JSON has them: all that has to be written down."""
+    usual, values = msgspec.to_builtins(Config()), msgspec.to_builtins(config)
+    return {name: value for name, value in values.items() if value != usual[name]}
+
+
 def _unknown(names: Iterable[str], where: str) -> ConfigError:
     known = sorted(Config.__struct_fields__)
     parts = []

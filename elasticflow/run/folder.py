@@ -1,7 +1,7 @@
 """A run's folder: what lies where, and who may use it. A directory, or a URL on HDFS.
 
 lock            held by the run's master and its supervisor as long as one of them lives
-run.json        the settings of the run
+run.json        the settings of the run that are not the defaults, and the version that wrote them
 program/        the run's own copy of its program, see elasticflow.program.copy
 job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
@@ -33,10 +33,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elasticflow import __version__
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.stamps import unstamped
 from elasticflow.process.texts import as_json
-from elasticflow.run.config import Config
+from elasticflow.run.config import Config, differences
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.wire.keys import make_keys, write_secret
@@ -77,7 +78,7 @@ class Address(msgspec.Struct, frozen=True):
     pid: int
 
 
-class Attempt(msgspec.Struct, frozen=True, order=True):
+class PastAttempt(msgspec.Struct, frozen=True, order=True):
     """A run from its beginning, or ``--resume``, to its end, however that was. started_at: since 1970."""
 
     started_at: float
@@ -96,7 +97,7 @@ class _Storied(msgspec.Struct):
     story: _Told
 
 
-def _attempt_of(path: RunPath) -> Attempt | None:
+def _attempt_of(path: RunPath) -> PastAttempt | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
         data = read_bounded(path)
         is_journal = path.name == "journal.json"
@@ -105,7 +106,7 @@ def _attempt_of(path: RunPath) -> Attempt | None:
             if is_journal
             else msgspec.json.decode(data, type=_Told)
         )
-        return Attempt(told.started_at, max(told.elapsed_s, told.time_s))
+        return PastAttempt(told.started_at, max(told.elapsed_s, told.time_s))
     return None
 
 
@@ -229,7 +230,7 @@ class RunDir:
                 self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
-        publish(self.settings, config)
+        publish(self.settings, {"version": __version__, **differences(config)})
         self.member_keys.parent.mkdir(mode=0o700, exist_ok=True)
         keys = make_keys()
         write_secret(self.member_keys, msgspec.json.encode(keys.member))
@@ -251,8 +252,20 @@ class RunDir:
                 path.unlink(missing_ok=True)
 
     def config(self) -> Config:
-        """The run's settings. Raises RunError if this is no run's folder."""
-        return self._read(self.settings, Config)
+        """The run's settings. Raises RunError if this is no run's folder, or a later ElasticFlow's."""
+        values = self._read(self.settings, dict[str, Any])
+        version = values.pop("version", "")
+        if unknown := sorted(values.keys() - set(Config.__struct_fields__)):
+            wrote = f"ElasticFlow {version}" if version else "another ElasticFlow"
+            raise RunError(
+                f"{self.settings}: was written by {wrote}, this is {__version__}, which does not know the "
+                f"setting {', '.join(unknown)}. Go on with the one that wrote it, or a later one; or, if the "
+                "run can do without, take the setting out of the file. See docs/upgrade.md."
+            )
+        try:
+            return msgspec.convert(values, Config)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RunError(f"{self.settings}: cannot be read: {error}") from error
 
     def read_address(self) -> Address:
         """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
@@ -268,9 +281,9 @@ class RunDir:
             raise RunError(f"{self.report}: is damaged: {error}.") from error
         return report
 
-    def past_attempts(self) -> tuple[Attempt, ...]:
+    def past_attempts(self) -> tuple[PastAttempt, ...]:
         """Those before this one, the oldest first. Raises RunError."""
-        return self._read(self.attempts, tuple[Attempt, ...]) if self.attempts.exists() else ()
+        return self._read(self.attempts, tuple[PastAttempt, ...]) if self.attempts.exists() else ()
 
     def end_attempt(self) -> None:
         """Writes down how long it took so far, before report and journal of it are gone. Raises OSError."""
