@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
@@ -23,6 +24,7 @@ def run(settings: MemberSettings) -> int:
     """A member's whole life; returns its exit code."""
     faulthandler.enable()
     bear_any_text()
+    stamp_output()
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     run_dir = RunDir(settings.run_dir)

@@ -41,6 +41,7 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
     """
     try:
         chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path)), program)
+        run.end_attempt()
         for path in (run.journal, run.report, run.address):
             path.unlink(missing_ok=True)
         if copy:

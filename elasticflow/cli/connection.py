@@ -11,7 +11,7 @@ import zmq
 
 from elasticflow.cluster.presence import find_address, how_to_kill, presence_of
 from elasticflow.errors import RunError
-from elasticflow.run.folder import EXIT_CODES, RunDir
+from elasticflow.run.folder import RunDir
 from elasticflow.wire.control import control_frame, control_link
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Answer, StatusRequest, ToMaster, decode_from_master
@@ -25,8 +25,6 @@ PROBE_S = 10.0
 """A master that has had no news for so long is asked whether it is still there."""
 SILENT_S = 120.0
 """One that says nothing for so long hangs; time in which this process was stopped does not count."""
-ENDED = tuple(EXIT_CODES)
-"""States of a run that is over."""
 
 
 class Unanswered(RunError):

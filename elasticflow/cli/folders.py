@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from elasticflow.cli.outside import is_outside
 from elasticflow.cluster.contract import CLUSTERS, load_cluster
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.run.config import Config
@@ -61,6 +62,15 @@ def find_run(text: str, trust: bool) -> RunDir:
     run = _find(text)
     trust_or_check(run, trust)
     return run
+
+
+def find_shown(text: str, trust: bool) -> tuple[RunDir, bool]:
+    """The same for commands that only look; and whether it is somebody else's, see ``cli.outside``."""
+    run = _find(text)
+    outside = is_outside(run, trust)
+    if not outside:
+        trust_or_check(run, trust)
+    return run, outside
 
 
 def trust_or_check(run: RunDir, trust: bool) -> None:

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.connection import Connection
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.local.process import recorded
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import ENDED, RunDir
 
 LOOK_S = 0.2
 """How often somebody who waits for news looks whether there still is the master that was asked."""

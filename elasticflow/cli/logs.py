@@ -10,7 +10,8 @@ import select
 import sys
 import time
 
-from elasticflow.cli.folders import add_run_argument, find_run
+from elasticflow.cli.folders import add_run_argument, find_shown
+from elasticflow.cli.outside import shown_logs
 from elasticflow.cluster.logbook import LogBook, log_book_of
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
@@ -47,8 +48,12 @@ def _count(text: str) -> int:
 
 def logs(arguments: argparse.Namespace) -> int:
     """Prints the logs of a run; 0 also where the reader of a pipe has had enough."""
-    run = find_run(arguments.run, arguments.trust)
-    with contextlib.closing(log_book_of(run)) as book:
+    run, outside = find_shown(arguments.run, arguments.trust)
+    if outside and arguments.follow:
+        raise RunError(
+            f"{run.path}: is somebody else's run, whose logs are shown as they are; leave out --follow."
+        )
+    with contextlib.closing(shown_logs(run) if outside else log_book_of(run)) as book:
         wanted = _Wanted(run, book, arguments.role, arguments.name, arguments.lines)
         wanted.check(arguments.follow)
         return _show(run, wanted, arguments)

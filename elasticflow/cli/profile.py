@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from elasticflow import checkpoint
-from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.connection import Connection
 from elasticflow.cli.profile_files import Profile, check_folder, curve_points, write
 from elasticflow.cli.train import METAVARS, OPTIONS, end_at_once, start_master
 from elasticflow.cli.watching import users_part
@@ -31,7 +31,7 @@ from elasticflow.program.copy import keep, take
 from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.config import Config
-from elasticflow.run.folder import FAILURES, RunDir
+from elasticflow.run.folder import ENDED, FAILURES, RunDir
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import MeasuredPhase, Step, changes, measure, overheads_of, steps_of
 from elasticflow.wire.messages import ScaleRequest, StopRequest

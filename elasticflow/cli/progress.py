@@ -29,6 +29,12 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def attempts(status: Mapping[str, Any]) -> str:
+    """To follow how long it has been; "" where this is all there was."""
+    number = status.get("attempt", 1)  # what an ElasticFlow before this one has written knows no attempts
+    return f" (attempt {number}; {duration(status['total_s'])} in all)" if number > 1 else ""
+
+
 def figures(status: Mapping[str, Any], narrow: bool = False) -> str:
     """The figures of a status, in one line, or two; what is not known yet is left out."""
     ready = sum(worker["state"] == "ready" for worker in status["workers"])

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import find_run
-from elasticflow.cli.progress import deadline_line, duration, eta, evaluation_line
+from elasticflow.cli.folders import find_shown
+from elasticflow.cli.outside import shown
+from elasticflow.cli.progress import attempts, deadline_line, duration, eta, evaluation_line
 from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import is_alive
@@ -45,13 +46,14 @@ class _Journal(msgspec.Struct):
 
 def report(arguments: argparse.Namespace) -> int:
     """Prints the report of a run: of its end, or so far, or what is known of one that was killed."""
-    shown = _told(find_run(arguments.run, arguments.trust))
+    run, outside = find_shown(arguments.run, arguments.trust)
+    told = shown(run) if outside else _told(run)
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        print(msgspec.json.format(msgspec.json.encode(told)).decode())
         return 0
     console = Console(file=bare(sys.stdout), highlight=False, soft_wrap=True)
     mark = "█" if console.encoding.startswith("utf") else "#"
-    for line in page(shown, mark):
+    for line in page(told, mark):
         heading = line and not line.startswith(" ")
         console.print(Text(harmless(line), style="bold" if heading else ""), markup=False)
     return 0
@@ -84,6 +86,7 @@ def _remembered(run: RunDir) -> dict[str, Any]:
         str(run.path),
         0,
         memory,
+        past=run.past_attempts(),
         wall=lambda: memory.started_at + memory.time_s,
         boot=lambda: ("", 0.0),
     )
@@ -95,7 +98,8 @@ def _remembered(run: RunDir) -> dict[str, Any]:
 def page(report: Mapping[str, Any], mark: str = "█") -> list[str]:
     """The report in lines; headings are those that are not indented."""
     return [
-        f"{report['run']}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        f"{report['run']}: {report['state']}, after {duration(report['elapsed_s'])}{attempts(report)}: "
+        f"{report['text']}",
         *_work(report),
         *_seconds(report["workers_seconds"], report["goodput"], mark),
         *_faults(report),

@@ -14,9 +14,10 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from elasticflow.cli.connection import ENDED, Connection, Unanswered
-from elasticflow.cli.folders import find_run
-from elasticflow.cli.progress import deadline_line, duration, evaluation_line, figures
+from elasticflow.cli.connection import Connection, Unanswered
+from elasticflow.cli.folders import find_run, find_shown
+from elasticflow.cli.outside import shown
+from elasticflow.cli.progress import attempts, deadline_line, duration, evaluation_line, figures
 from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import faults_line, skipped_line
 from elasticflow.cluster.presence import (
@@ -30,13 +31,18 @@ from elasticflow.cluster.presence import (
 from elasticflow.errors import RunError
 from elasticflow.process.texts import as_json, harmless
 from elasticflow.run.dates import span
-from elasticflow.run.folder import FAILURES, RunDir
+from elasticflow.run.folder import ENDED, FAILURES, RunDir
 from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Prints the status of a run; of one that is over, its report, or for scripts that it left none."""
-    run = find_run(arguments.run, arguments.trust)
+    run, outside = find_shown(arguments.run, arguments.trust)
+    if outside:
+        status = shown(run)
+        page = _ended_text(run, status) if status["state"] in ENDED else as_text(status)
+        print(_as_json(status) if arguments.json else page)
+        return 0
     presence = presence_of(run)
     if not presence.is_alive():
         if run.report.exists():
@@ -107,7 +113,8 @@ def _as_json(value: Mapping[str, Any]) -> str:
 def as_text(status: Mapping[str, Any]) -> str:
     """A page for a person."""
     lines = [
-        f"{status['run']}: {status['state']}, {duration(status['elapsed_s'])} since the start",
+        f"{status['run']}: {status['state']}, {duration(status['elapsed_s'])} since the start"
+        f"{attempts(status)}",
         figures(status),
         f"target: {status['target_workers']} workers ({status['target_reason']})",
     ]
@@ -163,7 +170,8 @@ def _notable(member: Mapping[str, Any]) -> str:
 
 def _ended_text(run: RunDir, report: Mapping[str, Any]) -> str:
     lines = [
-        f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}: {report['text']}",
+        f"{run.path}: {report['state']}, after {duration(report['elapsed_s'])}{attempts(report)}: "
+        f"{report['text']}",
         f"step {report['step']}/{report['steps_total'] or '?'}",
     ]
     if line := deadline_line(report):

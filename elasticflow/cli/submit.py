@@ -14,6 +14,7 @@ from elasticflow.cli.folders import trust_or_check
 from elasticflow.cli.train import add_settings, settings
 from elasticflow.cluster.contract import load_cluster
 from elasticflow.errors import ConfigError
+from elasticflow.process.stamps import stamp_output
 from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.dates import has_fields
@@ -74,6 +75,7 @@ def _chosen(arguments: argparse.Namespace) -> Config:
 
 def lead(arguments: argparse.Namespace) -> int:
     """Is the master of a run, until it is over; returns its exit code."""
+    stamp_output()  # into the leader's log
     if has_fields(arguments.run_dir or ""):
         raise ConfigError(
             f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "

@@ -55,6 +55,7 @@ OPTIONS = {
     "keep_checkpoints": "how many to keep",
     "snapshot_s": "seconds between snapshots in other servers' memory: what a lost server costs; 0: none",
     "client_gone": "when this command dies or its terminal closes: continue, or stop with a checkpoint",
+    "share": "who else may see status, logs and report: nobody, or the group of the run's folder",
     "deadline": "when the run should be done, to be shown against its ETA: 06:00 (the next one), +8h, ...",
     "time_limit": "stop with a checkpoint after so long: 90m, 8h",
     "max_quarantined": "how many records may be left out because the program raises on them",
@@ -79,6 +80,7 @@ METAVARS = {
     "snapshot_s": "S",
     "on_nan": "stop|skip",
     "client_gone": "continue|stop",
+    "share": "nobody|group",
     "data": "FILE",
     "date": "DATE",
     "deadline": "MOMENT",
@@ -162,6 +164,7 @@ class _TrainFolder:
             self._settings = run.settings.read_bytes() if resume else b""
             if copy:
                 keep(run, copy)
+            run.end_attempt()
             run.address.unlink(missing_ok=True)  # of a master that has ended; in a copy, of the original's
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elasticflow import checkpoint
-from elasticflow.cli.connection import ENDED, Connection
+from elasticflow.cli.connection import Connection
 from elasticflow.cli.progress import Display, deadline_line, duration, evaluation_line
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
-from elasticflow.run.folder import FAILURES, RunDir
+from elasticflow.run.folder import ENDED, FAILURES, RunDir
 
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:

@@ -18,6 +18,7 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.process.fingerprint import one_thread
+from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text, sendable
 from elasticflow.run.folder import EXIT_CODES, RunDir
 
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--client-fd", type=int)
     arguments = parser.parse_args(argv)
     bear_any_text()
+    stamp_output()
     for descriptor in (arguments.ready_fd, arguments.client_fd):
         if descriptor is not None and descriptor > 2:
             os.set_inheritable(descriptor, False)

@@ -29,6 +29,7 @@ from elasticflow.cluster.contract import MASTER, How, load_backend
 from elasticflow.errors import CheckpointError, ElasticFlowError, RunError
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.board import Board
 from elasticflow.master.fence import LOOK_S, Fence, Superseded
 from elasticflow.master.journal import Journal, JournalWriter, read_journal
 from elasticflow.master.log import say
@@ -38,6 +39,7 @@ from elasticflow.master.status import Story
 from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow.run.settings import MemberSettings
+from elasticflow.run.telling import Status
 from elasticflow.run.work import check_same_files, check_same_optimizer, check_same_work, files_told, work_of
 from elasticflow.step.layout import Layout
 from elasticflow.step.schedule import SLICING
@@ -117,7 +119,8 @@ class Master:
         self._listener = _listen(context, keys, self._backend.host, config.port, before)
         self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
         start_step = self._manifest.step if self._manifest else 0
-        self._story = Story(config, str(run.path), start_step, before.story if before else None)
+        remembered, past = before.story if before else None, run.past_attempts()
+        self._story = Story(config, str(run.path), start_step, remembered, past=past)
         self._story.goes_by(self._programs())
         self._state = MasterState(
             config,
@@ -128,6 +131,7 @@ class Master:
         )
         self._background = Background(config.storage_patience_s)
         self._journal = JournalWriter(run.journal)
+        self._board = Board(run, config.share)
         self._routes: dict[str, bytes] = {}
         self._sessions: dict[str, int] = {}
         """By member: a number that changes with the master, and with the member's connection."""
@@ -246,6 +250,7 @@ class Master:
         if self._fence and self._fence.fd in ready:
             self._fence.check()
         self._journal.turn()
+        self._board.look(self._woken_s, self._status)
         if self._client_fd in ready:
             self._lose_client()
         if ready.difference(ours, (self._client_fd,)) or backend_s is not None and self._woken_s >= backend_s:
@@ -361,6 +366,7 @@ class Master:
             self._fence.close()
         self._background.close()
         self._journal.close()
+        self._board.close()
         self._listener.close(linger_ms=1000)
 
     def close(self) -> None:
@@ -474,11 +480,14 @@ class Master:
         """Answers those who wait for news, with one status for all of them."""
         due = [route for route, seen in self._watchers if seen < self._news or self._end]
         if due:
-            status = self._story.status(self._state, places=self._places(), **self._counters())
+            status = self._status()
             answer = Answer(status={**msgspec.to_builtins(status), "news": self._news})
             for route in due:
                 self._send(route, answer)
             self._watchers = [(route, seen) for route, seen in self._watchers if route not in due]
+
+    def _status(self) -> Status:
+        return self._story.status(self._state, places=self._places(), **self._counters())
 
     def _counters(self) -> dict[str, int]:
         listener = self._listener

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from elasticflow.process.clocks import since_boot
 from elasticflow.process.texts import EVENT_CHARS, sendable
 from elasticflow.run import dates
 from elasticflow.run.config import Config
+from elasticflow.run.folder import PastAttempt
 from elasticflow.run.telling import (
     Event,
     PartStory,
@@ -100,7 +101,7 @@ def _lived_s(usage: Usage) -> float:
 class Story:
     """See the module's docstring. ``now_s`` is always a time of ``clock``, as the master's decisions have it.
 
-    remembered: what the master before this one remembered, if there was one.
+    remembered: what the master before this one remembered, if there was one. past: attempts before this one.
     """
 
     def __init__(
@@ -110,11 +111,13 @@ class Story:
         start_step: int,
         remembered: StoryMemory | None = None,
         *,
+        past: Sequence[PastAttempt] = (),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         boot: Callable[[], tuple[str, float]] = since_boot,
     ) -> None:
         self._config, self._run_dir, self._clock, self._wall = config, run_dir, clock, wall
+        self._past = past
         window_s = config.suspect_s + config.heartbeat_s
         self._memory = remembered or StoryMemory(
             started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s), boot=boot()
@@ -311,6 +314,8 @@ class Story:
             compression=self._config.compression,
             started_at=memory.started_at,
             elapsed_s=time_s,
+            attempt=1 + len(self._past),
+            total_s=time_s + sum(attempt.elapsed_s for attempt in self._past),
             time_limit_s=self._config.time_limit_s,
             deadline=self._config.deadline or None,
             deadline_at=self._config.deadline_at,

@@ -74,6 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     snapshot_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 1.0
     storage_patience_s: PositiveSeconds = 300.0
     client_gone: str = "continue"
+    share: str = "nobody"
 
     deadline: str = ""
     """Once a run has begun: a moment with its offset."""
@@ -129,6 +130,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"device: {self.device!r}; allowed are auto, cpu and cuda.")
         if self.on_nan not in ("stop", "skip"):
             raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
+        if self.share not in ("nobody", "group"):
+            raise ConfigError(f"share: {self.share!r}; allowed are nobody and group.")
         if self.client_gone not in ("continue", "stop"):
             raise ConfigError(f"client_gone: {self.client_gone!r}; allowed are continue and stop.")
         if self.compression not in COMPRESSIONS:
@@ -222,6 +225,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def deadline_at(self) -> float | None:
         """When the run should be done, since 1970, once it has begun; None: there is no such moment."""
         return datetime.fromisoformat(self.deadline).timestamp() if self.deadline else None
+
+
+def differences(config: Config) -> dict[str, Any]:
+    """The settings that are not the defaults, as JSON has them: all that has to be written down."""
+    usual, values = msgspec.to_builtins(Config()), msgspec.to_builtins(config)
+    return {name: value for name, value in values.items() if value != usual[name]}
 
 
 def _unknown(names: Iterable[str], where: str) -> ConfigError:

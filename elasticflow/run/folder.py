@@ -1,7 +1,7 @@
 """A run's folder: what lies where, and who may use it. A directory, or a URL on HDFS.
 
 lock            held by the run's master and its supervisor as long as one of them lives
-run.json        the settings of the run
+run.json        the settings of the run that are not the defaults, and the version that wrote them
 program/        the run's own copy of its program, see elasticflow.program.copy
 job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
@@ -10,6 +10,8 @@ keys/           for the run's owner alone: the keys of the job, member.json and 
                 the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
+attempts.json   of a run that was resumed: when each time before began, and how long it took
+status.json     with ``share: group``, how it goes, for those who may not ask the master
 report.json     how the run went, once it is over
 
 On HDFS there are no lock, logs and local backend.
@@ -31,9 +33,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elasticflow import __version__
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.stamps import unstamped
 from elasticflow.process.texts import as_json
-from elasticflow.run.config import Config
+from elasticflow.run.config import Config, differences
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.wire.keys import make_keys, write_secret
@@ -44,10 +48,14 @@ UNKNOWN = "0"
 """A job's id in the run's folder, until the cluster has told it."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "diverged": 4, "stalled": 5, "broken": 6}
 """Of a run, by how it ended."""
+ENDED = tuple(EXIT_CODES)
+"""States of a run that is over."""
 FAILURES = EXIT_CODES.keys() - {"finished", "stopped"}
 """Ends that nobody asked for."""
 MOST_BYTES = 64 << 20
 """Of a file of JSON in a run's folder: a report of thousands of members and events has some megabytes."""
+PRIVATE = ("keys", "program", "checkpoints", "rows")
+"""Folders that are shown to nobody: what is in them opens the run, or is the model."""
 LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
 LOOKS, LOOK_S = 5, 0.01
@@ -68,6 +76,38 @@ class Address(msgspec.Struct, frozen=True):
     endpoint: str
     host: str
     pid: int
+
+
+class PastAttempt(msgspec.Struct, frozen=True, order=True):
+    """A run from its beginning, or ``--resume``, to its end, however that was. started_at: since 1970."""
+
+    started_at: float
+    elapsed_s: float
+
+
+class _Told(msgspec.Struct):
+    """Of a report, or of a journal's story, how long it has been."""
+
+    started_at: float
+    elapsed_s: float = 0.0
+    time_s: float = 0.0
+
+
+class _Storied(msgspec.Struct):
+    story: _Told
+
+
+def _attempt_of(path: RunPath) -> PastAttempt | None:
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        data = read_bounded(path)
+        is_journal = path.name == "journal.json"
+        told = (
+            msgspec.json.decode(data, type=_Storied).story
+            if is_journal
+            else msgspec.json.decode(data, type=_Told)
+        )
+        return PastAttempt(told.started_at, max(told.elapsed_s, told.time_s))
+    return None
 
 
 def publish(path: RunPath, value: Any) -> None:
@@ -113,7 +153,7 @@ def last_line(path: Path, but_for: str = "\0") -> str:
     """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()
+        lines = [unstamped(line) for line in log.read().decode(errors="replace").splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith(but_for)]
         if lines:
             return lines[-1][:300]
@@ -132,6 +172,8 @@ class RunDir:
         self.member_keys = self.path / "keys" / "member.json"
         self.master_keys = self.path / "keys" / "master.json"
         self.report = self.path / "report.json"
+        self.attempts = self.path / "attempts.json"
+        self.shown = self.path / "status.json"
 
     @property
     def folder(self) -> Path:
@@ -175,16 +217,33 @@ class RunDir:
             raise ConfigError(
                 "timeline: is recorded in a folder that all see, and not on HDFS; leave it out."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        if config.share == "group" and isinstance(self.path, HdfsPath):
+            raise ConfigError(
+                "share: group is for folders that all see, and not for HDFS; leave it out, and let others "
+                "read the report there ('hdfs dfs -setfacl')."
+            )
+        is_new = not self.settings.exists()
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if isinstance(self.path, Path):
             self.logs.mkdir(exist_ok=True)
+            if is_new or config.share == "group":
+                self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
-        publish(self.settings, config)
+        publish(self.settings, {"version": __version__, **differences(config)})
         self.member_keys.parent.mkdir(mode=0o700, exist_ok=True)
         keys = make_keys()
         write_secret(self.member_keys, msgspec.json.encode(keys.member))
         write_secret(self.master_keys, msgspec.json.encode(keys))
+
+    def _admit(self, share: str) -> None:
+        """Says who may look into the folder: its owner; with ``group`` that group too, at what is shown."""
+        mode = 0o750 if share == "group" else 0o700
+        with contextlib.suppress(PermissionError):  # a folder of somebody else's, who is trusted
+            self.folder.chmod(mode | self.folder.stat().st_mode & stat.S_ISGID)
+            for name in PRIVATE if share == "group" else ():
+                (self.folder / name).mkdir(exist_ok=True)
+                (self.folder / name).chmod(0o700)
 
     def sweep(self) -> None:
         """Removes what whoever was killed while writing a file of this folder has left. The lock is held."""
@@ -193,8 +252,20 @@ class RunDir:
                 path.unlink(missing_ok=True)
 
     def config(self) -> Config:
-        """The run's settings. Raises RunError if this is no run's folder."""
-        return self._read(self.settings, Config)
+        """The run's settings. Raises RunError if this is no run's folder, or a later ElasticFlow's."""
+        values = self._read(self.settings, dict[str, Any])
+        version = values.pop("version", "")
+        if unknown := sorted(values.keys() - set(Config.__struct_fields__)):
+            wrote = f"ElasticFlow {version}" if version else "another ElasticFlow"
+            raise RunError(
+                f"{self.settings}: was written by {wrote}, this is {__version__}, which does not know the "
+                f"setting {', '.join(unknown)}. Go on with the one that wrote it, or a later one; or, if the "
+                "run can do without, take the setting out of the file. See docs/upgrade.md."
+            )
+        try:
+            return msgspec.convert(values, Config)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RunError(f"{self.settings}: cannot be read: {error}") from error
 
     def read_address(self) -> Address:
         """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
@@ -209,6 +280,19 @@ class RunDir:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunError(f"{self.report}: is damaged: {error}.") from error
         return report
+
+    def past_attempts(self) -> tuple[PastAttempt, ...]:
+        """Those before this one, the oldest first. Raises RunError."""
+        return self._read(self.attempts, tuple[PastAttempt, ...]) if self.attempts.exists() else ()
+
+    def end_attempt(self) -> None:
+        """Writes down how long it took so far, before report and journal of it are gone. Raises OSError."""
+        found = [_attempt_of(path) for path in (self.report, self.journal)]
+        with contextlib.suppress(RunError):
+            known = self.past_attempts()
+            latest = max(filter(None, found), default=None)
+            if latest and latest.started_at not in [each.started_at for each in known]:
+                publish(self.attempts, (*known, latest))
 
     def refresh(self) -> None:
         """Has a network file system ask its server what is new in the folder.
@@ -243,7 +327,7 @@ class RunDir:
         Programs that they start do not inherit it. Raises RunError if somebody else has the lock.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RunError(

@@ -133,7 +133,8 @@ class Past(msgspec.Struct, kw_only=True):
 
     programs: those that it went by so far, the present one last. met_deadline: None: there is none, or nobody
     knows yet. steps_total, records_total: None: the program is not known yet. skipped: steps that were left
-    out, asynchronously updates. evaluation: the last one. goodput: the part of the workers' seconds that is
+    out, asynchronously updates. attempt: 1, and one more for each ``--resume``; total_s: of all of them,
+    elapsed_s: of this one. evaluation: the last one. goodput: the part of the workers' seconds that is
     productive. standstill_s: in which no step was made because of faults. stalled_s: that workers stood idle
     until they were given the slices of others. shortage: why there are fewer workers than wanted.
     """
@@ -150,6 +151,8 @@ class Past(msgspec.Struct, kw_only=True):
     compression: str
     started_at: float
     elapsed_s: float
+    attempt: int = 1
+    total_s: float = 0.0
     time_limit_s: float | None
     deadline: str | None
     deadline_at: float | None

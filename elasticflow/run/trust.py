@@ -56,6 +56,14 @@ def objection(me: Person, uid: int, gid: int, mode: int, enclosed: bool = False)
     return ""
 
 
+def is_anothers(me: Person, path: Path) -> bool:
+    """Whether a folder is there, and neither mine nor root's."""
+    try:
+        return path.stat().st_uid not in (me.uid, ROOT)
+    except OSError:
+        return False
+
+
 def check_trust(path: Path | HdfsPath) -> None:
     """Raises RunError if somebody else has a hand in the run's folder; one that is not there is fine."""
     for place, why in _objections(path):

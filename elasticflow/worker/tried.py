@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from elasticflow.process.stamps import stamp_output
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.schedule import Kind
@@ -129,6 +130,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # where memory runs out, this one is to end
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()
+    stamp_output()
     with contextlib.suppress(EOFError):
         _Child(Connection(pipe_fd), state_fd).run()
     sys.stdout.flush()
