@@ -71,6 +71,8 @@ def test_whatever_happens_all_run_in_the_end_and_every_place_is_given_back(
 ) -> None:
     played = play(kind, num_min, delay_s, history)
     recover(played)
+    played.world.run(60.0)  # what was seen before may have been decided on after
+    recover(played)
     before = played.orders()
     played.world.run(60.0)
     if not played.sizing.fatal:
