@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import mmap
 import secrets
 import signal
@@ -15,9 +17,9 @@ import msgspec
 from elasticflow.checkpoint import commits, load_manifest
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.master.fence import Superseded
+from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
-from elasticflow.master.supervisor import CRASHED, SUPERSEDED
+from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.program.copy import keep, take
@@ -108,12 +110,47 @@ def patiently(act: Callable[[], T]) -> T:
             time.sleep(delay_s)  # whoever brings a storage back tells nobody
 
 
+def host(
+    run: RunDir,
+    patience_s: float,
+    *,
+    resume: bool,
+    sign: Callable[[], None],
+    clear: Callable[[], None],
+    ended: Callable[[int, str], None] = lambda code, text: None,
+) -> int:
+    """Has a run's masters of a new term until it is over; returns its exit code.
+
+    sign: has the run be found by its job, as soon as the term is claimed. clear: ends what masters of this
+    term leave behind. ended: is told the run's exit code, and why. Both are left to those of a newer term, if
+    there is one. patience_s: see ``masters``.
+    """
+    again = patiently(run.journal.exists)
+    term = patiently(lambda: claim(run.storage()))
+    patiently(sign)
+
+    def clear_ours() -> None:
+        with contextlib.suppress(OSError, ElasticFlowError):
+            if newest(run.storage()) == term:
+                clear()
+
+    def end_ours(code: int, text: str) -> None:
+        with contextlib.suppress(OSError):
+            if newest(run.storage()) > term:
+                return
+        ended(code, text)
+
+    master = masters(run, term, resume, patience_s, end_ours)
+    gc.freeze()
+    return Supervisor(master, clear_ours).run(again)
+
+
 def masters(
     run: RunDir,
     term: int,
     resume: bool,
     patience_s: float,
-    ended: Callable[[int, str], None] = lambda code, text: None,
+    ended: Callable[[int, str], None],
 ) -> Callable[[bool], int]:
     """For a supervisor: a run's masters of this term. ended: is told the run's exit code, and why.
 

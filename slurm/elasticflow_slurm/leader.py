@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
-from elasticflow.master.fence import claim, newest
-from elasticflow.master.supervisor import Supervisor
+from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, host, patiently
 from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
@@ -38,20 +36,15 @@ def lead(arguments: argparse.Namespace) -> int:
     run = _folder(arguments, job_id)
     settings = patiently(run.config)
     read_section(settings.slurm)
-    again = run.journal.exists()
-    term = patiently(lambda: claim(run.storage()))
-    patiently(lambda: _sign(run, settings, job_id))
-    master = masters(run, term, arguments.resume, settings.storage_patience_s)
 
     def clear() -> None:
         """Not what the next leader will go on with."""
-        with contextlib.suppress(SlurmError, OSError):
-            if newest(run.storage()) == term and not comes_again(job_id):
-                SlurmBackend.clear(str(run.folder))
-                run.address.unlink(missing_ok=True)
+        if not comes_again(job_id):
+            SlurmBackend.clear(str(run.folder))
+            run.address.unlink(missing_ok=True)
 
-    gc.freeze()
-    return Supervisor(master, clear).run(again)
+    sign = partial(_sign, run, settings, job_id)
+    return host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=clear)
 
 
 def leader_id(environ: Mapping[str, str]) -> int:

@@ -134,6 +134,9 @@ class Pretended(Played):
         cluster = self.world.cluster
         cluster.nodes = {f"n{number}": 2 for number in range(PLACES // 2)}
         cluster.nodes["spare"] = PLACES  # one node may be left out
+        for pod in [] if self.world.target else cluster.living():
+            if pod.name in cluster.hidden:  # nobody polls any more, so nobody sees it: it leaves by itself
+                cluster.change(pod.id, "Succeeded")
         cluster.others, cluster.quota, cluster.hidden = 0, None, set()
         cluster.away = cluster.loses_answers = False
 

@@ -71,6 +71,8 @@ def test_whatever_happens_all_run_in_the_end_and_every_place_is_given_back(
 ) -> None:
     played = play(kind, num_min, delay_s, history)
     recover(played)
+    played.world.run(60.0)  # what was seen before may have been decided on after
+    recover(played)
     before = played.orders()
     played.world.run(60.0)
     if not played.sizing.fatal:
@@ -164,3 +166,17 @@ def test_who_does_not_answer_is_asked_again_and_nobody_is_given_up(kind: str) ->
     played.calm()
     played.world.run(60.0)
     assert is_well(played) and played.told == []
+
+
+@clusters
+def test_an_order_to_end_that_nobody_heard_is_given_again(kind: str) -> None:
+    played = KINDS[kind](1, 0.1)
+    played.world.scale(3)
+    played.world.run(30.0)
+    played.be_silent()
+    played.world.scale(1)
+    played.world.run(5.0)
+    assert len(played.living()) == 3
+    played.calm()
+    played.world.run(120.0)
+    assert is_well(played) and len(played.living()) == 1

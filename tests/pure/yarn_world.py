@@ -289,16 +289,12 @@ class World:
             self.notes.append(f"{name} {why}")
             if name in self.wanted:
                 self.wanted.remove(name)
-                assert len(self._running_names()) >= self.num_min, "it gave away more than it may"
+                staying = [name for name in self.sizing.places() if name in self.wanted]  # as far as it knows
+                assert len(staying) >= self.num_min, "it gave away more than it may"
                 self._after(DRAIN_S, partial(self.sizing.unwant, name, self.now_s + DRAIN_S))
         self.notes += [text for _, text in taken(self.sizing.news.notes)]
         if len(self.wanted) < self.target:
             self._fill()
-
-    def _running_names(self) -> list[str]:
-        """Those that run and are to stay."""
-        running = [self.names.get(each.id, "") for each in self.cluster.of("RUNNING")]
-        return [name for name in running if name in self.wanted]
 
     # --- the rim ---------------------------------------------------------------------------------
 

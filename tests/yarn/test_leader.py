@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elasticflow import leading
 from elasticflow.cli.train import OPTIONS, SWITCHES
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.leading import begin
@@ -81,8 +82,8 @@ def masters(monkeypatch: pytest.MonkeyPatch) -> Ends:
 
         return master
 
-    monkeypatch.setattr(leader, "Supervisor", Supervisor)
-    monkeypatch.setattr(leader, "masters", masters)
+    monkeypatch.setattr(leading, "Supervisor", Supervisor)
+    monkeypatch.setattr(leading, "masters", masters)
     return ends
 
 
@@ -141,7 +142,7 @@ def test_a_master_that_another_attempt_has_followed_leaves_no_end(
     told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted()
-    monkeypatch.setattr(leader, "newest", lambda storage: 2)
+    monkeypatch.setattr(leading, "newest", lambda storage: 2)
     masters.append((1, "failed: the ApplicationMaster refuses"))
     assert lead(arguments(run_dir=RUN)) == 1
     assert ending.read(run, leader.MASTER) is None

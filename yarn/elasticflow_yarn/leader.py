@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
 from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
-from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, masters, patiently
-from elasticflow.master.fence import claim, newest
+from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, host, patiently
 from elasticflow.master.log import say
-from elasticflow.master.supervisor import Supervisor
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, UNKNOWN, HostJob, RunDir, publish
 from elasticflow_yarn import ending, index
@@ -72,25 +70,14 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     read(settings.yarn)
     if not arguments.program:
         _check_imports_of(run, settings.program, application)
-    again = patiently(run.journal.exists)
-    term = patiently(lambda: claim(run.storage()))
-    _sign(run, settings, application, submitted=not arguments.program)
-
-    def ended(code: int, text: str) -> None:
-        with contextlib.suppress(OSError):
-            if newest(run.storage()) > term:
-                return  # another attempt has the run, and the one after that must not take this for its end
-        _leave(run, code, text)
-
-    def clear() -> None:
-        """Containers end with the application, or with the master that has them."""
-        with contextlib.suppress(OSError, ElasticFlowError):
-            if newest(run.storage()) == term:
-                run.address.unlink(missing_ok=True)
-
-    master = masters(run, term, arguments.resume, settings.storage_patience_s, ended)
-    gc.freeze()
-    code = Supervisor(master, clear).run(again)
+    code = host(
+        run,
+        settings.storage_patience_s,
+        resume=arguments.resume,
+        sign=partial(_sign, run, settings, application, submitted=not arguments.program),
+        clear=partial(run.address.unlink, missing_ok=True),  # containers end with the application
+        ended=partial(_leave, run),
+    )
     return code, _words(run, application, code)
 
 
@@ -133,10 +120,10 @@ def _run_dir(arguments: argparse.Namespace, application: str) -> str:
 
 def _sign(run: RunDir, settings: Config, application: str, submitted: bool) -> None:
     """Has the run be found by its application. submitted: by 'elasticflow submit', which does so too."""
-    known = patiently(run.host)
+    known = run.host()
     assert known is not None
     if known.id != application:
-        patiently(lambda: publish(run.job, HostJob("yarn", application, known.run)))
+        publish(run.job, HostJob("yarn", application, known.run))
     elif submitted:
         return
     index.add(application, application_name(settings, read(settings.yarn)), str(run.path))
