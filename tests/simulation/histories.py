@@ -6,7 +6,7 @@ import random
 
 from .world import KINDS, MOVES, SPARES_WORKERS, Fault, Shape, World
 
-WORKS = 40
+WORKS = 24
 """So many kinds of work there are: what each comes to has to be found out, which is dear."""
 MOST_APART = 20
 """Events between two faults of which the second meets what the first has left."""
@@ -47,7 +47,7 @@ def draw_work(number: int) -> dict[str, object]:
 def draw_shape(rng: random.Random) -> Shape:
     """What is to be computed, mostly little."""
     work = draw_work(rng.randrange(WORKS))
-    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.5, 2.0, 20.0)])
+    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 2.0), (0.5, 2.0, 10.0)])
     return Shape(
         **work,  # type: ignore[arg-type]
         workers=rng.randint(1, min(3, int(str(work["slices"])))),
