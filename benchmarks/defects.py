@@ -37,10 +37,10 @@ DEFECTS = (
         "self._ways.answer(worker, message, arrays)",
     ),
     Defect(
-        "a snapshot that is being sent is not waited for",
-        f"{PS}/keeping.py",
-        "            copy.track(parcel, link.send_arrays(keep, arrays))",
-        "            link.send_arrays(keep, arrays)",
+        "who kills a server's connection is thought to be a stranger",
+        f"{CORE}/wire/router.py",
+        "            if route is None:\n                self.refused += 1",
+        "            if route is not None:\n                self.refused += 1",
     ),
     Defect(
         "a worker fills a vector again of which one message has left",
@@ -102,12 +102,6 @@ DEFECTS = (
         f"{CORE}/step/slices.py",
         "        if self.holds(node):\n            return False",
         "        if node in self._values:\n            return False",
-    ),
-    Defect(
-        "a sum above some that are there leaves them",
-        f"{CORE}/step/slices.py",
-        "        for below in [known for known in self._values if node.covers(known)]:",
-        "        for below in [known for known in self._values if node == known]:",
     ),
     Defect(
         "sums are added in the order in which they come",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 import elasticflow.checkpoint
 from elasticflow.checkpoint import Manifest, Reader, load_manifest, verify
 from elasticflow.checkpoint.chains import KEYS
@@ -20,7 +22,7 @@ from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
 from elasticflow.master.state import MasterState
-from elasticflow.step.layout import Array
+from elasticflow.step.layout import Array, Rule
 from elasticflow.storage import DirectoryStorage, Storage
 from elasticflow.wire.messages import Assignment, Departing
 from elasticflow_ps import snapshots as sn
@@ -319,6 +321,18 @@ def blame(state: MasterState) -> tuple[int, int]:
     """What counts against the program."""
     memory = state.memory()
     return memory.failures, memory.early_deaths
+
+
+def parameters_of(storage: Storage, step: int) -> Array:
+    """All parameters of a commit, without the tables', as they lie."""
+    manifest = load_manifest(storage, step)
+    layout = manifest.layout()
+    with Reader(storage, manifest) as reader:
+        chunks = [c for c in layout.chunks if layout.groups[c.group].rule is Rule.UPDATE]
+        flat = np.concatenate([reader.read_chunk(chunk.number)[VALUE] for chunk in chunks])
+    places = [layout.places[entry.name][1] for entry in layout.of_rule(Rule.UPDATE)]
+    sizes = [entry.size for entry in layout.of_rule(Rule.UPDATE)]
+    return np.concatenate([flat[first : first + size] for first, size in zip(places, sizes, strict=True)])
 
 
 def rows_of(storage: Storage, step: int) -> dict[int, bytes]:

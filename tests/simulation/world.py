@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import zmq
 from greenlet import GreenletExit
 
@@ -52,8 +53,16 @@ from elasticflow.worker.worker import _admitted
 
 from .backend import Cluster, SimBackend
 from .disk import Disk, lay_out
-from .laws import Hashes, Laws, WatchedKeeping, WatchedMaster, WatchedServing, rows_of
-from .program import SmallLoaded
+from .laws import (
+    Hashes,
+    Laws,
+    WatchedKeeping,
+    WatchedMaster,
+    WatchedServing,
+    parameters_of,
+    rows_of,
+)
+from .program import SmallLoaded, plainly
 from .sockets import Network
 from .system import System
 from .threads import Hub, Process, Violation
@@ -760,6 +769,12 @@ def truth_of(work: Shape, every: str) -> Truth:
 
 
 def _note_rows(world: World, rows: dict[int, bytes]) -> None:
+    """Also compares with what was worked out plainly: else all runs might be wrong alike."""
     newest = max(world.laws.commits, default=0)
+    expected = plainly(world.shape, world.config.seed)
+    if expected is not None:
+        found = parameters_of(DirectoryStorage(world.path), newest)
+        if not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
+            raise Violation("an undisturbed run makes another model than it should")
     if world.shape.tables and newest:
         rows.update(rows_of(DirectoryStorage(world.path), newest))
