@@ -37,10 +37,10 @@ DEFECTS = (
         "self._ways.answer(worker, message, arrays)",
     ),
     Defect(
-        "who kills a server's connection is thought to be a stranger",
-        f"{CORE}/wire/router.py",
-        "            if route is None:\n                self.refused += 1",
-        "            if route is not None:\n                self.refused += 1",
+        "a worker does not say that it has lost its servers",
+        f"{CORE}/worker/worker.py",
+        "        self._link.send(Lost(name=self._name, member=event.member))\n\n    def _catch_up",
+        "\n    def _catch_up",
     ),
     Defect(
         "a worker fills a vector again of which one message has left",
