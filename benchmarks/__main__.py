@@ -31,6 +31,7 @@ NAMES = (
     "growth",
     "fuzz",
     "forged",
+    "mutations",
     "soak",
     "loaded",
     "slurm",
@@ -43,7 +44,7 @@ NAMES = (
 )
 
 
-OWN_OPTIONS = ("soak", "loaded", "gpu")
+OWN_OPTIONS = ("soak", "loaded", "gpu", "mutations")
 
 
 def main() -> int:

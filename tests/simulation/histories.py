@@ -6,7 +6,7 @@ import random
 
 from .world import KINDS, MOVES, SPARES_WORKERS, Fault, Shape, World
 
-WORKS = 48
+WORKS = 24
 """So many kinds of work there are: what each comes to has to be found out, which is dear."""
 MOST_APART = 20
 """Events between two faults of which the second meets what the first has left."""
@@ -25,17 +25,17 @@ def draw_work(number: int) -> dict[str, object]:
     rng = random.Random(number)
     slices, per_slice = rng.choice([1, 2, 4, 4, 8]), rng.randint(1, 2)
     batch = slices * per_slice
-    asynchronous = rng.random() < 0.2
+    asynchronous = rng.random() < 0.25
     num_records = batch * rng.randint(1, 3) + rng.choice([0, 0, batch // 2])
     odd = rng.choice(["", "", "", "", "bad", "deadly", "poisoned", "poisoned"])
     return {
         **({odd: (rng.randrange(num_records),)} if odd else {}),
         "on_nan": rng.choice(["stop", "skip", "skip"]),
         "num_records": num_records,
-        "num_test": rng.choice([0, 0, 3, 9]),
+        "num_test": rng.choice([0, 3, 9]),
         "per_slice": per_slice,
         "slices": slices,
-        "epochs": rng.randint(1, 2),
+        "epochs": rng.choice([1, 1, 2]),
         "asynchronous": asynchronous,
         "optimizer": "sgd" if asynchronous else rng.choice(["sgd", "momentum", "adam"]),
         "clips": not asynchronous and rng.random() < 0.2,
@@ -47,13 +47,14 @@ def draw_work(number: int) -> dict[str, object]:
 def draw_shape(rng: random.Random) -> Shape:
     """What is to be computed, mostly little."""
     work = draw_work(rng.randrange(WORKS))
-    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 4.0), (0.5, 2.0, 20.0)])
+    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 2.0), (0.5, 2.0, 10.0)])
     return Shape(
         **work,  # type: ignore[arg-type]
         workers=rng.randint(1, min(3, int(str(work["slices"])))),
         servers=rng.choice([1, 1, 2, 2, 3]),
-        parcel_bytes=rng.choice([128, 256, 1 << 20]),
-        shared_memory=rng.random() < 0.3,
+        parcel_bytes=rng.choice([128, 256, 1 << 20, 1 << 20]),
+        shared_memory=rng.random() < 0.4,
+        slowness=rng.choice([(1.0,), (1.0, 1.0, 4.0), (1.0, 1.0, 12.0)]),
         overlap=rng.random() < 0.7,
         checkpoint_every=rng.choice(["1 step", "2 steps", "3 steps", "0.05s", "60s", "60s"]),
         snapshot_s=rng.choice([0.0, 0.001, 0.02, 0.02, 0.1]),

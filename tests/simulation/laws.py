@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 import elasticflow.checkpoint
 from elasticflow.checkpoint import Manifest, Reader, load_manifest, verify
 from elasticflow.checkpoint.chains import KEYS
@@ -20,7 +22,7 @@ from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
 from elasticflow.master.state import MasterState
-from elasticflow.step.layout import Array
+from elasticflow.step.layout import Array, Rule
 from elasticflow.storage import DirectoryStorage, Storage
 from elasticflow.wire.messages import Assignment, Departing
 from elasticflow_ps import snapshots as sn
@@ -263,28 +265,35 @@ class Laws:
         total = self._world.shape.schedule.total_ticks
         require(manifest.tick in self._cut or manifest.tick == total, f"commits {manifest.tick}, not cut")
         elasticflow.checkpoint.commit(storage, manifest)
-        self._compare(manifest)
-
-    def _compare(self, manifest: Manifest) -> None:
-        from .world import truth_of
-
-        step, shape = manifest.step, self._world.shape
         found = {
             number: {name: saved.sha256 for name, saved in arrays.items()}
             for part in manifest.parts
             for number, arrays in part.chunks.items()
         }
-        self.commits[step] = found
-        if self.has_truth and (step == shape.schedule.total_steps or not shape.asynchronous):
-            truth = truth_of(shape.work).commits.get(step, found)
-            wrong = [number for number in found if found[number] != truth.get(number)]
-            require(not wrong, f"another model at step {step}: chunks {wrong}")
+        known = self.commits.setdefault(manifest.step, found)
+        require(known == found or self._world.shape.asynchronous, f"two commits of step {manifest.step}")
+        self.commits[manifest.step] = found
+
+    def _compare(self, step: int) -> None:
+        """A commit with that of an undisturbed run; of two, since one cannot commit each step."""
+        from .world import truth_of
+
+        for every in ("1 step", "2 steps"):
+            truth = truth_of(self._world.shape.work, every).commits.get(step)
+            if truth:
+                found = self.commits[step]
+                wrong = [number for number in found if found[number] != truth.get(number)]
+                require(not wrong, f"another model at step {step}: chunks {wrong}")
+                return
 
     def end(self, end: ac.EndAction | None) -> None:
         from .world import truth_of
 
         world, shape = self._world, self._world.shape
         total, newest = shape.schedule.total_steps, max(self.commits, default=0)
+        for step in sorted(self.commits) if self.has_truth else ():
+            if step == total or not shape.asynchronous:
+                self._compare(step)
         assert end is not None
         if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY:
             return
@@ -304,7 +313,7 @@ class Laws:
         storage = DirectoryStorage(world.path)
         require(not (damages := verify(storage, newest)), f"damaged: {damages}")
         if newest == total and self.has_truth and shape.tables:
-            found, truth = rows_of(storage, newest), truth_of(shape.work).rows
+            found, truth = rows_of(storage, newest), truth_of(shape.work, "1 step").rows
             require(found == truth, "other rows of the table")
 
 
@@ -312,6 +321,18 @@ def blame(state: MasterState) -> tuple[int, int]:
     """What counts against the program."""
     memory = state.memory()
     return memory.failures, memory.early_deaths
+
+
+def parameters_of(storage: Storage, step: int) -> Array:
+    """All parameters of a commit, without the tables', as they lie."""
+    manifest = load_manifest(storage, step)
+    layout = manifest.layout()
+    with Reader(storage, manifest) as reader:
+        chunks = [c for c in layout.chunks if layout.groups[c.group].rule is Rule.UPDATE]
+        flat = np.concatenate([reader.read_chunk(chunk.number)[VALUE] for chunk in chunks])
+    places = [layout.places[entry.name][1] for entry in layout.of_rule(Rule.UPDATE)]
+    sizes = [entry.size for entry in layout.of_rule(Rule.UPDATE)]
+    return np.concatenate([flat[first : first + size] for first, size in zip(places, sizes, strict=True)])
 
 
 def rows_of(storage: Storage, step: int) -> dict[int, bytes]:

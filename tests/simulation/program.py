@@ -22,11 +22,12 @@ from elasticflow.frameworks.lookups import Lookups, put
 from elasticflow.program.loading import Program
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array, Entry, Rule, Vector
-from elasticflow.step.schedule import Schedule
+from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.worker import Loaded, _sums
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import Shape, World
 
 WEIGHTS, BIAS = Entry("weights", (80,), "float32", Rule.UPDATE), Entry("bias", (40,), "float32", Rule.UPDATE)
 MEAN, COUNT = Entry("mean", (4,), "float32", Rule.MEAN), Entry("count", (2,), "int64", Rule.FIRST)
@@ -177,3 +178,35 @@ class SmallLoaded(Loaded):
 def _learning_rate(step: int, epoch: int) -> float:
     """Another one each step."""
     return 0.1 / (1 + step % 5)
+
+
+def plainly(shape: Shape, seed: int) -> Array | None:
+    """What the parameters come to, worked out in a few lines, with numbers of float64.
+
+    None where an optimizer, or a step that ends the run, makes it more than that.
+    """
+    stops = shape.poisoned and shape.on_nan == "stop"
+    if shape.clips or stops or shape.optimizer not in ("sgd", "momentum") or shape.compression != "none":
+        return None
+    schedule, exact = shape.schedule, shape.asynchronous
+    shuffle = Arrays(x=np.arange(shape.num_records)).shuffle(seed)
+    records = numbers(shape.num_records + shape.num_test, exact).astype(np.float64)
+    values = np.concatenate([np.arange(WEIGHTS.size) / 64, np.full(BIAS.size, -1.0)])
+    speed = np.zeros_like(values)
+    for work in map(schedule.at, range(schedule.total_ticks)):
+        gradient, odd, left = np.zeros_like(values), False, 0
+        for number in range(schedule.num_slices) if work.kind is Kind.TRAIN else ():
+            drawn = shuffle.rows(work.epoch, *schedule.slice_of(work, number))
+            rows = [row for row in drawn.tolist() if row not in (*shape.bad, *shape.deadly)]
+            poisoned = bool(set(rows).intersection(shape.poisoned))
+            odd |= poisoned and not exact
+            left += len(rows)
+            if exact and not poisoned:
+                gradient += records[rows].sum(axis=0)
+            elif rows and not exact:
+                shift = slice_seed(seed, work.tick, number) % 1009 / 1009
+                gradient += (values + records[rows].mean(axis=0) + shift) * len(rows) / work.num_records
+        if left and not odd:
+            speed = gradient + (0.9 * speed if shape.optimizer == "momentum" else 0.0)
+            values = values - (0.5 if exact else _learning_rate(work.step - 1, work.epoch)) * speed
+    return values

@@ -22,6 +22,8 @@ HANDSHAKES = 3
 """Delays until a connection is there."""
 MOST_WAITING = 1000
 """Messages of a socket that nobody takes (ZeroMQ's high-water mark)."""
+SELDOM, LATE_S = 1 / 40, 0.08
+"""So many messages are so much later than others, at most; not so late that members seem to be silent."""
 UP, DOWN = 0, 1
 POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _AGAIN = zmq.Again()
@@ -195,7 +197,8 @@ class Network:
 
     def delay(self) -> float:
         drawn = self.hub.rng.random()
-        return self.delay_s * (0.1 + 4 * drawn * drawn * drawn)
+        usual_s = self.delay_s * (0.1 + 4 * drawn * drawn * drawn)
+        return usual_s + LATE_S * self.hub.rng.random() if self.hub.rng.random() < SELDOM else usual_s
 
     def new_route(self) -> bytes:
         self._next_route = (self._next_route + 1) % (1 << 32)

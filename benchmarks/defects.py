@@ -1,0 +1,415 @@
+"""Defects of the kinds that there have been, or may be, in protocol and processes: see ``mutations``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Defect(NamedTuple):
+    """``right``, which occurs once in ``file``, becomes ``wrong``."""
+
+    what: str
+    file: str
+    right: str
+    wrong: str
+
+
+PS, CORE = "ps/elasticflow_ps", "elasticflow"
+
+DEFECTS = (
+    # --- memory whose loan is over too early
+    Defect(
+        "of a message's frames only the first is waited for",
+        f"{CORE}/wire/sockets.py",
+        "            trackers.append(tracker)",
+        "            trackers[:] = trackers or [tracker]",
+    ),
+    Defect(
+        "of a message's frames only the last is waited for",
+        f"{CORE}/wire/sockets.py",
+        "            trackers.append(tracker)",
+        "            trackers[:] = [tracker]",
+    ),
+    Defect(
+        "a version that is being sent is not waited for",
+        f"{PS}/serving.py",
+        "self._store.track(made, parcel, self._ways.answer(worker, message, arrays))",
+        "self._ways.answer(worker, message, arrays)",
+    ),
+    Defect(
+        "a worker does not say that it has lost its servers",
+        f"{CORE}/worker/worker.py",
+        "        self._link.send(Lost(name=self._name, member=event.member))\n\n    def _catch_up",
+        "\n    def _catch_up",
+    ),
+    Defect(
+        "a worker fills a vector again of which one message has left",
+        f"{PS}/client.py",
+        "all(tracker.done for tracker in self._sending[0][1])",
+        "all(tracker.done for tracker in self._sending[0][1][:1])",
+    ),
+    Defect(
+        "a worker fills a vector again that a server reads where it lies",
+        f"{PS}/client.py",
+        "used_up = [_UsedUp(client, tick, at_once=at_once)] if lent else []",
+        "used_up: list[Tracker] = []",
+    ),
+    Defect(
+        "a neighbour is thought to be done with a version a tick too early",
+        f"{PS}/neighbours.py",
+        "self._neighbour.adopted >= self._version or",
+        "self._neighbour.adopted >= self._version - 1 or",
+    ),
+    Defect(
+        "a neighbour is thought to read nothing",
+        f"{PS}/serving.py",
+        "self._store.track(made, parcel, self._neighbours.reading(worker, version))",
+        "pass",
+    ),
+    Defect(
+        "a late answer is taken for that to the last question",
+        f"{PS}/remote.py",
+        "message.heard < self.asked",
+        "message.heard < 0",
+    ),
+    Defect(
+        "memory is used again though a snapshot holds it",
+        f"{PS}/store.py",
+        "        if not slab.holds:\n            self._loose",
+        "        if slab:\n            self._loose",
+    ),
+    # --- what is applied twice, or not at all
+    Defect(
+        "asynchronously a slice is applied a second time",
+        f"{PS}/state.py",
+        "        if not tree.add(node, None):\n            return []",
+        "        tree.add(node, None)",
+    ),
+    Defect(
+        "a push of the tick before is taken for one of this tick",
+        f"{PS}/state.py",
+        "        past = push.tick < self.version\n",
+        "        past = push.tick < self.version - 1\n",
+    ),
+    Defect(
+        "a parcel that is applied takes another push",
+        f"{PS}/state.py",
+        "        if push.parcel in tick.applied or push.parcel in tick.roots:",
+        "        if push.parcel in tick.roots:",
+    ),
+    Defect(
+        "a sum below one that is there counts once more",
+        f"{CORE}/step/slices.py",
+        "        if self.holds(node):\n            return False",
+        "        if node in self._values:\n            return False",
+    ),
+    Defect(
+        "sums are added in the order in which they come",
+        f"{PS}/serving.py",
+        "        return left.plus(right)",
+        "        return right.plus(left)",
+    ),
+    Defect(
+        "a slice that cannot be computed counts as one without records",
+        f"{CORE}/worker/worker.py",
+        "        if filled is not None:\n            sums.take(number, vector if filled else None)",
+        "        sums.take(number, vector if filled else None)",
+    ),
+    Defect(
+        "the rest of a node is not pushed",
+        f"{PS}/outgoing.py",
+        "            if missing != 0:",
+        "            if missing is None:",
+    ),
+    Defect(
+        "a parcel leaves before its last gradient is final",
+        f"{PS}/outgoing.py",
+        "                    if missing == 1:",
+        "                    if missing == self._routes.all[place].needs:",
+    ),
+    Defect(
+        "who starts from the beginning once more does so with trained values",
+        f"{CORE}/worker/worker.py",
+        "        if from_nothing and self._started_s is not None:",
+        "        if False:",
+    ),
+    # --- versions
+    Defect(
+        "who waits for a version that is whole is not served",
+        f"{PS}/state.py",
+        "            if wait.version <= self.version:",
+        "            if wait.version < self.version:",
+    ),
+    Defect(
+        "nobody is told that the first values are there",
+        f"{PS}/state.py",
+        "        if not self._uninitialised:\n            for worker, wait in list",
+        "        if self._uninitialised:\n            for worker, wait in list",
+    ),
+    Defect(
+        "a version that is no more is served",
+        f"{PS}/state.py",
+        "        if wait.version < max(self._oldest, self.version - 1):",
+        "        if wait.version < max(self._oldest, self.version - 2):",
+    ),
+    Defect(
+        "a version is let go of that may still be asked for",
+        f"{PS}/serving.py",
+        "            self._store.retire(action.version - 1)",
+        "            self._store.retire(action.version)",
+    ),
+    Defect(
+        "a worker adopts a version of which a server is missing",
+        f"{PS}/client_state.py",
+        "        if len(server.frames) < num_parcels or not all([each.whole for each in self._servers]):",
+        "        if len(server.frames) < num_parcels:",
+    ),
+    Defect(
+        "a slice is computed from a mixture of versions",
+        f"{PS}/client_state.py",
+        "        self._mixed |= places and not self._schedule.evaluates(self.held)",
+        "        self._mixed |= False",
+    ),
+    Defect(
+        "a worker is told that it has what it has not",
+        f"{PS}/state.py",
+        "        same = wait.have >= self._data_version(version)",
+        "        same = wait.have >= self._data_version(version) - 1",
+    ),
+    Defect(
+        "servers that are ahead are not asked for an older version",
+        f"{PS}/client_state.py",
+        "if server.version > oldest]\n",
+        "if server.version > oldest + 1]\n",
+    ),
+    Defect(
+        "who is told that a version is gone looks too far ahead",
+        f"{PS}/client_state.py",
+        "max(self._floor, message.latest - 1)",
+        "max(self._floor, message.latest + 1)",
+    ),
+    Defect(
+        "rows of the next version are answered with those of this one",
+        f"{PS}/serving.py",
+        "        if message.version > table.version:",
+        "        if message.version > table.version + 1:",
+    ),
+    # --- orders
+    Defect(
+        "orders change after they were told",
+        f"{PS}/state.py",
+        "        if version not in self._orders:",
+        "        if version not in self._orders or self._want_cut or self._plan.shares:",
+    ),
+    Defect(
+        "a checkpoint is cut before an evaluation",
+        f"{PS}/state.py",
+        "            wait = self.schedule.evaluates(version + 1)",
+        "            wait = False",
+    ),
+    Defect(
+        "the order to finish is forgotten",
+        f"{PS}/state.py",
+        "        self.finished = tick.finish or self.version",
+        "        self.finished = self.version",
+    ),
+    Defect(
+        "the order of a checkpoint is forgotten by all servers but the first",
+        f"{PS}/state.py",
+        "        tick.cut |= push.cut",
+        "        tick.cut |= push.cut and self._leads",
+    ),
+    # --- snapshots
+    Defect(
+        "a copy counts as kept with its first parcel",
+        f"{PS}/snapshots.py",
+        "        if len(self._coming[copy]) == count:",
+        "        if len(self._coming[copy]) >= 1:",
+    ),
+    Defect(
+        "all is said to be safe once one is",
+        f"{PS}/snapshots.py",
+        "        if self._safe < self._row.holding or version is None",
+        "        if version is None",
+    ),
+    Defect(
+        "the copy that is safe is forgotten with those before it",
+        f"{PS}/snapshots.py",
+        "copy[0] in here and copy[1] < version)",
+        "copy[0] in here and copy[1] <= version)",
+    ),
+    Defect(
+        "the last copy is forgotten before the next is safe",
+        f"{PS}/snapshots.py",
+        "            actions += self._forget((place, old) for old in mine[:-1])",
+        "            actions += self._forget((place, old) for old in mine)",
+    ),
+    Defect(
+        "a server that stops in the midst of a version offers it",
+        f"{PS}/server.py",
+        "            whole = not self._serving.diverged and self._store.is_whole(self._tick)",
+        "            whole, self._tick = True, self._tick + 1",
+    ),
+    Defect(
+        "a checkpoint holds the version before",
+        f"{PS}/server.py",
+        "            snapshot, rows = self._store.snapshot(action.version), changes(self._store, step)",
+        "            snapshot, rows = self._store.snapshot(action.version - 1), changes(self._store, step)",
+    ),
+    # --- generations and connections
+    Defect(
+        "a server halts for the generation that it serves",
+        f"{PS}/server.py",
+        "        if generation <= self._generation or generation < self._halted:",
+        "        if generation < self._generation or generation < self._halted:",
+    ),
+    Defect(
+        "who is early for a generation is forgotten when it begins",
+        f"{CORE}/wire/data.py",
+        "        for route, hello in early.items():",
+        "        for route, hello in list(early.items())[1:]:",
+    ),
+    Defect(
+        "who comes for a generation that is past gets in",
+        f"{CORE}/wire/data.py",
+        "        if hello.generation < max(1, self.generation):",
+        "        if hello.generation < 1:",
+    ),
+    Defect(
+        "the end of an older connection is taken for that of the newer",
+        f"{PS}/ways.py",
+        "        return self.peers.get(peer.name) == peer and bool(self.peers.pop(peer.name))",
+        "        return bool(self.peers.pop(peer.name, None))",
+    ),
+    Defect(
+        "a descriptor that is used again is taken for the older connection's",
+        f"{CORE}/wire/router.py",
+        "            if late is None or is_newer(route, late):",
+        "            if late is None or is_newer(late, route):",
+    ),
+    Defect(
+        "a connection is buried before its last word is read",
+        f"{CORE}/wire/router.py",
+        "        if self._dying and not readable(self.socket):\n            self._bury()",
+        "        self._closed += self._dying\n        self._dying.clear()",
+    ),
+    Defect(
+        "a worker that has lost its servers is not told of them again",
+        f"{CORE}/worker/worker.py",
+        "            if message.generation >= self.generation + (self._severed is None):",
+        "            if message.generation > self.generation:",
+    ),
+    Defect(
+        "the master takes a Ready of another generation",
+        f"{CORE}/master/state.py",
+        "        if member is None or event.generation != self.row.generation:\n            return []\n"
+        "        member.heard_s = now_s\n        if member.state is not",
+        "        if member is None:\n            return []\n"
+        "        member.heard_s = now_s\n        if member.state is not",
+    ),
+    Defect(
+        "the master takes what servers of another generation say",
+        f"{CORE}/master/state.py",
+        "        if self.total_ticks is None or event.generation != self.row.generation:",
+        "        if self.total_ticks is None:",
+    ),
+    Defect(
+        "the row goes back beyond what is committed",
+        f"{CORE}/master/row.py",
+        "        if found is not None and found >= (committed_tick or 0):",
+        "        if found is not None:",
+    ),
+    Defect(
+        "a row begins with what somebody has, and not with what all have",
+        f"{CORE}/master/row.py",
+        "    common = set.intersection(*versions.values()) if versions else set()",
+        "    common = set.union(*versions.values()) if versions else set()",
+    ),
+    # --- a master that takes over
+    Defect(
+        "a new master takes no other number than the one before",
+        f"{CORE}/master/server.py",
+        "before.incarnation + 1 if before else 1",
+        "before.incarnation if before else 1",
+    ),
+    Defect(
+        "nothing is told again to a new master",
+        f"{CORE}/cluster/member.py",
+        "        return self._said if before is None else before != beat.incarnation",
+        "        return False",
+    ),
+    Defect(
+        "who waits to be admitted does not ask the next master",
+        f"{CORE}/worker/worker.py",
+        "        answer = link.wait_for((Assignment, Quit, Beat))",
+        "        answer = link.wait_for((Assignment, Quit))",
+    ),
+    Defect(
+        "a server tells a new master nothing of the parts it has written",
+        f"{PS}/server.py",
+        "            self._parts.repeat()\n",
+        "",
+    ),
+    Defect(
+        "a new master takes it that workers have heard what the last one said",
+        f"{CORE}/master/state.py",
+        "                member.generation = 0  # what it was told",
+        "                member.generation += 0  # what it was told",
+    ),
+    Defect(
+        "a master that goes on knows nothing of what is ended already",
+        f"{CORE}/master/state.py",
+        "        actions: list[Action] = [KillAction(name) for name in living if name not in self.members]",
+        "        actions: list[Action] = []",
+    ),
+    # --- waits that nobody ends
+    Defect(
+        "what came from the master wakes nobody",
+        f"{CORE}/cluster/member.py",
+        "                self._inbox.append(message)\n                os.eventfd_write(self.wake_fd, 1)",
+        "                self._inbox.append(message)",
+    ),
+    Defect(
+        "what came with an answer that was waited for is not looked at",
+        f"{CORE}/cluster/member.py",
+        "                    if self._inbox:\n                        os.eventfd_write(self.wake_fd, 1)",
+        "                    self._inbox.clear()",
+    ),
+    Defect(
+        "what the storage's thread has done wakes nobody",
+        f"{CORE}/storage/background.py",
+        "                self._news.append(news)\n                os.eventfd_write(self.fd, 1)",
+        "                self._news.append(news)",
+    ),
+    Defect(
+        "what the storage refuses is not tried again",
+        f"{CORE}/storage/background.py",
+        "                if delay_s is None or not is_curable(error):",
+        "                if delay_s is not None or not is_curable(error):",
+    ),
+    Defect(
+        "a worker that is told of a record to leave out does not go on",
+        f"{CORE}/worker/worker.py",
+        "            if position:\n                self._compute_more(position, again)",
+        "            if position and not again:\n                self._compute_more(position, again)",
+    ),
+    Defect(
+        "a wait that is due since ever cannot be waited for",
+        f"{CORE}/wire/sockets.py",
+        "math.ceil(max(0.0, seconds) * 1000)",
+        "max(0, math.ceil(seconds * 1000))",
+    ),
+    # --- commits
+    Defect(
+        "a checkpoint is committed with a part of its parts",
+        f"{CORE}/master/commits.py",
+        "        if not parts.keys() >= set(holders):",
+        "        if not parts:",
+    ),
+    Defect(
+        "a run is over when its last checkpoint is ordered",
+        f"{CORE}/master/state.py",
+        "        return [CommitAction(event.tick, parts)] if parts else []",
+        "        return self._committed(event.tick) if parts else []",
+    ),
+)

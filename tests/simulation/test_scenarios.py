@@ -1,0 +1,297 @@
+"""Single faults at many moments, and what they cost; see ``laws`` for what holds in all of these."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticflow.master.members import RunState
+
+from .histories import FOR_GOOD
+from .world import Fault, Shape, World
+
+BACKUPS_AT_MOST = 1.25
+"""Slices computed in a run without faults, in multiples of those there are: the first tick has no plan."""
+LONG = 1100
+"""Events of an undisturbed run, about."""
+
+
+def shape(**changes: object) -> Shape:
+    """Two epochs of four steps and an evaluation; two servers, three workers."""
+    values: dict[str, object] = {
+        **{"num_records": 29, "num_test": 9, "slices": 8, "per_slice": 1, "workers": 3, "servers": 2},
+        **{"slice_s": 0.05, "write_s": 0.01, "heartbeat_s": 0.1, "suspect_s": 0.3, "lost_s": 4.0},
+    }
+    return Shape(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def asynchronous(**changes: object) -> Shape:
+    return shape(asynchronous=True, optimizer="sgd", **changes)
+
+
+def finish(*faults: Fault, seed: int = 0, **changes: object) -> World:
+    """A run that ends as it should."""
+    world = World(shape(**changes), faults, seed)
+    end = world.run()
+    assert end and end.state is RunState.FINISHED, end
+    return world
+
+
+def slices_of(world: World) -> int:
+    """That hold records."""
+    schedule = world.shape.schedule
+    ticks = [schedule.at(tick) for tick in range(schedule.total_ticks)]
+    return sum(schedule.used_slices(work.num_records) for work in ticks)
+
+
+# --- without faults ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("servers", [1, 2, 3, 6])
+def test_undisturbed(servers: int, clips: bool) -> None:
+    world = finish(servers=servers, clips=clips, parcel_bytes=64)
+    assert world.num_computed <= BACKUPS_AT_MOST * slices_of(world)
+    assert list(world.laws.commits) == [2, 4, 6, 8], "each second step"
+
+
+@pytest.mark.parametrize("faults", [(), (Fault(300, "slow worker", 1, 1.0),)])
+def test_undisturbed_and_asynchronous(faults: tuple[Fault, ...]) -> None:
+    """Somebody slow has given away what it has not begun, and next to nothing is computed twice."""
+    world = World(asynchronous(), faults)
+    assert world.run()
+    assert world.num_computed <= BACKUPS_AT_MOST * slices_of(world)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"shared_memory": True},
+        {"compression": "bf16"},
+        {"tables": True},
+        {"overlap": False},
+        {"optimizer": "adam", "shared_memory": True, "tables": True},
+        {"parcel_bytes": 1 << 20},
+    ],
+    ids=str,
+)
+def test_ways_of_arrays(way: dict[str, object]) -> None:
+    for seed in range(3):
+        finish(Fault(400 + 100 * seed, "kill server", seed), seed=seed, **way)
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", ["kill worker", "kill server", "kill servers", "kill master", "freeze worker"]
+)
+def test_anybody_is_lost_at_any_time_in_an_asynchronous_run(kind: str) -> None:
+    for after in range(100, LONG, 101):
+        world = World(
+            asynchronous(shared_memory=after % 2 == 0), [Fault(after, kind, after, FOR_GOOD)], after
+        )
+        end = world.run()
+        assert end and end.state is RunState.FINISHED
+
+
+@pytest.mark.parametrize("after", range(100, LONG, 80))
+def test_the_only_worker_is_killed(after: int) -> None:
+    """Between its pushes to one server and to the next, too; the last tick included."""
+    finish(Fault(after, "kill worker", after), seed=after, workers=1, servers=3)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["kill leader", "kill last", "freeze leader", "kill servers", "kill pair"])
+def test_servers_are_lost_at_any_time(kind: str, servers: int) -> None:
+    for after in range(50, LONG, 151):
+        finish(Fault(after, kind, after, FOR_GOOD), seed=after, servers=servers, workers=2)
+
+
+@pytest.mark.parametrize("kind", ["kill master", "kill master and server", "freeze master"])
+def test_the_master_is_lost_at_any_time(kind: str) -> None:
+    for after in range(1, LONG, 71):
+        finish(Fault(after, kind, after, 3.0), seed=after)
+
+
+def test_the_master_is_lost_when_all_is_done() -> None:
+    for seed in range(20):
+        finish(Fault(1, "kill master at the end"), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_everybody_is_killed_at_once(seed: int) -> None:
+    finish(*(Fault(400, "kill worker", pick) for pick in range(3)), Fault(400, "kill servers"), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_everybody_is_frozen_for_a_while(seed: int) -> None:
+    finish(*(Fault(400, "freeze member", pick, 1.0) for pick in range(5)), seed=seed)
+
+
+@pytest.mark.parametrize("after", range(400, LONG, 60))
+def test_one_is_frozen_for_good(after: int) -> None:
+    """From the first tick on, when nobody knows yet how long slices take, the others carry on."""
+    world = finish(Fault(after, "freeze worker", after, FOR_GOOD), seed=after, workers=2, slice_s=0.01)
+    assert world.hub.now_s < 5.0, "nobody waits until it is given up"
+
+
+def test_all_is_lost_but_the_storage() -> None:
+    for seed in range(10):
+        finish(Fault(400 + 50 * seed, "black out"), Fault(1200, "black out"), seed=seed)
+
+
+# --- what a lost server costs --------------------------------------------------------------------
+
+
+def test_a_dead_server_costs_no_more_than_since_the_last_snapshot() -> None:
+    """Nor does it cost anybody else's process; see ``laws``."""
+    world = finish(Fault(800, "kill server", 3), checkpoint_every="60s")
+    assert world.laws.regroupings[0].source == "memory" and world.laws.regroupings[0].start > 0
+    assert [name for name in world.cluster.members if "worker" in name] == [
+        "worker-1",
+        "worker-2",
+        "worker-3",
+    ]
+
+
+def test_without_snapshots_it_goes_back_to_storage() -> None:
+    world = finish(Fault(1000, "kill server", 3), snapshot_s=0.0)
+    assert [each.source for each in world.laws.regroupings] == ["storage"]
+
+
+def test_before_anything_is_kept_it_begins_anew() -> None:
+    world = finish(Fault(400, "kill server", 3), snapshot_s=0.0, checkpoint_every="60s")
+    assert [each.source for each in world.laws.regroupings] == ["beginning"]
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0])
+@pytest.mark.parametrize("kind", ["near limit", "lose leader", "lose sight"])
+def test_master_and_servers_move_at_any_time(kind: str, seconds: float) -> None:
+    for after in range(50, LONG, 151):
+        finish(Fault(after, kind, after, seconds), seed=after, moves=True)
+
+
+def test_who_takes_over_near_the_end_of_its_place_moves_at_once() -> None:
+    for seed in range(5):
+        faults = Fault(600, "kill master"), Fault(601 + seed, "near limit", 0, 3.0)
+        finish(*faults, seed=seed, moves=True)
+
+
+def test_a_move_in_time_costs_no_worker() -> None:
+    """Those of before go on with the next master, from a commit that was made for it."""
+    for seed in range(5):
+        world = finish(Fault(600, "near limit", 0, 3.0), seed=seed, checkpoint_every="60s", moves=True)
+        assert world.laws.num_handed_over == 1 and world.place == 2
+        assert [each.source for each in world.laws.regroupings] == ["storage"]
+        assert [name for name in world.cluster.members if "worker" in name] == [
+            f"worker-{n}" for n in (1, 2, 3)
+        ]
+
+
+@pytest.mark.parametrize("kind", ["take worker", "warn worker", "expire worker"])
+def test_places_are_taken_away_at_any_time(kind: str) -> None:
+    for after in range(100, LONG, 91):
+        finish(Fault(after, kind, after, 0.5), seed=after, workers=1 + after % 3)
+
+
+def test_all_workers_are_warned_at_once() -> None:
+    for seed in range(5):
+        finish(*(Fault(400, "warn worker", pick, 0.5) for pick in range(3)), seed=seed)
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", ["bad", "deadly"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_record_on_which_the_program_raises_or_dies(seed: int, odd: str) -> None:
+    """Left out for all, though workers come, go, and freeze meanwhile."""
+    faults = (
+        Fault(300 + 50 * seed, "kill worker"),
+        Fault(450, "freeze worker", 1, 0.5),
+        Fault(500, "scale", 4),
+    )
+    world = finish(*faults, Fault(700, "kill server"), seed=seed, **{odd: (3, 14)})
+    assert world.state and {each.row for each in world.state.excluded} == {3, 14}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_record_on_which_workers_die(workers: int, servers: int) -> None:
+    """Two do: from then on it is handed out to be tried with care, and then left out. Each server goes by
+    what it has seen itself, so with several it may be two for each; and whoever has the slice by the plan is
+    handed nothing, so it may be one more, if that one comes late to the step."""
+    for some in (shape(), asynchronous()):
+        world = World(shape(workers=workers, servers=servers, deadly=(3, 14), asynchronous=some.asynchronous,
+                            optimizer=some.optimizer))  # fmt: skip
+        end = world.run()
+        assert end and end.state is RunState.FINISHED
+        assert max(world.laws.deaths.values()) <= 2 * servers + (workers > 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_workers_that_are_killed_at_a_slice_are_no_records_fault(seed: int) -> None:
+    """However many: care is taken, and nothing is found."""
+    faults = [Fault(250 + 60 * number, "kill worker", number) for number in range(8)]
+    world = finish(*faults, seed=seed, slice_s=0.1)
+    assert world.state and not world.state.excluded
+
+
+# --- ends that somebody asked for ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stopped_as_asked(seed: int) -> None:
+    end = World(shape(), [Fault(500, "stop"), Fault(520, "kill server")], seed).run()
+    assert end and end.state is RunState.STOPPED and "steps are missing, go on with --resume" in end.text
+
+
+@pytest.mark.parametrize("limit_s", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_stopped_by_its_time_limit(seed: int, limit_s: float) -> None:
+    """Whichever master it is over for, and whether there is one then."""
+    faults = Fault(200, "kill master"), Fault(400, "kill server"), Fault(500, "kill master")
+    world = World(shape(limit_s=limit_s), faults, seed)
+    end = world.run()
+    assert end and end.state is RunState.STOPPED and world.hub.now_s >= limit_s
+    assert end.text.startswith(f"its time limit of {limit_s:.3f}s is over")
+
+
+# --- main threads that hang while their hearts beat ----------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["hang worker", "hang workers", "hang server", "hang leader"])
+def test_whoever_hangs_is_replaced(kind: str) -> None:
+    """At any time; nobody else is to blame, and no record either."""
+    for after in range(50, LONG, 151):
+        world = finish(Fault(after, kind, after, FOR_GOOD), seed=after, stall_s=4.0)
+        assert world.state and world.state.memory().failures == 0
+
+
+@pytest.mark.parametrize("row", [3, 14])
+def test_a_slice_that_hangs_for_everybody_ends_the_run_with_all_that_was_done(row: int) -> None:
+    """Workers hang again and again at one slice: those who come anew are given it, too."""
+    world = World(shape(hanging=(row,), stall_s=4.0))
+    world.laws.has_truth = False
+    end = world.run()
+    assert end and end.state is RunState.STALLED, end
+    steps = max(world.laws.commits, default=0)
+    assert f"{8 - steps} of 8" in end.text
+
+
+def test_a_stop_ends_though_no_step_does() -> None:
+    for after in (400, 500, 600):
+        faults = [Fault(after, "hang workers", 0, FOR_GOOD), Fault(after + 1, "stop")]
+        world = World(shape(stall_s=100.0), faults)
+        end = world.run()
+        assert end and end.state is RunState.STOPPED
+        assert world.hub.now_s < 100.0, "who waits for the end of a run is not kept for its whole patience"
+
+
+def test_a_worker_that_is_only_slow_is_waited_for() -> None:
+    """Twenty times the usual step, whatever the setting says."""
+    world = finish(*(Fault(800, "slow worker", pick, 0.5) for pick in range(3)), stall_s=0.2)
+    assert not [line for line in world.hub.story if "hangs" in line]
