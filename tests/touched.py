@@ -15,11 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NEAR = (
     "pure",
-<<<<<<< HEAD
     "pretend",
-=======
     "simulation",
->>>>>>> 0b15787 (The hand-written simulation of the processes is gone: the real ones have taken its place, with its laws and scenarios. Defects are put in, and hunted: python -m benchmarks mutations)
     "ps",
     "inprocess",
     "checkpoint",

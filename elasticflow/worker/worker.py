@@ -436,12 +436,7 @@ class Worker:
                 self._obey_all()
         if self._position:
             if self._started_s is None:
-<<<<<<< HEAD
                 self._started_s = max(0.0, time.time() - self._loaded.settings.started_s)  # clocks are set
-=======
-                # Somebody may have set the clock back.
-                self._started_s = max(0.0, time.time() - self._loaded.settings.started_s)
->>>>>>> 0b15787 (The hand-written simulation of the processes is gone: the real ones have taken its place, with its laws and scenarios. Defects are put in, and hunted: python -m benchmarks mutations)
             self._say_ready()
 
     def _say_ready(self) -> None:
