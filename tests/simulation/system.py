@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from greenlet import GreenletExit
 
-from .sockets import SimContext, SimPoller, SimTracker
+from .sockets import SimContext, SimPoller, SimTracker, Way
 from .threads import SimEvent, SimLock, SimQueue, SimThread, Waitable
 
 if TYPE_CHECKING:
@@ -157,9 +157,6 @@ class Os(Module):
         if fd < FIRST_FD:
             os.close(fd)
 
-    def dup(self, fd: int) -> int:
-        return fd
-
     def getpid(self) -> int:
         return self._system.world.hub.process.pid
 
@@ -207,29 +204,36 @@ class Select(Module):
 
 
 class Connection:
-    """A connection by its descriptor, for one act: to shut it down."""
+    """A connection of this process by its descriptor."""
 
     def __init__(self, system: System, fileno: int) -> None:
         self._system, self._fd = system, fileno
 
-    def __enter__(self) -> Connection:
-        return self
+    def _ways(self) -> list[Way]:
+        network, process = self._system.world.network, self._system.world.hub.process
+        here = [listener for listener in network.listening.values() if listener.process is process]
+        return [way for listener in here for way in listener.ways.values() if way.fd == self._fd]
 
-    def __exit__(self, *exception: object) -> None:
-        pass
+    def getpeername(self) -> tuple[str, int]:
+        for way in self._ways():
+            if way.dealer is not None:
+                return way.dealer.process.host, self._fd
+        raise OSError(errno.ENOTCONN, "is not connected")
 
     def shutdown(self, how: int) -> None:
-        world = self._system.world
-        for listener in world.network.listening.values():
-            for way in list(listener.ways.values()):
-                if listener.process is world.hub.process and way.fd == self._fd:
-                    way.close(None, lossy=True)
+        for way in self._ways():
+            way.close(None, lossy=True)
+
+    def detach(self) -> None:
+        pass
 
 
 class Socket(Module):
+    """Of the system's own sockets those of connections, by their descriptors."""
+
     _real = socket
 
-    def socket(self, fileno: int) -> Connection:
+    def socket(self, family: int, kind: int, protocol: int, fileno: int) -> Connection:
         return Connection(self._system, fileno)
 
     def gethostname(self) -> str:

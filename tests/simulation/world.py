@@ -222,7 +222,7 @@ def simulated() -> Iterator[None]:
         yield
         return
     limits = SimpleNamespace(RLIMIT_NOFILE=0, getrlimit=lambda which: (0, 0), setrlimit=lambda *_: None)
-    print_of, clock = elasticflow.process.fingerprint.fingerprint(1), SYSTEM.module(time)
+    print_of, clock = elasticflow.process.fingerprint.fingerprint(1, {}), SYSTEM.module(time)
     server, worker = "elasticflow_ps.server", "elasticflow.worker.worker"
     member, master = "elasticflow.cluster.member", "elasticflow.master.server"
     others = {
@@ -240,7 +240,7 @@ def simulated() -> Iterator[None]:
         (worker, "Loaded"): lambda settings: SYSTEM.world.load(settings),
         (worker, "Trial"): lambda begin, state, way, moves: SimTrial(SYSTEM.world, begin, state, way, moves),
         (worker, "_admitted"): lambda join, link: SYSTEM.world.admit(join, link),
-        (worker, "fingerprint"): lambda threads: print_of,
+        (worker, "fingerprint"): lambda threads, device: print_of,
         (worker, "Activity"): lambda: _Activity(),
         (worker, "on_notice"): lambda tell: SYSTEM.world.note_notice(tell),
         (member, "Alarm"): lambda silent_s: _NoAlarm(),
