@@ -195,7 +195,12 @@ class Laws:
         assignment = action.assignment
         self.row = names = tuple(info.name for info in assignment.servers)
         key: Key = self._world.life, assignment.generation, names
-        require(self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}")
+        known = self._assigned.get(key, assignment)
+        same = [info.endpoint for info in known.servers] == [info.endpoint for info in assignment.servers]
+        require(
+            known == assignment or not same, f"two generations {key}"
+        )  # else one of them is another process
+        self._assigned[key] = assignment
         self._latest = key
         if assignment.ends:
             self._cut.add(assignment.start_tick)
