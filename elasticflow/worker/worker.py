@@ -506,8 +506,15 @@ class Worker:
             self._obey(self._unread.pop(0))
 
     def _is_urgent(self) -> bool:
-        """Whether the master has said something, not obeyed yet, for which rows are not to be waited for."""
+        """Whether the master has said something, not obeyed yet, for which rows are not to be waited for.
+
+        A new master is answered at once: servers that it has halted, since it knows nothing of the program,
+        answer nobody until it does.
+        """
         self._unread += self._link.received()
+        if any(isinstance(message, Beat) for message in self._unread):
+            self._unread = [message for message in self._unread if not isinstance(message, Beat)]
+            self._repeat()
         return any(isinstance(message, (Assignment, Quit)) for message in self._unread)
 
     def _obey(self, message: FromMaster) -> None:

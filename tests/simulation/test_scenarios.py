@@ -140,6 +140,12 @@ def test_all_is_lost_but_the_storage() -> None:
         finish(Fault(400 + 50 * seed, "black out"), Fault(1200, "black out"), seed=seed)
 
 
+def test_a_new_master_is_told_of_the_program_by_a_worker_that_waits_for_rows() -> None:
+    """It has halted the servers, since nothing was written down, and they answer nobody until it knows."""
+    for after in range(250, 500, 12):
+        finish(Fault(after, "kill master"), seed=after, tables=True, workers=1, servers=1, write_s=1.0)
+
+
 # --- what a lost server costs --------------------------------------------------------------------
 
 

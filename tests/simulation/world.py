@@ -735,7 +735,7 @@ KINDS = (
     *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
     *("hang worker", "hang worker", "hang member", "hang workers"),
 )
-MOVES = ("near limit", "lose leader", "lose sight")
+MOVES = ("near limit", "lose leader")
 
 
 def _place(frame: Any) -> str:
