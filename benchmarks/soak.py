@@ -37,10 +37,9 @@ from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import Interval
 from benchmarks.soak_costs import USUAL_S, gap, idle_of_others, recovery
 from elasticflow import checkpoint
-from elasticflow.cli.connection import ENDED
 from elasticflow.cli.killing import KINDS, Hand, HarmNews, Strike, Struck, hit, kinds_of
 from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.storage import DirectoryStorage
 from tests.relay import Manner, Relay
 

@@ -62,7 +62,7 @@ def start(tmp_path: Path, run: RunDir) -> Iterator[Callable[..., Started]]:
             package = tmp_path / "member" / "elasticflow"
             package.mkdir(parents=True)
             real = Path(sys.modules["elasticflow"].__file__ or "").parent
-            (package / "__init__.py").write_text(f"__path__.append({str(real)!r})\n")
+            (package / "__init__.py").write_text(f"__path__.append({str(real)!r})\n__version__ = '0'\n")
             (package / "launch.py").write_text(MEMBER + member)
         paths = [str(tmp_path / "member"), *sys.path]
         settings = {"name": "worker-3", "run_dir": str(run.path), "role": "worker"}
