@@ -15,9 +15,9 @@ class FolderBefore:
 
     def __init__(self, run: RunDir, *others: RunPath) -> None:
         self.run, self.path = run, run.path
-        files = (run.settings, run.job, run.journal, run.report, *others)
+        self._files = (run.settings, run.job, run.journal, run.report, run.attempts, *others)
         try:
-            self._before = {path: path.read_bytes() for path in files if path.exists()}
+            self._before = {path: path.read_bytes() for path in self._files if path.exists()}
             self._missing: list[RunPath] = []
             """Folders that are to be made, the run's first."""
             path = self.path
@@ -40,8 +40,11 @@ class FolderBefore:
                     _remove(path)
             for folder in self._missing:
                 folder.rmdir()  # fails if others have put something there by now
-            for file, data in self._before.items():
-                replace(file, data)
+            for file in self._files if self._before else ():
+                if file in self._before:
+                    replace(file, self._before[file])
+                else:
+                    file.unlink(missing_ok=True)
 
 
 def _remove(path: RunPath) -> None:

@@ -105,8 +105,8 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
         try:
             enclosed = enclosed and not place.is_symlink()
             found = place.stat()
-        except FileNotFoundError:  # it is not there yet, or not any more, or a link to nowhere
-            continue
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # it is not there (any more), or cannot be used either: whoever tries says so
         yield place, found, enclosed
         if stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in seen:
             seen.add((found.st_dev, found.st_ino))

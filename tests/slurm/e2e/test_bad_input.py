@@ -18,6 +18,7 @@ import yaml
 import elasticflow.cli.submit  # noqa: F401  (so that another user, who may not read it, need not)
 import elasticflow_slurm.submit  # noqa: F401
 from elasticflow.cli import main
+from elasticflow.process.stamps import unstamped
 from tests.clusters.slurm import SlurmCluster, require
 from tests.e2e.conftest import PROGRAMS, cli
 from tests.e2e.processes import Outcome, assert_told
@@ -95,6 +96,7 @@ def test_no_cluster_is_named(tmp_path: Path) -> None:
 
 def test_lead_is_for_batch_scripts(tmp_path: Path) -> None:
     outcome = Outcome(tmp_path, "lead", PROGRAMS / "small_torch.py")
+    outcome.err = unstamped(outcome.err)  # what a leader says goes into its log
     outcome.refused("no SLURM job", "elasticflow submit")
     assert outcome.found == []
 
