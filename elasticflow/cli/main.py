@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("program", metavar="PROGRAM")
     for name in ("batch-size", "slices", "seed", "threads"):
         check.add_argument(f"--{name}", type=int, metavar="N")
+    check.add_argument("--device", metavar="auto|cpu|cuda")
     check.add_argument("--drop-last", action="store_true", default=None)
     check.add_argument("--data", metavar="FILE")
     check.add_argument("--config", metavar="FILE")

@@ -192,7 +192,7 @@ def test_workers_that_are_killed_at_one_slice_have_it_tried_apart(
     assert quarantined(run) == [] and "worker-4" not in output
     log = (run.path / "logs" / "worker-3.log").read_text()
     tried = re.search(r"may have died of (slices? [\d, ]+ of step \d+): tried in another process\n", log)
-    assert tried and re.search(rf"^{tried[1]}: (\d+) of \1 well, after \d+\.\d s$", log, re.M), log
+    assert tried and re.search(rf"^\S+ {tried[1]}: (\d+) of \1 well, after \d+\.\d s$", log, re.M), log
 
 
 @pytest.mark.parametrize("workers", [1, 2])
