@@ -43,9 +43,8 @@ def shown_logs(run: RunDir) -> LogFolder:
     """Raises RunError if they are not shown."""
     folder = Path(run.path, "logs")
     try:
-        for each in (folder, *folder.iterdir()):
-            found = each.stat()
-            if not (stat.S_ISREG(found.st_mode) or each == folder):
+        for each in folder.iterdir():
+            if not stat.S_ISREG(each.lstat().st_mode):
                 raise RunError(f"{each}: is no file.")
     except OSError as error:
         raise RunError(_nothing(run)) from error
@@ -55,9 +54,7 @@ def shown_logs(run: RunDir) -> LogFolder:
 def _read(run: RunDir, path: Path) -> tuple[float, dict[str, Any]] | None:
     """When it was written, and what it says; None: it is not there. Neither links nor pipes are followed."""
     try:
-        with open(
-            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-        ) as file:
+        with open(path, "rb", opener=_opened) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
                 raise OSError(errno.EINVAL, "is no file")

@@ -1,4 +1,4 @@
-"""EndOrders to end something: told once, and once more if it still lives a good while later."""
+"""Orders to end something: told once, and once more if it still lives a good while later."""
 
 from __future__ import annotations
 

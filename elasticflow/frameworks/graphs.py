@@ -78,15 +78,14 @@ class Graphs:
         self._seen[shape] = seen = self._seen.get(shape, 0) + 1
         if self._refused or seen <= WARM or (shape not in self._graphs and len(self._graphs) >= MOST):
             return
-        why = ""
-        if shape in self._graphs:
-            why = self._verify(self._graphs[shape], batch, seed, weight, found)
-        else:
-            try:
+        try:
+            if shape in self._graphs:
+                why = self._verify(self._graphs[shape], batch, seed, weight, found)
+            else:
                 why = self._make(shape, batch, seed, weight, found)
-            except Exception as error:  # noqa: BLE001  (whatever cannot be captured: the code still can be run)
-                why = str(error).partition("\n")[0]
-                _end_capture(found.cost.device)
+        except Exception as error:  # noqa: BLE001  (whatever it is: the slice is computed, by the code)
+            why = str(error).partition("\n")[0] or type(error).__name__
+            _end_capture(found.cost.device)
         if why:
             self._refused = True
             self._graphs.clear()

@@ -396,29 +396,44 @@ class TorchReplica(Replica):
         self._device.begin()
         self._set_training(True)
         into = self._into(out, lefts, onto, ready)
-        of_tables: list[tuple[int, Keys, Values]] = []
-        with self._restored(batch, training=True):
-            replayed = self._graphs.replay(batch, weight) if self._graphs else None
-            if replayed:
-                computed = replayed
-                self._tell_all(computed, into, ready)
-            else:
-                computed, of_tables = self._differentiate(batch, weight, into, ready)
-            value = computed.cost.double() * weight
-            self._device.launch(
-                partial(into.put_rest, computed.gradients, value, self._buffers_change(weight))
-            )
-            if meanwhile and self.apart:
-                meanwhile()
-            into.finish()
-            if self._graphs and not replayed:
-                self._graphs.learn(batch, seed, weight, computed)
+        try:
+            with self._restored(batch, training=True):
+                computed, of_tables = self._computed(batch, seed, weight, into, ready, meanwhile)
+        except BaseException:
+            self._device.wait()  # what was told of may just be leaving
+            raise
         put(out, of_tables, onto=onto)
         for left, right in pairwise((out, *reversed(lefts))):
             right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]
         self._name_unused(computed.gradients, {number for number, _, _ in of_tables})
         if deliver and not isinstance(into, LeavingInto):
             self.deliver(out)
+
+    def _computed(
+        self,
+        batch: Batch,
+        seed: int,
+        weight: float,
+        into: Into,
+        ready: Callable[[int], None] | None,
+        meanwhile: Callable[[], None] | None,
+    ) -> tuple[Computed, list[tuple[int, Keys, Values]]]:
+        """A slice, by a graph or by the program, put where it is to go. Also the gradients of rows."""
+        of_tables: list[tuple[int, Keys, Values]] = []
+        replayed = self._graphs.replay(batch, weight) if self._graphs else None
+        if replayed:
+            computed = replayed
+            self._tell_all(computed, into, ready)
+        else:
+            computed, of_tables = self._differentiate(batch, weight, into, ready)
+        value = computed.cost.double() * weight
+        self._device.launch(partial(into.put_rest, computed.gradients, value, self._buffers_change(weight)))
+        if meanwhile and self.apart:
+            meanwhile()
+        into.finish()
+        if self._graphs and not replayed:
+            self._graphs.learn(batch, seed, weight, computed)
+        return computed, of_tables
 
     def _differentiate(
         self, batch: Batch, weight: float, into: Into, ready: Callable[[int], None] | None
@@ -430,13 +445,10 @@ class TorchReplica(Replica):
         if ready and self._tells and not (self.apart and self.tables):
             self._tell = into.tell  # elsewhere, in another thread; tables would use the same sockets in this
         leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
-        try:
-            both = self._gradients(cost, weight, leaves)
-            found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
-            self._check_heard(found, into.taken)
-        except BaseException:
-            self._device.wait()  # what was told of may just be leaving
-            raise
+        both = self._gradients(cost, weight, leaves)
+        found, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
+        self._check_heard(found, into.taken)
+        self._tell = None  # a graph that is made of it now has nothing to tell
         self._rebind_buffers()
         of_tables = [
             (number, keys, gradient.cpu().numpy())

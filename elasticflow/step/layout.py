@@ -259,5 +259,5 @@ class Vector:
 
 def paged_vector(layout: Layout) -> Vector:
     """Zeros, in pages of its own."""
-    memory = np.frombuffer(mmap.mmap(-1, max(1, layout.num_bytes)), np.uint8)
-    return Vector(layout, memory, own_pages=True)
+    pages = mmap.mmap(-1, max(1, layout.num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return Vector(layout, np.frombuffer(pages, np.uint8), own_pages=True)

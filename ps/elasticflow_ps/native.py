@@ -98,9 +98,13 @@ def set_threads(threads: int) -> int:
     return 1 if _lib is None else int(_lib.set_threads(threads))
 
 
+LARGE_BYTES = 1 << 20
+"""As in native.c: what is smaller is not worth waking threads for."""
+
+
 def copy(to: Array, array: Array) -> None:
-    """Between contiguous arrays of as many bytes, by all threads."""
-    if _lib is None:
+    """Between contiguous arrays of as many bytes; a large one by all threads."""
+    if _lib is None or to.nbytes <= LARGE_BYTES:  # which one thread copies, and NumPy sooner begins
         np.copyto(to, array.view(to.dtype))
     else:
         assert to.nbytes == array.nbytes

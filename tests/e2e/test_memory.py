@@ -61,6 +61,7 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
         "needs 100.0 MB (parameters 60.0 MB, slots 40.0 MB)",
         "the host has 81.9 MB left",
     )
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {"large.py", "runs"}
     (kept,) = (folder / "runs").iterdir()
     assert not list(kept.glob("checkpoints/*/*")) and (kept / "logs" / "master.log").exists()
     (folder / "large.py").write_text(PROGRAM.replace("5_000_000", "1_000_000"))

@@ -82,6 +82,10 @@ def test_a_group_sees_status_logs_and_report(shared_folder: Path) -> None:
         assert f"{path}: finished, after" in as_user(BOB, command, path).stdout
     logs = as_user(BOB, "logs", path)
     assert logs.returncode == 0 and "master" in logs.stdout, logs.stderr
+    (path / "logs" / "link.log").symlink_to("/etc/hostname")
+    linked = as_user(BOB, "logs", path)
+    assert linked.returncode == 1 and "link.log: is no file" in linked.stderr and not linked.stdout
+    (path / "logs" / "link.log").unlink()
     seen = readable_by(BOB, path)
     assert {"report.json", "status.json", "logs/master.log"} <= set(seen)
     private = ("keys", "checkpoints", "program", "rows")

@@ -86,6 +86,7 @@ def test_one_record_is_too_few(program: Path, tmp_path: Path, monkeypatch: pytes
     checked = cli("check", program)
     assert checked.returncode == 1 and all(word in checked.stderr for word in words), checked.stderr
     Outcome(tmp_path, "train", "norm.py", "--run-dir", "run").refused(*words)
+    assert not list((tmp_path / "run").glob("checkpoints/*/*")), "it has not begun"
     checked = cli("check", program, "--drop-last")
     assert checked.returncode == 0 and "drop_last leaves out: 1 of 65 records" in checked.stdout
     done = cli("train", program, "--resume", "--run-dir", tmp_path / "run", "--epochs", 2, "--drop-last")

@@ -159,6 +159,23 @@ def test_an_error_after_some_gradients_were_ready_leaves_the_sums_as_they_were(d
     assert digest(summed(replica)) == plain
 
 
+@pytest.mark.parametrize("device", APART)
+@pytest.mark.usefixtures("small_buckets")
+def test_nothing_leaves_any_more_once_an_error_is_out(device):
+    """Whatever was raised while gradients were on their way: nobody is told of one after that."""
+    replica = opened(models.PROGRAMS["mlp"], device=device)
+    plain = digest(summed(replica))
+    out, told = paged_vector(replica.layout), []
+
+    def meanwhile():
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        replica.compute(replica.prepare(columns()), 1, 1.0, out, ready=told.append, meanwhile=meanwhile)
+    assert len(told) == len(replica.layout.of_rule(Rule.UPDATE))
+    assert digest(summed(replica)) == plain
+
+
 def test_downloads_hold_nothing_until_they_are_done():
     device, target, source = Delayed(), torch.zeros(4).numpy(), torch.ones(4)
     done = []

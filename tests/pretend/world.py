@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -13,20 +12,21 @@ from elasticflow.cluster.news import taken
 from elasticflow.cluster.sizing import End, Poll
 from tests.pretend.cluster import Pod, PretendCluster, PretendError
 from tests.pretend.sizing import Action, PretendSizing, Request
+from tests.pretend.turned import TurnedWorld
 
 
-class World:
+class World(TurnedWorld):
     """Keeps ``target`` workers wanted, each end replaced under a new name. delay_s: of every answer."""
 
     def __init__(self, cluster: PretendCluster, *, delay_s: float = 0.1, num_min: int = 1) -> None:
+        super().__init__(1000.0)
         self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
-        self.sizing = PretendSizing(ClusterConfig(), num_min)
-        self.now_s, self.target = 1000.0, 0
+        self.sizing: PretendSizing = PretendSizing(ClusterConfig(), num_min)
+        self.target = 0
         self.wanted: list[str] = []
         self.told: list[Ended] = []
         self.actions: list[tuple[float, Action]] = []
-        self._numbers, self._order = count(1), count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count(1)
 
     def scale(self, target: int) -> None:
         self.target = target
@@ -50,32 +50,18 @@ class World:
         self.wanted = [name for name in self.wanted if name in living]
         self.scale(self.target)
 
-    def run(self, seconds: float) -> None:
-        end_s = self.now_s + seconds
-        self._act()
-        while True:
-            due_s = self.sizing.next_time_s()
-            next_s = min(self._events[0][0] if self._events else end_s, end_s if due_s is None else due_s)
-            if next_s >= end_s:
-                break
-            self.now_s = max(self.now_s, next_s)
-            while self._events and self._events[0][0] <= self.now_s:
-                heapq.heappop(self._events)[2]()
-            self._act()
-        self.now_s = end_s
-
     def _act(self) -> None:
         for action in self.sizing.decide(self.now_s):
             self.actions.append((self.now_s, action))
-            self._at(partial(self._do, action, self.sizing))
+            self._soon(partial(self._do, action, self.sizing))
         for ended in taken(self.sizing.news.ended):
             self.told.append(ended)
             self.wanted.remove(ended.name)
         if len(self.wanted) < self.target:
             self.scale(self.target)
 
-    def _at(self, act: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now_s + self.delay_s / 2, next(self._order), act))
+    def _soon(self, act: Callable[[], None]) -> None:
+        self._at(self.now_s + self.delay_s / 2, act)
 
     def _do(self, action: Action, sizing: PretendSizing) -> None:
         answer: list[Pod] | str | PretendError | None = None
@@ -90,7 +76,7 @@ class World:
                     answer = self.cluster.shown()
         except PretendError as error:
             answer = error
-        self._at(partial(self._answered, action, answer, sizing))
+        self._soon(partial(self._answered, action, answer, sizing))
 
     def _answered(self, action: Action, answer: object, sizing: PretendSizing) -> None:
         if sizing is not self.sizing:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from itertools import count
 
 import msgspec
 
@@ -22,6 +21,7 @@ from elasticflow_slurm.client import LimitReached, SlurmBusy, SlurmError, SlurmJ
 from elasticflow_slurm.comments import Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
 from elasticflow_slurm.sizing import WAYS, Action, Estimate, SlurmSizing, Submit
+from tests.pretend.turned import TurnedWorld
 
 RUN = "0123456789ab"
 EPOCH = 1_800_000_000.0
@@ -152,22 +152,20 @@ class Cluster:
             raise SlurmBusy("Unable to contact slurm controller (connect failure)")
 
 
-class World:
+class World(TurnedWorld):
     """A run on a cluster: keeps ``target`` workers wanted, each end replaced under a new name."""
 
     def __init__(self, cluster: Cluster, *, delay_s: float = 0.1, num_min: int = 1, **config: object) -> None:
+        super().__init__(1000.0)
         places = tuple(PlaceConfig(partition=name) for name in cluster.partitions)
         self.config = SlurmConfig(**{"workers": places, **config})  # type: ignore[arg-type]
         self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
         self.sizing = SlurmSizing(self.config, num_min, RUN)
-        self.now_s = 1000.0
         self.wanted: set[str] = set()
         self.target = 0
         self.told: list[Ended] = []
         self.notes: list[str] = []
         self.actions: list[tuple[float, Action]] = []
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
         self._free_s = 0.0
         self._next_worker = 1
         self._doubles: Counter[str] = Counter()
@@ -206,21 +204,9 @@ class World:
 
     # --- the rim ----------------------------------------------------------------------------------
 
-    def run(self, seconds: float) -> None:
-        end_s = self.now_s + seconds
-        self._act()
-        while True:
-            due_s = self.sizing.next_time_s()
-            next_s = min(self._events[0][0] if self._events else end_s, end_s if due_s is None else due_s)
-            if next_s >= end_s:
-                break
-            self.now_s = max(self.now_s, next_s)
-            self.cluster.pass_time(self.now_s)
-            while self._events and self._events[0][0] <= self.now_s:
-                heapq.heappop(self._events)[2]()
-            self._act()
-        self.now_s = end_s
-        self.cluster.pass_time(end_s)
+    def _turn(self, now_s: float) -> None:
+        super()._turn(now_s)
+        self.cluster.pass_time(now_s)
 
     def _act(self) -> None:
         for action in self.sizing.decide(self.now_s):
@@ -234,9 +220,6 @@ class World:
         self.notes += [text for _, text in taken(self.sizing.news.notes)]
         if len(self.wanted) < self.target:
             self.scale(self.target)
-
-    def _at(self, time_s: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time_s, next(self._order), act))
 
     def _do(self, action: Action, sizing: SlurmSizing) -> None:
         """In the clerk's thread: asks SLURM. The answer is heard a moment later."""
