@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import stat
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from elasticflow.cluster.logbook import LogFolder
 from elasticflow.errors import RunError
 from elasticflow.run.dates import span
 from elasticflow.run.folder import ENDED, MOST_BYTES, RunDir
-from elasticflow.run.trust import Person, is_anothers
+from elasticflow.run.trust import Person, is_anothers, name_of
 
 LATE_S = 60.0
 """A status that is older may be that of a run that was killed."""
@@ -43,6 +42,8 @@ def shown_logs(run: RunDir) -> LogFolder:
     """Raises RunError if they are not shown."""
     folder = Path(run.path, "logs")
     try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise RunError(f"{folder}: is no folder.")
         for each in folder.iterdir():
             if not stat.S_ISREG(each.lstat().st_mode):
                 raise RunError(f"{each}: is no file.")
@@ -70,11 +71,7 @@ def _opened(name: str, flags: int) -> int:
 
 
 def _nothing(run: RunDir) -> str:
-    uid = Path(run.path).stat().st_uid
-    try:
-        owner = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        owner = f"user {uid}"
+    owner = name_of(Path(run.path).stat().st_uid)
     return (
         f"{run.path}: belongs to {owner}, and not to you or root, and shows you nothing; with 'share: group' "
         "a run shows its status, logs and report to its folder's group. --trust does as if it were yours."

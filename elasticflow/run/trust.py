@@ -47,7 +47,7 @@ def objection(me: Person, uid: int, gid: int, mode: int, enclosed: bool = False)
     enclosed: it is in a folder that nobody else may enter, where its mode does not matter.
     """
     if uid not in (me.uid, ROOT):
-        return f"belongs to {_name(uid)}, and not to you or root"
+        return f"belongs to {name_of(uid)}, and not to you or root"
     if enclosed:
         return ""
     if mode & 0o002 or (mode & 0o020 and gid != me.private_gid):
@@ -118,7 +118,8 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
                 ]
 
 
-def _name(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """Of a user, for people."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
