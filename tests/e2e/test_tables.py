@@ -32,12 +32,17 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICE_S", "0.01")
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(2, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize(
+    ("workers", "servers", "device"), [(2, 1, "cpu"), (3, 2, "cpu"), (4, 3, "cpu"), (3, 2, "delayed")]
+)
 def test_any_number_of_workers_and_servers(
-    start: Callable[..., Run], undisturbed: str, workers: int, servers: int
+    start: Callable[..., Run], undisturbed: str, workers: int, servers: int, device: str
 ) -> None:
-    """Checkpoints every 5 steps, most of them of the rows that have changed since the one before."""
-    many = ("--workers", workers, "--servers", servers, "--checkpoint-every", 5)
+    """Checkpoints every 5 steps, most of them of the rows that have changed since the one before.
+
+    device: ``delayed`` does all late, as a GPU does, but for the rows, which are looked up meanwhile.
+    """
+    many = ("--workers", workers, "--servers", servers, "--checkpoint-every", 5, "--device", device)
     run = start("tables_torch.py", *OPTIONS, *many)
     assert run.digest() == undisturbed
     assert "whole" in cli("checkpoint", "verify", run.path).stdout
