@@ -36,7 +36,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,yarn,examples,bench,test]'
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,onnx,yarn,examples,bench,test]'
 	touch $@
 
 clean:

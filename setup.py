@@ -6,7 +6,7 @@ from setuptools import Extension, find_packages, setup
 
 NATIVE = Extension(
     "elasticflow_ps._native",
-    [f"ps/elasticflow_ps/{name}.c" for name in ("native", "packing", "rows")],
+    [f"ps/elasticflow_ps/{name}.c" for name in ("columns", "native", "packing", "rows")],
     depends=["ps/elasticflow_ps/vectors.h"],
     extra_compile_args=[
         "-O3",
@@ -34,8 +34,10 @@ setup(
         "elasticflow_ps",
         "elasticflow_slurm",
         "elasticflow_yarn",
+        "elasticflow.examples",
     ],
     package_dir={
+        "elasticflow.examples": "examples",
         "elasticflow_ps": "ps/elasticflow_ps",
         "elasticflow_slurm": "slurm/elasticflow_slurm",
         "elasticflow_yarn": "yarn/elasticflow_yarn",
@@ -43,9 +45,12 @@ setup(
     ext_modules=[NATIVE],
     package_data={
         "": ["py.typed"],
+        "elasticflow.cli": ["skeletons/*.py"],
+        "elasticflow.examples": ["*/*.py", "*/*.md", "*/*.sh"],
         "elasticflow_yarn": ["*.java"],
     },
     install_requires=[
+        "cryptography>=47",  # from then on it decrypts into memory that is there
         "h5py>=3.9",
         "msgspec>=0.18",
         "numpy>=1.24",
@@ -59,6 +64,7 @@ setup(
         "tensorflow": ["tensorflow-cpu>=2.16"],
         "tables": ["pyarrow>=14"],
         "safetensors": ["safetensors>=0.4"],
+        "onnx": ["onnx>=1.16", "onnxscript>=0.1", "tf2onnx>=1.16"],
         "pyslurm": [
             "pyslurm"
         ],  # GPL, and of the very version of the cluster's SLURM; its commands do as well
@@ -74,10 +80,12 @@ setup(
             "hypothesis>=6.90",
             "import-linter>=2",
             "mypy>=1.8",
+            "onnxruntime>=1.17",
             "pytest>=8,<9.2",  # from 9.2 on pytest-xdist 3.8 does not keep the tests of a cluster together
             "pytest-timeout>=2.2",
             "pytest-xdist>=3.5",
             "ruff>=0.5",
+            "torchmetrics>=1.2",
             "types-PyYAML",
         ],
     },

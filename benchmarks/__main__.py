@@ -24,6 +24,7 @@ NAMES = (
     "commit",
     "dense",
     "shared",
+    "all_reduce",
     "sparse",
     "overlap",
     "async",
@@ -38,13 +39,17 @@ NAMES = (
     "yarn",
     "hdfs",
     "hdfs_read",
+    "parquet",
+    "reading",
+    "examples",
     "fitting",
     "fluid",
     "scheduler",
+    "deadlines",
 )
 
 
-OWN_OPTIONS = ("soak", "loaded", "gpu", "mutations")
+OWN_OPTIONS = ("deadlines", "soak", "loaded", "gpu", "mutations", "examples")
 
 
 def main() -> int:

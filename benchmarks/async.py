@@ -58,9 +58,7 @@ def _records_per_s(batch_s: float, staleness: int | None) -> float:
             since_s = time.monotonic()
             ended = one.wait_until(WORKERS, steps * 7 // 8)
             seconds = time.monotonic() - since_s
-    covered = [status["records_covered"] for status in (begun, ended)]
-    assert isinstance(covered[0], int) and isinstance(covered[1], int)
-    return (covered[1] - covered[0]) / seconds
+    return (ended.records_covered - begun.records_covered) / seconds
 
 
 def run() -> Iterator[Figure]:

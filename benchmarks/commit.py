@@ -39,9 +39,7 @@ class _Held:
         chance = np.random.default_rng(0)
         random = chance.standard_normal(PIECE // 4, np.float32)  # one piece of noise serves for all
         self.gradients = {
-            parcel.number: Sum(
-                [random[: len(span)] for span in parcel.spans], [Rule.UPDATE] * len(parcel.spans)
-            )
+            parcel.number: Sum([random[: len(span)] for span in parcel.spans], parcel.spans)
             for parcel in self.parcels
         }
         for parcel in self.parcels:

@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.dense import PROGRAM, Flat
 from benchmarks.jobs import TCP, Interval, Job, job
+from elasticflow.run.telling import LiveStatus
 
 SMALL = Flat("10 KB", 1, 2_500, 10**6)
 SETTLE_S, WATCH_S = 1.0, 4.0
@@ -46,13 +47,13 @@ def costs(numbers: Sequence[int]) -> list[Costs]:
 def _watch_scaled(one: Job, workers: int) -> Watched:
     """Scales to so many workers, and looks once they take part."""
     one.ask("scale", workers)
-    status: Any = one.wait_until(workers)
-    return watch({"server": server_pid(status), "master": status["master"]["pid"]})
+    status = one.wait_until(workers)
+    return watch({"server": server_pid(status), "master": status.master.pid})
 
 
-def server_pid(status: Any) -> int:
+def server_pid(status: LiveStatus) -> int:
     """Of the first server that does not only stand by."""
-    return next(int(each["pid"]) for each in status["servers"] if not each["standby"])
+    return next(each.pid for each in status.servers if not each.standby)
 
 
 def watch(pids: Mapping[str, int]) -> Watched:

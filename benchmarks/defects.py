@@ -17,6 +17,37 @@ class Defect(NamedTuple):
 PS, CORE = "ps/elasticflow_ps", "elasticflow"
 
 DEFECTS = (
+    # --- servers that workers carry
+    Defect(
+        "a worker ends with the servers that it carries, needed or not",
+        f"{CORE}/worker/life.py",
+        "            carrying.wait(link)",
+        "            pass",
+    ),
+    Defect(
+        "copies are kept by servers that die with the same worker",
+        f"{PS}/snapshots.py",
+        "if not mine or carriers[other] != mine] or others",
+        "] or others",
+    ),
+    Defect(
+        "nobody comes to carry a server once all workers have left",
+        f"{CORE}/master/deciding/generations.py",
+        "        run.conclusion.all_made = False\n        actions = staffing",
+        "        actions = staffing",
+    ),
+    Defect(
+        "what workers die of is forgotten with the servers that they carried",
+        f"{CORE}/master/failures.py",
+        "return self.reached if self.gone >= MANY_GONE else -1",
+        "return -1",
+    ),
+    Defect(
+        "who leaves the row gives no copies",
+        f"{CORE}/master/deciding/generations.py",
+        "known = event.name in (*row.names, *row.leaving, *row.coming.values())",
+        "known = event.name in (*row.names, *row.coming.values())",
+    ),
     # --- memory whose loan is over too early
     Defect(
         "of a message's frames only the first is waited for",
@@ -32,26 +63,26 @@ DEFECTS = (
     ),
     Defect(
         "a version that is being sent is not waited for",
-        f"{PS}/serving.py",
+        f"{PS}/versions.py",
         "self._store.track(made, parcel, self._ways.answer(worker, message, arrays))",
         "self._ways.answer(worker, message, arrays)",
     ),
     Defect(
         "a worker does not say that it has lost its servers",
         f"{CORE}/worker/worker.py",
-        "        self._link.send(Lost(name=self._name, member=event.member))\n\n    def _catch_up",
+        "        self._link.send(Lost(name=self._present.name, member=event.member))\n\n    def _catch_up",
         "\n    def _catch_up",
     ),
     Defect(
         "a worker fills a vector again of which one message has left",
-        f"{PS}/client.py",
+        f"{PS}/vector_pool.py",
         "all(tracker.done for tracker in self._sending[0][1])",
         "all(tracker.done for tracker in self._sending[0][1][:1])",
     ),
     Defect(
         "a worker fills a vector again that a server reads where it lies",
         f"{PS}/client.py",
-        "used_up = [_UsedUp(client, tick, at_once=at_once)] if lent else []",
+        "used_up = [_UsedUp(now.state, tick, at_once=at_once)] if lent else []",
         "used_up: list[Tracker] = []",
     ),
     Defect(
@@ -62,7 +93,7 @@ DEFECTS = (
     ),
     Defect(
         "a neighbour is thought to read nothing",
-        f"{PS}/serving.py",
+        f"{PS}/versions.py",
         "self._store.track(made, parcel, self._neighbours.reading(worker, version))",
         "pass",
     ),
@@ -111,7 +142,7 @@ DEFECTS = (
     ),
     Defect(
         "a slice that cannot be computed counts as one without records",
-        f"{CORE}/worker/worker.py",
+        f"{CORE}/worker/computing.py",
         "        if filled is not None:\n            sums.take(number, vector if filled else None)",
         "        sums.take(number, vector if filled else None)",
     ),
@@ -143,8 +174,8 @@ DEFECTS = (
     Defect(
         "nobody is told that the first values are there",
         f"{PS}/state.py",
-        "        if not self._uninitialised:\n            for worker, wait in list",
-        "        if self._uninitialised:\n            for worker, wait in list",
+        "        if not self._uninitialised:\n            actions += self._answer_all()",
+        "        if self._uninitialised:\n            actions += self._answer_all()",
     ),
     Defect(
         "a version that is no more is served",
@@ -155,8 +186,8 @@ DEFECTS = (
     Defect(
         "a version is let go of that may still be asked for",
         f"{PS}/serving.py",
-        "            self._store.retire(action.version - 1)",
-        "            self._store.retire(action.version)",
+        "            self._store.retire(tick)",
+        "            self._store.retire(tick + 1)",
     ),
     Defect(
         "a worker adopts a version of which a server is missing",
@@ -167,14 +198,20 @@ DEFECTS = (
     Defect(
         "a slice is computed from a mixture of versions",
         f"{PS}/client_state.py",
-        "        self._mixed |= places and not self._schedule.evaluates(self.held)",
-        "        self._mixed |= False",
+        "        if places and self._schedule.trains(self.held)",
+        "        if False",
+    ),
+    Defect(
+        "of a mixture, what is of the next version is taken for that of this one",
+        f"{PS}/client_state.py",
+        "        if message.same and (number, parcel) in self._placed:",
+        "        if False:",
     ),
     Defect(
         "a worker is told that it has what it has not",
         f"{PS}/state.py",
-        "        same = wait.have >= self._data_version(version)",
-        "        same = wait.have >= self._data_version(version) - 1",
+        "            same = self._is_same(wait.have, version, parcel)",
+        "            same = self._is_same(wait.have + 1, version, parcel)",
     ),
     Defect(
         "servers that are ahead are not asked for an older version",
@@ -190,22 +227,22 @@ DEFECTS = (
     ),
     Defect(
         "rows of the next version are answered with those of this one",
-        f"{PS}/serving.py",
-        "        if message.version > table.version:",
-        "        if message.version > table.version + 1:",
+        f"{PS}/row_reads.py",
+        "        if message.version > table.version and not",
+        "        if message.version > table.version + 1 and not",
     ),
     # --- orders
     Defect(
         "orders change after they were told",
-        f"{PS}/state.py",
+        f"{PS}/ordering.py",
         "        if version not in self._orders:",
-        "        if version not in self._orders or self._want_cut or self._plan.shares:",
+        "        if version not in self._orders or self.wants_cut or self._shares:",
     ),
     Defect(
         "a checkpoint is cut before an evaluation",
-        f"{PS}/state.py",
-        "            wait = self.schedule.evaluates(version + 1)",
-        "            wait = False",
+        f"{PS}/ordering.py",
+        "            may = self._schedule.may_cut(version + 1)",
+        "            may = True",
     ),
     Defect(
         "the order to finish is forgotten",
@@ -218,6 +255,31 @@ DEFECTS = (
         f"{PS}/state.py",
         "        tick.cut |= push.cut",
         "        tick.cut |= push.cut and self._leads",
+    ),
+    # --- what evaluations decide
+    Defect(
+        "orders for the next tick do not wait for what an evaluation decides",
+        f"{PS}/ordering.py",
+        "version > self._decided and self._schedule.evaluates(version - 1)",
+        "False",
+    ),
+    Defect(
+        "a checkpoint that follows an evaluation is left out, if there is one under way",
+        f"{PS}/ordering.py",
+        "or self._unsettled is None or not self._keeps(version)",
+        "or True",
+    ),
+    Defect(
+        "a server goes on from a version of which it is not known what evaluations had decided",
+        f"{CORE}/master/deciding/generations.py",
+        "        standing=run.standings.at(start.tick),",
+        "        standing=run.standings.newest,",
+    ),
+    Defect(
+        "what evaluations have decided is not written down",
+        f"{CORE}/master/saving.py",
+        "            standing=facts.standings.at(action.tick),",
+        "            standing=None,",
     ),
     # --- snapshots
     Defect(
@@ -246,22 +308,22 @@ DEFECTS = (
     ),
     Defect(
         "a server that stops in the midst of a version offers it",
-        f"{PS}/server.py",
-        "            whole = not self._serving.diverged and self._store.is_whole(self._tick)",
-        "            whole, self._tick = True, self._tick + 1",
+        f"{PS}/chunks.py",
+        "newest if sound and store and store.is_whole(newest[1]) else None",
+        "(newest[0], newest[1] + 1)",
     ),
     Defect(
         "a checkpoint holds the version before",
         f"{PS}/server.py",
-        "            snapshot, rows = self._store.snapshot(action.version), changes(self._store, step)",
-        "            snapshot, rows = self._store.snapshot(action.version - 1), changes(self._store, step)",
+        "            snapshot, rows = store.snapshot(action.version), changes(store, step)",
+        "            snapshot, rows = store.snapshot(action.version - 1), changes(store, step)",
     ),
     # --- generations and connections
     Defect(
         "a server halts for the generation that it serves",
-        f"{PS}/server.py",
-        "        if generation <= self._generation or generation < self._halted:",
-        "        if generation < self._generation or generation < self._halted:",
+        f"{PS}/membership.py",
+        "return generation > self.generation and",
+        "return generation >= self.generation and",
     ),
     Defect(
         "who is early for a generation is forgotten when it begins",
@@ -296,20 +358,19 @@ DEFECTS = (
     Defect(
         "a worker that has lost its servers is not told of them again",
         f"{CORE}/worker/worker.py",
-        "            if message.generation >= self.generation + (self._severed is None):",
-        "            if message.generation > self.generation:",
+        "            if message.generation >= self._present.generation + (self._severed is None):",
+        "            if message.generation > self._present.generation:",
     ),
     Defect(
         "the master takes a Ready of another generation",
-        f"{CORE}/master/state.py",
-        "        if member is None or event.generation != self.row.generation:\n            return []\n"
-        "        member.heard_s = now_s\n        if member.state is not",
-        "        if member is None:\n            return []\n"
-        "        member.heard_s = now_s\n        if member.state is not",
+        f"{CORE}/master/deciding/joining.py",
+        "    if member is None or event.generation != run.row.generation:\n        return []\n"
+        "    member.heard_s = now_s\n    if member.state is not",
+        "    if member is None:\n        return []\n    member.heard_s = now_s\n    if member.state is not",
     ),
     Defect(
         "the master takes what servers of another generation say",
-        f"{CORE}/master/state.py",
+        f"{CORE}/master/deciding/facts.py",
         "        if self.total_ticks is None or event.generation != self.row.generation:",
         "        if self.total_ticks is None:",
     ),
@@ -328,9 +389,9 @@ DEFECTS = (
     # --- a master that takes over
     Defect(
         "a new master takes no other number than the one before",
-        f"{CORE}/master/server.py",
-        "before.incarnation + 1 if before else 1",
-        "before.incarnation if before else 1",
+        f"{CORE}/master/connections.py",
+        "        self._session = secrets.randbits(SESSION_BITS)",
+        "        self._session = 0",
     ),
     Defect(
         "nothing is told again to a new master",
@@ -340,7 +401,7 @@ DEFECTS = (
     ),
     Defect(
         "who waits to be admitted does not ask the next master",
-        f"{CORE}/worker/worker.py",
+        f"{CORE}/worker/life.py",
         "        answer = link.wait_for((Assignment, Quit, Beat))",
         "        answer = link.wait_for((Assignment, Quit))",
     ),
@@ -352,33 +413,33 @@ DEFECTS = (
     ),
     Defect(
         "a new master takes it that workers have heard what the last one said",
-        f"{CORE}/master/state.py",
-        "                member.generation = 0  # what it was told",
-        "                member.generation += 0  # what it was told",
+        f"{CORE}/master/deciding/takeover.py",
+        "            member.generation = 0  # what it was told",
+        "            member.generation += 0  # what it was told",
     ),
     Defect(
-        "a master that goes on knows nothing of what is ended already",
-        f"{CORE}/master/state.py",
-        "        actions: list[Action] = [KillAction(name) for name in living if name not in self.members]",
-        "        actions: list[Action] = []",
+        "a master that goes on gives the name of one who lives to another",
+        f"{CORE}/master/deciding/takeover.py",
+        '*(number_of(n) + 1 for n in living if "worker" in n)',
+        '*(0 for n in living if "worker" in n)',
     ),
     # --- waits that nobody ends
     Defect(
         "what came from the master wakes nobody",
         f"{CORE}/cluster/member.py",
-        "                self._inbox.append(message)\n                os.eventfd_write(self.wake_fd, 1)",
+        "                self._inbox.append(message)\n                self._news.set()",
         "                self._inbox.append(message)",
     ),
     Defect(
         "what came with an answer that was waited for is not looked at",
         f"{CORE}/cluster/member.py",
-        "                    if self._inbox:\n                        os.eventfd_write(self.wake_fd, 1)",
+        "                    if self._inbox:\n                        self._news.set()",
         "                    self._inbox.clear()",
     ),
     Defect(
         "what the storage's thread has done wakes nobody",
         f"{CORE}/storage/background.py",
-        "                self._news.append(news)\n                os.eventfd_write(self.fd, 1)",
+        "                self._news.append(news)\n                self._wake.set()",
         "                self._news.append(news)",
     ),
     Defect(
@@ -408,8 +469,8 @@ DEFECTS = (
     ),
     Defect(
         "a run is over when its last checkpoint is ordered",
-        f"{CORE}/master/state.py",
-        "        return [CommitAction(event.tick, parts)] if parts else []",
-        "        return self._committed(event.tick) if parts else []",
+        f"{CORE}/master/deciding/checkpoints.py",
+        "    return [*notes, CommitAction(event.tick, parts)] if parts else notes",
+        "    return [*notes, *committed(run, event.tick)] if parts else notes",
     ),
 )

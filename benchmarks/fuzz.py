@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,10 +31,10 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.storage import DirectoryStorage
-from elasticflow.wire.control import ControlListener, control_link
+from elasticflow.wire.control import ControlListener, control_link, signed_frame
 from elasticflow.wire.data import DataLink, DataListener
 from elasticflow.wire.gate import admit_only_members
-from elasticflow.wire.keys import MasterKeys, MemberKeys, data_password, make_keys
+from elasticflow.wire.keys import CLIENT, MasterKeys, MemberKeys, Pass, make_keys
 from elasticflow.wire.messages import (
     Answer,
     Assignment,
@@ -43,6 +44,7 @@ from elasticflow.wire.messages import (
     Faulty,
     Fetch,
     FromMaster,
+    Grant,
     Heartbeat,
     Hello,
     Initial,
@@ -62,6 +64,7 @@ from elasticflow.wire.messages import (
     Ready,
     Safe,
     ScaleRequest,
+    ServerEnded,
     ServerInfo,
     Skipped,
     Spec,
@@ -77,7 +80,7 @@ from elasticflow.wire.messages import (
     decode_from_master,
     encode,
 )  # fmt: skip
-from elasticflow.wire.seal import Seal
+from elasticflow.wire.seal import NONCE_BYTES, Guard, Seal, signed
 from elasticflow.wire.sockets import Context, Socket
 from elasticflow_ps.loans import this_host
 from elasticflow_ps.parcels import parcels_of
@@ -113,18 +116,20 @@ TO_MASTER: tuple[ToMaster, ...] = (
     Diverged(name="server-0", generation=1, tick=3, parameter="w"),
     Skipped(name="server-0", generation=1, tick=3),
     Inspected(name=NAME, tick=3, slice=0, parameter="w", cost="nan"),
+    ServerEnded(name=NAME, member="server-3", failed=False, text="was killed by SIGKILL"),
     StatusRequest(),
     ScaleRequest(workers=2),
+    Grant(number=1, workers=2, why="spare"),
     StopRequest(),
 )
 TO_SERVER: tuple[ToServer, ...] = (
-    Hello(name=NAME, generation=1, nonce=bytes(16)),
+    Hello(name=NAME, generation=1, nonce=bytes(NONCE_BYTES)),
     Pull(version=3, have=2),
     Push(tick=3, parcel=0, level=0, index=0, lr=0.5, slice_s=0.01, pull=True),
     Initial(parcel=0),
     Lend(number=1, host=this_host(), pid=1, fd=3, num_bytes=4096, secret=bytes(16)),
     Mapped(number=1),
-    Norms(tick=3, norms=((0, 1.5),)),
+    Norms(tick=3, norms=((0, 1.5),), round=1, tensors=((0, 0, 1.5, 0.5),)),
     Fetch(place=0, version=3),
     Keep(place=0, version=3, parcel=0),
     Safe(place=0, version=3),
@@ -243,10 +248,11 @@ def _serve_data(pipe: Connection, keys: MasterKeys, folder: str) -> None:
         threads=1, batch_size=1, num_slices=1, heartbeat_s=1, lost_s=60, encrypt_data=False, timeline=False,
     )  # fmt: skip
     context: Context = zmq.Context()
-    gate = admit_only_members(context, keys.member)
-    listener = DataListener(context, keys.member, HOST, 0, encrypt=False)
+    own = keys.of("server-0")
+    gate = admit_only_members(context, own)
+    listener = DataListener(context, own, HOST, 0)
     orders = _Orders(pipe)
-    server = ParameterServer(settings, keys.member, DirectoryStorage(folder), context, listener, orders)
+    server = ParameterServer(settings, DirectoryStorage(folder), context, listener, orders)
     error = ""
     try:
         server.run()
@@ -271,7 +277,7 @@ def _living_master(now_s: float) -> MasterState:
 def _serve_control(pipe: Connection, keys: MasterKeys, folder: str) -> None:
     """A master's socket and its decisions."""
     context: Context = zmq.Context()
-    gate = admit_only_members(context, keys.member)
+    gate = admit_only_members(context, keys.of("master"))
     listener = ControlListener(context, keys, HOST, 0)
     pipe.send(f"tcp://{HOST}:{listener.port}")
     begun_mb, took, error = 0.0, 0, ""
@@ -292,6 +298,8 @@ def _serve_control(pipe: Connection, keys: MasterKeys, folder: str) -> None:
                     listener.send(route, Answer(status={"news": took}))
                 elif isinstance(message, ScaleRequest):
                     state.handle(ScaleEvent(max(1, min(message.workers, 8))), now_s)
+                elif isinstance(message, Grant):
+                    state.handle(ScaleEvent(max(1, min(message.workers, 8)), grant=message.number), now_s)
                 elif isinstance(message, StopRequest):
                     state.handle(StopEvent(message.reason), now_s)
                 else:
@@ -403,10 +411,10 @@ class HealthyMember(Healthy):
     def __init__(self, keys: MemberKeys, endpoint: str) -> None:
         super().__init__()
         self._context: Context = zmq.Context()
-        self._socket = control_link(self._context, keys, endpoint)
+        self._keys, self._socket = keys, control_link(self._context, keys, endpoint)
 
     def ask(self) -> None:
-        self._socket.send(encode(TO_MASTER[3]))
+        self._socket.send(signed_frame(self._keys, TO_MASTER[3]))
         if not self._socket.poll(WAIT_S * 1000):
             raise RuntimeError("the healthy member has not been served")
         assert decode_from_master(self._socket.recv()) == Beat(incarnation=1)
@@ -419,11 +427,10 @@ class HealthyMember(Healthy):
 class HealthyWorker(Healthy):
     """Trains. checks: that the parameters are what its own pushes make of them, bit by bit."""
 
-    def __init__(self, keys: MemberKeys, endpoint: str, checks: bool) -> None:
+    def __init__(self, way: Pass, endpoint: str, checks: bool) -> None:
         super().__init__()
         self._context: Context = zmq.Context()
-        self._link = DataLink(self._context, keys, endpoint, encrypt=False)
-        self._link.hello(NAME, 1)
+        self._link = DataLink(self._context, way, endpoint, Guard.HEADERS)
         (self._parcel,) = parcels_of(LAYOUT, spread(LAYOUT, 1)[0])
         self._checks = checks
         self._values = [np.zeros(len(span), span.dtype) for span in self._parcel.state]
@@ -522,7 +529,9 @@ def _throw(socket: Socket, frames: list[bytes]) -> bool:
     return True
 
 
-def throw_frames(new_socket: Callable[[], Socket], mutate: Mutator, rng: random.Random, count: int) -> int:
+def throw_frames(
+    new_socket: Callable[[], Socket], mutate: Callable[[], bytes], rng: random.Random, count: int
+) -> int:
     """Somebody past the gate, or a member gone mad: messages of some frames. How many."""
     socket = new_socket()
     for _ in range(count):
@@ -534,9 +543,8 @@ def throw_frames(new_socket: Callable[[], Socket], mutate: Mutator, rng: random.
     return count
 
 
-def _greeted(context: Context, keys: MemberKeys, endpoint: str, name: str) -> DataLink:
-    link = DataLink(context, keys, endpoint, encrypt=False)
-    link.hello(name, 1)
+def _greeted(context: Context, way: Pass, endpoint: str) -> DataLink:
+    link = DataLink(context, way, endpoint, Guard.HEADERS)
     await_welcome(link)
     link.socket.sndhwm = 1000
     return link
@@ -598,22 +606,25 @@ def _attack(target: Target, healthy: Healthy, throw: Callable[[], int]) -> Attac
 def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
     """The data plane. mad: by a member whose seals are right; else by strangers, and people in between."""
     keys = make_keys()
+    own = keys.of("server-0")
     target = Target(_serve_data, keys)
     info = ServerInfo(name="server-0", endpoint=target.endpoint, chunks=tuple(spread(LAYOUT, 1)[0]))
     target.tell(
         Assignment(generation=1, schedule=SCHEDULE, spec=SPEC, seed=0, servers=(info,), cut_every_steps=0)
     )
     context: Context = zmq.Context()
-    healthy = HealthyWorker(keys.member, target.endpoint, checks=not mad)
+    healthy = HealthyWorker(own.pass_for(NAME, 1), target.endpoint, checks=not mad)
     payloads = Mutator(rng, [encode(message) for message in TO_SERVER])
 
     def link(endpoint: str = target.endpoint) -> DataLink:
-        return _greeted(context, keys.member, endpoint, f"worker-{rng.randrange(2, 20)}")
+        return _greeted(context, own.pass_for(f"worker-{rng.randrange(2, 20)}", 1), endpoint)
+
+    way = own.pass_for(NAME, 1)
 
     def listened_in() -> Socket:
         socket: Socket = context.socket(zmq.DEALER)
         socket.linger = 0
-        socket.plain_username, socket.plain_password = b"member", data_password(keys.member)
+        socket.plain_username, socket.plain_password = way.user, way.password
         socket.connect(target.endpoint)
         return socket
 
@@ -631,7 +642,7 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
             return thrown
         there, back = record(speak, target.port)
         streams = Mutator(rng, [b"".join(there), b"".join(back), *there, *back])
-        hello = Seal(keys.member.data, b"worker", b"server").close(encode(TO_SERVER[0]))
+        hello = Seal(way.key, b"worker", b"server").close(encode(TO_SERVER[0]))
         sealed = Seal(b"k" * 32, b"worker", b"server")
         frames = Mutator(rng, [hello, *there, *(sealed.close(encode(message)) for message in TO_SERVER)])
         thrown = throw_streams(target.port, streams, count // 20)
@@ -643,26 +654,35 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
     return attack
 
 
+def _signed(key: bytes, mutate: Mutator) -> bytes:
+    return signed(key, mutate())
+
+
 def attack_control(rng: random.Random, count: int, mad: bool) -> Attack:
     """The control plane. mad: by a member; else by strangers."""
     keys = make_keys()
     target = Target(_serve_control, keys)
     context: Context = zmq.Context()
-    healthy = HealthyMember(keys.member, target.endpoint)
+    healthy = HealthyMember(keys.of(NAME), target.endpoint)
 
     def link(endpoint: str = target.endpoint) -> Socket:
-        return control_link(context, keys.member, endpoint)
+        return control_link(context, keys.of(CLIENT), endpoint)
 
     def speak(endpoint: str) -> None:
         socket = link(endpoint)
-        socket.send(encode(StatusRequest()))
+        socket.send(signed_frame(keys.of(CLIENT), StatusRequest()))
         socket.poll(WAIT_S * 1000)
         socket.close(linger=0)
 
     def throw() -> int:
         if mad:
-            payloads = Mutator(rng, [encode(message) for message in TO_MASTER])
-            return throw_frames(link, payloads, rng, count)
+            left = count
+            for name in (NAME, "server-0", CLIENT):
+                said = [each for each in TO_MASTER if getattr(each, "name", CLIENT) == name]
+                payloads, own = Mutator(rng, [encode(each) for each in said]), keys.of(name).own
+                share = left if name == CLIENT else count // 3
+                left -= throw_frames(link, partial(_signed, own, payloads), rng, share)
+            return count
         there, back = record(speak, target.port)
         streams = Mutator(rng, [b"".join(there), b"".join(back), *there, *back])
         return throw_streams(target.port, streams, count)

@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from elasticflow.cli.connection import Connection
+from elasticflow.cli.connection import Connection, status_of
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
+from elasticflow.run.telling import LiveStatus
 from elasticflow.wire.messages import StatusRequest
 
 PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
@@ -51,20 +52,20 @@ class Interval(NamedTuple):
         return self.until_s - self.since_s
 
 
-def wait_until(run: RunDir, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def wait_until(run: RunDir, what: Callable[[LiveStatus], object]) -> LiveStatus:
     """A run's first status for which ``what`` is true. Raises RunError if it ends before."""
     while not run.address.exists():
         time.sleep(0.02)  # nothing to wait on before there is a master
     news = -1
     with Connection(run) as connection:
         while True:
-            status = connection.ask(StatusRequest(newer_than=news), timeout_s=120).status
+            status = status_of(connection.ask(StatusRequest(newer_than=news), timeout_s=120))
             assert status is not None
             if what(status):
                 return status
-            if status["state"] not in ("starting", "running"):
-                raise RunError(str(status["events"]))
-            news = status["news"]
+            if status.state not in ("starting", "running"):
+                raise RunError(str(status.events))
+            news = status.news or 0
 
 
 class Job:
@@ -106,19 +107,12 @@ class Job:
             raise RuntimeError(self.output)
         return self.output
 
-    def wait_until(self, ready: object, step: int = 0) -> dict[str, object]:
+    def wait_until(self, ready: int, step: int = 0) -> LiveStatus:
         """Until so many workers are ready and a step is reached; returns the status."""
-        while not self.run.address.exists():
-            time.sleep(0.005)
-        news = -1
-        with Connection(self.run) as connection:
-            while True:
-                status = connection.ask(StatusRequest(newer_than=news), timeout_s=120).status
-                assert status is not None
-                states = [worker["state"] for worker in status["workers"]]
-                if states == ["ready"] * int(str(ready)) and status["step"] >= step:
-                    return status
-                news = status["news"]
+        return wait_until(
+            self.run,
+            lambda status: [w.state for w in status.workers] == ["ready"] * ready and status.step >= step,
+        )
 
     def only_timeline(self) -> list[Interval]:
         """Of the one worker. Raises RuntimeError with what the run told if there was another one."""

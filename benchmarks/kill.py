@@ -58,9 +58,9 @@ def idle_by_tick(timeline: list[Interval]) -> dict[int, float]:
 def _kill(case: Case) -> _Kill:
     with job(case, "--workers", 3, "--servers", 1, steps=4 * case.steps) as one:
         status = one.wait_until(3, step=case.steps)
-        victim = next(each for each in status["workers"] if each["name"] == "worker-2")  # type: ignore[attr-defined]
+        victim = next(each for each in status.workers if each.name == "worker-2")
         killed_s = time.monotonic()
-        os.kill(victim["pid"], signal.SIGKILL)
+        os.kill(victim.pid, signal.SIGKILL)
         one.wait()
         timelines = one.timelines()
         survivors = {name: timelines[name] for name in ("worker-1", "worker-3")}

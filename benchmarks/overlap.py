@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.cases import Case
 from benchmarks.crowd import a_step, server_pid, watch
@@ -53,9 +53,9 @@ def _together_s(case: Case, settings: Settings) -> float:
 def _cpu_ms(case: Case, settings: Settings) -> float:
     """Of worker and server, a step as users have it."""
     with _job(case._replace(steps=10**6), settings) as one:
-        status: Any = one.wait_until(1)
-        (worker,) = status["workers"]
-        watched = watch({"worker": worker["pid"], "server": server_pid(status)})
+        status = one.wait_until(1)
+        (worker,) = status.workers
+        watched = watch({"worker": worker.pid, "server": server_pid(status)})
         one.ask("stop")
         one.wait()
         timeline = one.only_timeline()

@@ -65,21 +65,21 @@ class _Site:
         """Seconds from ``elasticflow submit`` until the first step is done."""
         since = time.time()
         run = self._submit("1")
-        status = wait_until(run, lambda s: s["first_step_s"] is not None)
+        status = wait_until(run, lambda s: s.first_step_s is not None)
         self.end_all()
-        return float(status["started_at"] + status["first_step_s"] - since)
+        return float(status["started_at"] + status.first_step_s - since)
 
     def next_worker(self) -> float:
         """Seconds from the end of the job that had the last GPU until a second worker takes part."""
         blockers = self.block(7)
         run = self._submit("1..2")
-        wait_until(run, lambda s: s["first_step_s"] is not None and "no idle GPU" in s["shortage"])
+        wait_until(run, lambda s: s.first_step_s is not None and "no idle GPU" in s.shortage)
         since = time.time()
         self.cluster.run("scancel", blockers[0])
-        status = wait_until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
-        joined = next(e["time_s"] for e in status["events"] if e["text"].startswith("worker-2 has joined"))
+        status = wait_until(run, lambda s: [w.state for w in s.workers] == ["ready"] * 2)
+        joined = next(e.time_s for e in status.events if e.text.startswith("worker-2 has joined"))
         self.end_all()
-        return float(status["started_at"] + joined - since)
+        return status.started_at + joined - since
 
     def block(self, gpus: int) -> list[str]:
         """Jobs of somebody else's, each with a GPU."""

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ from elasticflow import checkpoint
 from elasticflow.cli.killing import KINDS, Hand, HarmNews, Strike, Struck, hit, kinds_of
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.folder import ENDED, RunDir
+from elasticflow.run.telling import Status
 from elasticflow.storage import DirectoryStorage
 from tests.relay import Manner, Relay
 
@@ -281,7 +282,7 @@ class Trial:
         self.hand = Hand()
         self._news: HarmNews | None = None
         self.seen: list[Seen] = []
-        self._status: dict[str, Any] = {"state": "starting"}
+        self._status: Status | None = None
         self._client_killed = False
         self._well_s: float | None = None
         self._moved_s = time.monotonic()
@@ -352,6 +353,18 @@ class Trial:
 
     # --- watching ---
 
+    @property
+    def _step(self) -> int:
+        return self._status.step if self._status else 0
+
+    @property
+    def _state(self) -> str:
+        return self._status.state if self._status else "starting"
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._state in ENDED
+
     def _observe(self, timeout_s: float) -> None:
         """Waits for news, or for somebody who is to go on."""
         assert self._news is not None
@@ -360,11 +373,11 @@ class Trial:
         now_s = time.monotonic()
         self.hand.thaw(now_s)
         if status is not None:
-            if status["step"] != self._status.get("step") or status["state"] in ENDED:
+            if self._status is None or status.step != self._status.step or status.state in ENDED:
                 self._moved_s = now_s
             self._status = status
-            servers = {server["name"]: server["state"] for server in status["servers"]}
-            self.seen.append(Seen(now_s, status["step"], servers, status["master"]["pid"]))
+            servers = {server.name: server.state for server in status.servers}
+            self.seen.append(Seen(now_s, status.step, servers, status.master.pid))
             if not self._is_well():
                 self._well_s = None
             elif self._well_s is None:
@@ -373,15 +386,16 @@ class Trial:
 
     def _check_moves(self) -> None:
         if (still_s := time.monotonic() - self._moved_s) > HANG_S:
-            raise _Hung(f"no step for {still_s:.0f} s, since step {self._status.get('step')}")
+            raise _Hung(f"no step for {still_s:.0f} s, since step {self._step}")
 
     def _is_well(self) -> bool:
-        status = self._status
-        workers = [worker["state"] for worker in status["workers"]]
-        servers = [server["state"] for server in status["servers"]]
+        if (status := self._status) is None:
+            return False
+        workers = [worker.state for worker in status.workers]
+        servers = [server.state for server in status.servers]
         return (
-            status["state"] == "running"
-            and not status.get("regrouping")
+            status.state == "running"
+            and not status.regrouping
             and len(workers) >= self.plan.workers  # after a reset the old ones may come back beside the new
             and set(workers) == {"ready"}
             and len(servers) >= self.plan.servers
@@ -393,11 +407,11 @@ class Trial:
         """Until the moment has come; False if the run is over before."""
         last_s = self.outcome.faults[-1].struck_s if self.outcome.faults else 0.0
         unwell_s = last_s + 2.0
-        while self._status["state"] not in ENDED:
+        while not self._has_ended:
             now_s = time.monotonic()
             if aim.moment == "settled":
                 since_s = math.inf if self._well_s is None else max(self._well_s, last_s)
-                if self._status.get("step", 0) >= aim.step and now_s >= since_s + USUAL_S:
+                if self._step >= aim.step and now_s >= since_s + USUAL_S:
                     break
             elif aim.moment == "at once" or now_s > unwell_s:
                 break
@@ -405,14 +419,15 @@ class Trial:
                 break
             self._observe(0.2)
         due_s = time.monotonic() + aim.strike.after_s
-        while self._status["state"] not in ENDED and (left_s := due_s - time.monotonic()) > 0:
+        while not self._has_ended and (left_s := due_s - time.monotonic()) > 0:
             self._observe(left_s)
-        return self._status["state"] not in ENDED
+        return not self._has_ended
 
     # --- doing ---
 
     def _strike(self, aim: Aim) -> None:
         status, struck_s = self._status, time.monotonic()
+        assert status is not None
         if aim.strike.kind == EVERYTHING:
             struck = self._kill_everything(aim.strike)
         else:
@@ -423,7 +438,7 @@ class Trial:
         self._well_s = None
         for fault in self.outcome.faults[-1:]:
             fault.until_s = struck_s
-        others = {worker["name"] for worker in status["workers"] if worker["state"] == "ready"}
+        others = {worker.name for worker in status.workers if worker.state == "ready"}
         self.outcome.faults.append(Fault(aim, struck, struck_s, frozenset(others - set(struck.hit))))
         if aim.strike.kind == EVERYTHING:
             self._hang_up()
@@ -431,7 +446,7 @@ class Trial:
             self._launch("--resume")
 
     def _kill_everything(self, strike: Strike) -> Struck:
-        status, pids = self._status, marked(self.environment)
+        pids = marked(self.environment)
         for number in (signal.SIGSTOP, signal.SIGKILL):  # so that nobody sees another die
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -439,34 +454,35 @@ class Trial:
         self.client.wait()
         self.hand.thaw(math.inf)
         return Struck(
-            time_s=time.time(), step=status.get("step", 0), state=status["state"], strike=strike,
+            time_s=time.time(), step=self._step, state=self._state, strike=strike,
             hit=(EVERYTHING,), pids=tuple(pids),
         )  # fmt: skip
 
     # --- the end ---
 
     def _finish(self) -> None:
-        while self._status["state"] not in ENDED:
+        while not self._has_ended:
             self._observe(0.5)
         deadline_s = time.monotonic() + HANG_S
         while self.run.is_locked() or self.client.poll() is None:
             if time.monotonic() > deadline_s:
-                raise _Hung(f"{self._status['state']}, but its processes stay")
+                raise _Hung(f"{self._state}, but its processes stay")
             time.sleep(0.05)  # processes that are no children of ours cannot be waited for
         self._judge()
 
     def _judge(self) -> None:
         """Holds what the run says against what it has left behind."""
         outcome, code = self.outcome, self.client.returncode
-        report = msgspec.json.decode(self.run.report.read_bytes()) if self.run.report.exists() else {}
-        outcome.steps = report.get("step", 0)
-        state = report.get("state", "no report")
+        report = self.run.read_report()
+        outcome.steps = report.step if report else 0
+        state = report.state if report else "no report"
         expected = (0, -signal.SIGKILL) if self._client_killed else (0,)
         if state != "finished" or code not in expected:
-            outcome.failed = f"{state}, exit code {code}: {report.get('text')}; {self._last_words()}"
+            why = report.text if report else ""
+            outcome.failed = f"{state}, exit code {code}: {why}; {self._last_words()}"
         if state != "finished" and code != 0:
             return
-        covered = (report.get("step"), report.get("records_covered"), report.get("checkpoint_step"))
+        covered = report and (report.step, report.records_covered, report.checkpoint_step)
         plan = self.plan
         if state != "finished" or covered != (plan.steps, plan.epochs * RECORDS, plan.steps):
             outcome.false_success = f"{state}, exit code {code}: step, records, checkpoint are {covered}"

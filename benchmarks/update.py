@@ -41,7 +41,7 @@ def _ours(optimizer: Optimizer, gradients: list[Array]) -> Callable[[], None]:
     layout = Layout([Entry("w", (sum(gradient.size for gradient in gradients),), "float32", Rule.UPDATE)])
     parcels = parcels_of(layout, spread(layout, 1)[0])
     store = Store(parcels, kernel_for(optimizer))
-    sums = [Sum([gradient], [Rule.UPDATE]) for gradient in gradients]
+    sums = [Sum([gradient], parcel.spans) for parcel, gradient in zip(parcels, gradients, strict=True)]
     for parcel, gradient in zip(parcels, gradients, strict=True):
         store.initialise(0, parcel, [gradient])
     version = 0

@@ -73,20 +73,20 @@ class _Site:
         """Seconds from ``elasticflow submit`` until the first step is done."""
         since = time.time()
         run = self._submit("1")
-        status = wait_until(run, lambda s: s["first_step_s"] is not None)
+        status = wait_until(run, lambda s: s.first_step_s is not None)
         self.end_all()
-        return float(status["started_at"] + status["first_step_s"] - since)
+        return float(status["started_at"] + status.first_step_s - since)
 
     def next_worker(self) -> float:
         """Seconds from the end of the container that had the last GPU until a second worker takes part."""
         run, free = self.fill("1..2")
-        wait_until(run, lambda s: "waits since" in s["shortage"])
+        wait_until(run, lambda s: "waits since" in s.shortage)
         since = time.time()
         free()
-        status = wait_until(run, lambda s: [w["state"] for w in s["workers"]] == ["ready"] * 2)
-        joined = next(e["time_s"] for e in status["events"] if e["text"].startswith("worker-2 has joined"))
+        status = wait_until(run, lambda s: [w.state for w in s.workers] == ["ready"] * 2)
+        joined = next(e.time_s for e in status.events if e.text.startswith("worker-2 has joined"))
         self.end_all()
-        return float(status["started_at"] + joined - since)
+        return status.started_at + joined - since
 
     def fill(self, workers: str) -> tuple[RunDir, Callable[[], None]]:
         """A run that trains with one worker, and somebody else's application that has all other GPUs; what is
@@ -95,7 +95,7 @@ class _Site:
         id = self._skein.submit({"queue": QUEUE, "services": {"sleep": sleep}})
         self._until_containers(id, "RUNNING", GPUS - 1)
         run = self._submit(workers)
-        wait_until(run, lambda s: s["first_step_s"] is not None)
+        wait_until(run, lambda s: s.first_step_s is not None)
         others = self._skein.connect(id)
         return run, lambda: others.kill_container("sleep_0")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from elasticflow.api import HUGE, Optimizer, _Optimizer, _require, _take
+from elasticflow.api import HUGE, PER_TENSOR, Optimizer, _Optimizer, _require, _take
 from elasticflow.errors import ProgramError
 
 
@@ -68,6 +68,10 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: Optimizer | None
     min_count: int
     evict_after_steps: int
+
+    def updated_by(self, models: Optimizer) -> Optimizer:
+        """Its own optimizer, or the model's, of whose parameters alone there are averages."""
+        return self.optimizer or msgspec.structs.replace(models, ema=None)
 
 
 class Embedding:
@@ -130,6 +134,14 @@ class Embedding:
             raise ProgramError(
                 "Embedding(optimizer=...): clip_norm is for all gradients together; name it in the model's."
             )
+        if isinstance(optimizer, PER_TENSOR):
+            kind = type(optimizer).__name__
+            raise ProgramError(
+                f"Embedding(optimizer=ef.{kind}(...)): it follows from norms over a whole tensor, and of a "
+                "table only the rows that are looked up change. Name another, such as ef.Adam()."
+            )
+        if optimizer is not None and optimizer.ema is not None:
+            raise ProgramError("Embedding(optimizer=...): rows have no moving averages (ema).")
         self.spec = TableSpec(
             rows=rows,
             dim=dim,

@@ -7,12 +7,18 @@
     │   └── UnreadableError   the medium does not answer, or a file is no longer what it was
     ├── CheckpointError    a checkpoint is missing, damaged, or of another model
     ├── RunError           a run is in use, is not there, does not answer, or ended short of its end
+    │   ├── NoRunError        there is no such run
+    │   └── UnknownError      how a run is cannot be told now: who would know does not answer
     ├── ProtocolError      a message is malformed, or its sender is not who it must be
     └── BrokenError        the promise itself: bits that were sent and bits that came differ
 
 Each is also a ``ValueError`` or ``RuntimeError``. The text says what was wrong, what was found,
-what is allowed and what to do; the command line prints it after ``Error:`` and exits with 1.
+what is allowed and what to do; the command line prints it after ``Error:`` and exits with 1, with
+``EXIT_UNKNOWN`` for an UnknownError: never is "cannot be asked" taken for "is not there".
 """
+
+EXIT_UNKNOWN = 75
+"""``EX_TEMPFAIL`` of sysexits.h: try again later."""
 
 
 class ElasticFlowError(Exception):
@@ -41,6 +47,14 @@ class CheckpointError(ElasticFlowError, RuntimeError):
 
 class RunError(ElasticFlowError, RuntimeError):
     """A run is in use, is not there, does not answer, or ended short of its end."""
+
+
+class NoRunError(RunError):
+    """There is no run of that name, or in that folder."""
+
+
+class UnknownError(RunError):
+    """How a run is, or whether there is one, cannot be told now: who would know does not answer."""
 
 
 class ProtocolError(ElasticFlowError, RuntimeError):

@@ -15,6 +15,7 @@ import msgspec
 
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
+from elasticflow.run.config import ALL_REDUCE
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow.wire.keys import MemberKeys, read_keys
@@ -28,11 +29,14 @@ def run(settings: MemberSettings) -> int:
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     run_dir = RunDir(settings.run_dir)
-    keys = read_keys(run_dir.member_keys, MemberKeys)
+    keys = read_keys(run_dir.keys_of(settings.name), MemberKeys)
     if settings.role == "worker":
-        from elasticflow.worker import worker
+        from elasticflow.worker import life
+        from elasticflow.worker.carrying import Carrying, PorterProcess
 
-        return worker.main(settings, keys)
+        carries = settings.strategy == ALL_REDUCE
+        carrying = Carrying(settings.name, PorterProcess(settings, run)) if carries else None
+        return life.main(settings, keys, run_dir.storage, carrying)
     from elasticflow_ps import server
 
     server.main(settings, keys, run_dir.storage())

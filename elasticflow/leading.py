@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import mmap
 import secrets
@@ -21,6 +20,7 @@ from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.process.fingerprint import one_thread
+from elasticflow.process.parent import end_with_parent
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
@@ -32,7 +32,6 @@ LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
 """Not sent, or copied, with a program's folder."""
 STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
-_PR_SET_PDEATHSIG = 1
 
 
 def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
@@ -85,8 +84,11 @@ def check_resume(run: RunDir, chosen: Config) -> None:
         host = run.host()
         raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
     report = run.read_report()
-    if report and report["state"] == "finished" and report["epochs"] >= chosen.epochs:
-        raise RunError(f"{run.path}: there is nothing left to do: {report['text']}.")
+    before = run.config().max_steps
+    further = before and not 0 < chosen.max_steps <= before
+    done = report and report.state == "finished" and report.step == report.steps_total
+    if report and done and report.epochs >= chosen.epochs and not further:
+        raise RunError(f"{run.path}: there is nothing left to do: {report.text}.")
     storage = run.storage()
     if steps := commits(storage):
         check_same_work(load_manifest(storage, steps[-1]), chosen)
@@ -125,8 +127,8 @@ def host(
     term leave behind. ended: is told the run's exit code, and why. Both are left to those of a newer term, if
     there is one. patience_s: see ``masters``.
     """
-    again = patiently(run.journal.exists)
     term = patiently(lambda: claim(run.storage()))
+    again = patiently(run.journal.exists)  # only now: whoever was stopped before it claimed may come last
     patiently(sign)
 
     def clear_ours() -> None:
@@ -197,8 +199,3 @@ class Failing:
     def end(self, _: str = "") -> None:
         """One has begun."""
         self._since_s[0] = 0.0
-
-
-def end_with_parent(number: int) -> None:
-    """Has this process get a signal when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.clusters import hadoop as hadoop_cluster
@@ -17,6 +18,9 @@ from tests.clusters.hadoop import HadoopCluster
 TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
+
+hypothesis.settings.register_profile("however busy the machine is", deadline=None)
+hypothesis.settings.load_profile("however busy the machine is")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 
 from elasticflow.api import SGD
+from elasticflow.master.actions import EndAction
 from elasticflow.master.divergence import Divergence
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.row import Row
+from elasticflow.master.standings import Standings
 from elasticflow.master.status import Story, StoryMemory
 from elasticflow.run.config import Config
+from elasticflow.run.telling import Report, Status
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.step.schedule import Schedule
 from elasticflow.wire.messages import Excluded, Progress, Share, Spec, Usage
@@ -29,6 +32,13 @@ SPEC = Spec(
     num_test=10,
     data_signature="",
 )
+
+
+def report_of(state: str, text: str, **values: Any) -> Report:
+    """Of a run that has ended so."""
+    told = Told()
+    report = told.story.report(told.state, EndAction(RunState(state), text))
+    return msgspec.structs.replace(report, **values)
 
 
 @dataclass
@@ -50,6 +60,7 @@ class Seen:
     workers: list[Member] = field(default_factory=list)
     plan: tuple[Share, ...] = ()
     divergence: Divergence = field(default_factory=Divergence)
+    standings: Standings = field(default_factory=Standings)
 
     @property
     def num_ready(self) -> int:
@@ -110,13 +121,11 @@ class Told:
         written = msgspec.json.encode(self.story.remembered())
         self.begin(msgspec.json.decode(written, type=StoryMemory))
 
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = msgspec.to_builtins(self.story.status(self.state))
-        return status
+    def status(self) -> Status:
+        return self.story.status(self.state)
 
     def faults(self) -> list[tuple[str, float, int, float | None]]:
         """Of each: whose, its cost in seconds and steps, and how long it lasted."""
         return [
-            (each["member"], round(each["seconds"], 3), each["steps"], each["lasted_s"])
-            for each in self.status()["faults"]
+            (each.member, round(each.seconds, 3), each.steps, each.lasted_s) for each in self.status().faults
         ]

@@ -7,10 +7,21 @@ whoever restores, shows or exports it uses ``Reader`` and the functions beside i
 a checkpoint, and every failure is a CheckpointError that names the file. HDF5 is imported on use.
 """
 
-from elasticflow.checkpoint.catalog import commit, commits, copy, discard_unfinished, load_manifest, prune
+from elasticflow.checkpoint.catalog import (
+    commit,
+    commits,
+    copy,
+    discard_unfinished,
+    load_best,
+    load_manifest,
+    prune,
+)
 from elasticflow.checkpoint.chains import RowFile, SavedRows, TableSize, extended, should_be_whole
 from elasticflow.checkpoint.export import export
+from elasticflow.checkpoint.frozen import frozen_of, read_frozen, write_frozen
 from elasticflow.checkpoint.manifest import (
+    FORMAT,
+    OF_FROZEN,
     Manifest,
     Part,
     ProgramUse,
@@ -22,10 +33,12 @@ from elasticflow.checkpoint.manifest import (
 )
 from elasticflow.checkpoint.names import folder_of, part_name, row_file_name
 from elasticflow.checkpoint.parts import write_part
-from elasticflow.checkpoint.reader import Reader, digest, newest_intact, tensors, verify
+from elasticflow.checkpoint.reader import Reader, digest, is_committed, newest_intact, tensors, verify
 from elasticflow.checkpoint.row_files import write_rows
 
 __all__ = [
+    "FORMAT",
+    "OF_FROZEN",
     "Manifest",
     "Part",
     "ProgramUse",
@@ -44,16 +57,21 @@ __all__ = [
     "export",
     "extended",
     "folder_of",
+    "frozen_of",
+    "is_committed",
     "kept_chunks",
+    "load_best",
     "load_manifest",
     "newest_intact",
     "part_name",
     "prune",
+    "read_frozen",
     "row_file_name",
     "should_be_whole",
     "table_sizes",
     "tensors",
     "verify",
+    "write_frozen",
     "write_part",
     "write_rows",
 ]

@@ -81,10 +81,29 @@ def load_manifest(storage: Storage, step: int) -> Manifest:
         return _read(storage, step)
 
 
-def prune(storage: Storage, keep: int, upto_step: int = sys.maxsize) -> list[int]:
+def load_best(storage: Storage) -> Manifest:
+    """The manifest of the best checkpoint, as evaluations have decided by the newest one.
+
+    Raises CheckpointError if nobody asked for it, or there is none.
+    """
+    steps = commits(storage)
+    standing = load_manifest(storage, steps[-1]).standing if steps else None
+    if standing is None or standing.rules.best is None:
+        raise CheckpointError(
+            "no checkpoint is kept as the best one; the program can ask for it: "
+            "keep_best = ef.keep_best(METRIC, MODE)."
+        )
+    if standing.best.step not in steps:
+        metric, step = standing.rules.best.metric, standing.best.step
+        why = f"that of step {step} is not there: its storage had failed" if step else "none was a number"
+        raise CheckpointError(f"there is no checkpoint of the best {metric}: {why}.")
+    return load_manifest(storage, standing.best.step)
+
+
+def prune(storage: Storage, keep: int, upto_step: int = sys.maxsize, best: int = 0) -> list[int]:
     """Removes all but the ``keep`` >= 1 newest checkpoints, and what crashes left up to the newest.
 
-    upto_step: as if there were no later ones, which stay as well.
+    upto_step: as if there were no later ones, which stay as well. best: the step of one that stays, too.
     Returns the steps of the removed folders. A crash on the way leaves no checkpoint in part:
     a manifest goes before what it names. Nothing of a checkpoint that is kept is touched, and nothing
     that is newer, where servers may be writing. Row files go once all that stay are known to need none.
@@ -92,7 +111,8 @@ def prune(storage: Storage, keep: int, upto_step: int = sys.maxsize) -> list[int
     if keep < 1:
         raise ConfigError(f"prune(keep={keep}): the newest checkpoint always stays. Use 1 or more.")
     there = commits(storage)
-    kept = [step for step in there if step <= upto_step][-keep:]
+    kept = [step for step in there if step <= upto_step]
+    kept = [step for step in kept if step in (*kept[-keep:], best)]
     old = [step for step, _ in _folders(storage) if kept and step < kept[-1] and step not in kept]
     _remove(storage, old)
     later = [step for step in there if step > upto_step]

@@ -41,11 +41,13 @@ from elasticflow.storage import Storage
 _Named: TypeAlias = Iterable[tuple[str, Array]]
 
 
-def export(storage: Storage, manifest: Manifest, path: str | os.PathLike[str]) -> None:
+def export(
+    storage: Storage, manifest: Manifest, path: str | os.PathLike[str], averages: bool = False
+) -> None:
     """Writes ``path`` on this machine, as ``.npz``, ``.safetensors`` or ``.h5`` as its ending tells.
 
-    An existing file is replaced, at the end and whole. Raises ConfigError for another ending,
-    CheckpointError if the checkpoint is damaged or the file cannot be written.
+    averages: see ``tensors``. An existing file is replaced, at the end and whole. Raises ConfigError for
+    another ending, CheckpointError if the checkpoint is damaged or the file cannot be written.
     """
     target = Path(path)
     write = _WRITERS.get(target.suffix)
@@ -56,7 +58,7 @@ def export(storage: Storage, manifest: Manifest, path: str | os.PathLike[str]) -
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     try:
         with naming(str(target)):
-            write(temporary, tensors(storage, manifest))
+            write(temporary, tensors(storage, manifest, averages=averages))
             _sync(temporary)
             temporary.replace(target)
     finally:

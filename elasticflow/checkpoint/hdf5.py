@@ -160,12 +160,14 @@ def _lay_out(file: _Skeleton, chunks: Iterable[tuple[Chunk, Mapping[str, Array]]
     access.set_fileobj_driver(h5py.h5fd.fileobj_driver, file)
     of_group, of_dataset = h5p.create(h5p.GROUP_CREATE), h5p.create(h5p.DATASET_CREATE)
     of_dataset.set_layout(h5d.CONTIGUOUS)
+    # Each gets its place at once, and nothing is written there: the arrays come later, from elsewhere.
     of_dataset.set_alloc_time(h5d.ALLOC_TIME_EARLY)
     of_dataset.set_fill_time(h5d.FILL_TIME_NEVER)
     for made in (of_file, of_group, of_dataset):
         made.set_obj_track_times(False)
 
     places: list[_ChunkPlace] = []
+    # The driver wants a file object's own text for a name.
     with h5py.File(h5f.create(repr(file).encode(), h5f.ACC_TRUNC, of_file, access)) as hdf5:
         for chunk, named in chunks:
             group = h5g.create(hdf5.id, str(chunk.number).encode(), gcpl=of_group)

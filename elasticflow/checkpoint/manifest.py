@@ -15,14 +15,17 @@ import msgspec
 
 from elasticflow.checkpoint.chains import RowFile, TableSize, check_chains, joined, size_of
 from elasticflow.checkpoint.failures import naming
+from elasticflow.checkpoint.frozen import num_bytes_of, path_of
 from elasticflow.checkpoint.names import MANIFEST, VALUE, folder_of, is_part_name
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError
-from elasticflow.step.layout import Chunk, Entry, Layout, Rule
+from elasticflow.step.layout import PASSING, Chunk, Entry, Frozen, Layout, Rule
+from elasticflow.training.freezing import told
+from elasticflow.training.standing import WatchStanding
 
-FORMAT = 3
-READABLE = (2, FORMAT)
-"""2 is of models without tables."""
+FORMAT, OF_FROZEN = 3, 4
+READABLE = (2, FORMAT, OF_FROZEN)
+"""2 is of models without tables. 4 has parameters that are not trained in a file of their own."""
 
 _SHOWN_DIFFERENCES = 5
 
@@ -67,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sources: files of the records, by name, number of bytes, and hash of a sample; see ``run.work``.
     programs: those that the run went by so far, the present one last; see ``program.copy``.
     signature: of the layout of ``entries``. tables: in the order of their entries.
+    frozen: parameters that are not trained, see ``checkpoint.frozen``.
+    standing: what evaluations have decided by then; None: there are no rules.
     """
 
     format: int = FORMAT
@@ -84,6 +89,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     programs: tuple[ProgramUse, ...] = ()
     sources: tuple[tuple[str, int, str], ...] = ()
+    frozen: tuple[Frozen, ...] = ()
+    standing: WatchStanding | None = None
 
     @property
     def folder(self) -> str:
@@ -91,9 +98,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return folder_of(self.step)
 
     @property
+    def updates_before(self) -> int:
+        """Those that the optimizer's state had seen when the run began. Raises CheckpointError if damaged."""
+        with naming(f"{self.folder}/{MANIFEST}"):
+            count = (self.work.get("init") or {}).get("updates", 0)
+            if type(count) is not int or not 0 <= count < 1 << 53:
+                raise ValueError(f"{count!r} updates before the first")
+            return count
+
+    @property
+    def updates(self) -> int:
+        """Those that its optimizer's state has seen."""
+        each = int(self.work.get("slices", 1)) if self.work.get("mode") == "async" else 1
+        return self.updates_before + self.step * each
+
+    @property
     def files(self) -> dict[str, int]:
         """Number of bytes of all files by their path, without the manifest's own."""
         parts = {f"{self.folder}/{part.file}": part.num_bytes for part in self.parts}
+        parts |= {path_of(self.frozen): num_bytes_of(self.frozen)} if self.frozen else {}
         return parts | {file.path: file.num_bytes for part in self.parts for file in part.rows}
 
     def layout(self) -> Layout:
@@ -112,12 +135,12 @@ class _Sealed(msgspec.Struct):
 
 
 def is_kept(layout: Layout, chunk: Chunk) -> bool:
-    """Whether a part holds this chunk. Cost and metrics are not kept; tables are in row files."""
-    return layout.groups[chunk.group].rule not in (Rule.REPORT, Rule.ROWS)
+    """Whether a part holds this chunk. What is of one step is not kept; tables are in row files."""
+    return layout.groups[chunk.group].rule not in (*PASSING, Rule.ROWS)
 
 
 def kept_chunks(layout: Layout) -> list[Chunk]:
-    """The chunks that the parts of a checkpoint hold: all but the cost, the metrics, and those of tables."""
+    """The chunks that the parts of a checkpoint hold: all but what is of one step, and those of tables."""
     return [chunk for chunk in layout.chunks if is_kept(layout, chunk)]
 
 
@@ -194,13 +217,16 @@ def _check_arrays(manifest: Manifest, layout: Layout) -> None:
                 raise ValueError(f"{part.file}: chunk {number} has {found}, its group {wanted}")
 
 
-def check_model(manifest: Manifest, layout: Layout, tables: Iterable[TableSpec] = ()) -> None:
+def check_model(
+    manifest: Manifest, layout: Layout, tables: Iterable[TableSpec] = (), frozen: Iterable[Frozen] = ()
+) -> None:
     """Raises CheckpointError, with the first differences, if the checkpoint is of another model.
 
-    tables: the model's, in the order of their entries; all that is set of them counts. Cost and metrics are
-    not kept in a checkpoint, and may differ.
+    tables: the model's, in the order of their entries; all that is set of them counts. frozen: its parameters
+    that are not trained. Cost and metrics are not kept in a checkpoint, and may differ.
     """
     differences = list(_differences(_kept(manifest.entries), _kept(layout.entries)))
+    differences += _frozen_differences(manifest.frozen, tuple(frozen))
     differences += _table_differences(_by_name(manifest.layout(), manifest.tables), _by_name(layout, tables))
     if not differences and _numbers(manifest.layout()) != _numbers(layout):
         differences = ["cost and metrics lie before other tensors"]
@@ -210,16 +236,28 @@ def check_model(manifest: Manifest, layout: Layout, tables: Iterable[TableSpec] 
     more = len(differences) - _SHOWN_DIFFERENCES
     raise CheckpointError(
         f"{manifest.folder}: of another model (program {manifest.program!r}): {shown}"
-        f"{f'; and {more} more' if more > 0 else ''}. Use the program that wrote it, or a new run."
+        f"{f'; and {more} more' if more > 0 else ''}. Use the program that wrote it, or "
+        "begin a new run with what fits of it: --init-from and this folder."
     )
 
 
+def _frozen_differences(saved: Iterable[Frozen], model: Iterable[Frozen]) -> Iterator[str]:
+    mine = {each.name: each for each in model}
+    for each in saved:
+        now = mine.pop(each.name, None)
+        if now is None:
+            yield f"{each.name!r} is not trained in the checkpoint, and is otherwise in the model"
+        elif now != each:
+            yield f"{each.name!r}, which is not trained, has other values now: is it read from another file?"
+    yield from (f"{name!r} of the model is not trained, and not so in the checkpoint" for name in mine)
+
+
 def _kept(entries: Iterable[Entry]) -> dict[str, Entry]:
-    return {entry.name: entry for entry in entries if entry.rule is not Rule.REPORT}
+    return {entry.name: entry for entry in entries if entry.rule not in PASSING}
 
 
 def _numbers(layout: Layout) -> list[Chunk]:
-    return [chunk for chunk in layout.chunks if layout.groups[chunk.group].rule is not Rule.REPORT]
+    return [chunk for chunk in layout.chunks if layout.groups[chunk.group].rule not in PASSING]
 
 
 def _by_name(layout: Layout, tables: Iterable[TableSpec]) -> dict[str, TableSpec]:
@@ -254,4 +292,7 @@ def _describe(entry: Entry) -> str:
     if entry.rule is Rule.ROWS:
         return f"a table of {entry.shape[0] or 'any'} rows of {entry.shape[1]}"
     kind = "parameter" if entry.rule is Rule.UPDATE else f"buffer ({entry.rule.value})"
-    return f"a {entry.dtype} {kind} of shape {entry.shape}"
+    when = f", {told(entry.toggles)}" if entry.toggles else ""
+    return (
+        f"a {entry.dtype} {kind} of shape {entry.shape}" + f" in group {entry.part}" * (entry.part > 0) + when
+    )

@@ -13,6 +13,8 @@ ROWS = "rows"
 MANIFEST = "manifest.json"
 VALUE = "value"
 """The name of a chunk's own array, beside those of the optimizer's slots."""
+AVERAGE = "ema"
+"""The name of the slot of moving averages."""
 
 _FOLDER = re.compile(r"step-(\d{10,})")
 _PART = re.compile(r"[\w-][\w.-]*\.h5")

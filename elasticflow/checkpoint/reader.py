@@ -8,17 +8,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 
 from elasticflow.checkpoint.catalog import commits, load_manifest
 from elasticflow.checkpoint.chains import CANDIDATES, KEYS, OF_CANDIDATES, SEEN, RowFile, SavedRows, by_chunk
 from elasticflow.checkpoint.failures import naming, noting
+from elasticflow.checkpoint.frozen import problems_of, read_frozen
 from elasticflow.checkpoint.hdf5 import bytes_of, check_frame, read_array, sha256
 from elasticflow.checkpoint.manifest import Manifest, Part, kept_chunks
-from elasticflow.checkpoint.names import VALUE
+from elasticflow.checkpoint.names import AVERAGE, VALUE
 from elasticflow.checkpoint.row_files import latest
 from elasticflow.errors import CheckpointError
-from elasticflow.step.layout import Array, Chunk, Entry, Layout, Rule
+from elasticflow.step.layout import PASSING, Array, Chunk, Entry, Layout, Rule
 from elasticflow.step.rows import ids_of
 from elasticflow.storage import Storage
 
@@ -152,6 +154,7 @@ class _Tensors:
         for chunk in kept_chunks(reader.layout):
             self._chunks.setdefault(chunk.group, []).append(chunk)
         self._last: dict[tuple[int, str], tuple[int, Array]] = {}
+        self.num_averages = 0
 
     def tensors(self, entry: Entry, slots: bool) -> Iterator[tuple[str, Array]]:
         """A tensor and, if wanted, the optimizer's slots for it, sorted, as ``name#slot``."""
@@ -160,6 +163,13 @@ class _Tensors:
         names = set(self._reader.names(self._chunks[group][0].number)) - {VALUE}
         for slot in sorted(names) if slots else ():
             yield f"{entry.name}#{slot}", self._tensor(entry, slot)
+
+    def averaged(self, entry: Entry) -> Iterator[tuple[str, Array]]:
+        """A tensor, or its moving average, if it has one."""
+        group, _ = self._reader.layout.places[entry.name]
+        has = AVERAGE in self._reader.names(self._chunks[group][0].number)
+        self.num_averages += has
+        yield entry.name, self._tensor(entry, AVERAGE if has else VALUE)
 
     def _tensor(self, entry: Entry, name: str) -> Array:
         """The value or a slot of a tensor, in its shape."""
@@ -232,8 +242,13 @@ def _column(name: str) -> str:
     return {KEYS: "ids", VALUE: "rows"}.get(name, f"rows#{name}")
 
 
-def tensors(storage: Storage, manifest: Manifest, slots: bool = False) -> Iterator[tuple[str, Array]]:
+def tensors(
+    storage: Storage, manifest: Manifest, slots: bool = False, averages: bool = False
+) -> Iterator[tuple[str, Array]]:
     """All parameters and buffers with their names, in the model's order; with slots as ``name#slot``.
+
+    Those that are not trained come last. averages: the moving average in the place of each parameter that has
+    one; raises CheckpointError if none has.
 
     A table is ``name.ids`` (n,), int64, and ``name.rows`` (n, dim), in the order of the ids' keys; with
     slots also ``name.rows#slot`` (n, dim), ``name.seen`` (n,), the step of each row's last update, and, if it
@@ -246,8 +261,14 @@ def tensors(storage: Storage, manifest: Manifest, slots: bool = False) -> Iterat
         for entry in reader.layout.entries:
             if entry.rule is Rule.ROWS:
                 yield from tables.tensors(entry, slots)
-            elif entry.rule is not Rule.REPORT:
-                yield from cut.tensors(entry, slots)
+            elif entry.rule not in PASSING:
+                yield from cut.averaged(entry) if averages else cut.tensors(entry, slots)
+        if averages and not cut.num_averages:
+            raise CheckpointError(
+                f"{manifest.folder}: there are no moving averages in it; give the optimizer one, as in "
+                "ef.AdamW(ema=0.999)."
+            )
+    yield from read_frozen(storage, manifest.frozen)
 
 
 def digest(storage: Storage, manifest: Manifest) -> str:
@@ -262,9 +283,10 @@ def digest(storage: Storage, manifest: Manifest) -> str:
         for entry in reader.layout.entries:
             if entry.rule is Rule.ROWS:
                 lines += tables.lines(entry)
-            elif entry.rule is not Rule.REPORT:
+            elif entry.rule not in PASSING:
                 for name, array in cut.tensors(entry, slots=True):
                     lines.append(_line(name, array.dtype, array.shape, sha256(array)))
+    lines += [_line(each.name, np.dtype(each.dtype), each.shape, each.sha256) for each in manifest.frozen]
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -287,8 +309,48 @@ def _verify(storage: Storage, step: int) -> tuple[Manifest | None, list[str]]:
         with Reader(storage, manifest) as reader:
             for part in manifest.parts:
                 found += reader.problems(part)
+        found += problems_of(storage, manifest.frozen)
         return manifest, found
     return None, found
+
+
+def is_committed(storage: Storage, manifest: Manifest, *, exactly: bool) -> bool:
+    """Whether there is a whole checkpoint of the same step of the same run, whichever servers wrote it.
+
+    exactly: with the same bits. Those of arrays are known by the hashes in both manifests, for its parts may
+    be gone; rows of tables are read. Raises CheckpointError if that cannot be told.
+    """
+    if manifest.step not in commits(storage):
+        return False
+    there, damages = _verify(storage, manifest.step)
+    if there is None or damages or _origin(there) != _origin(manifest):
+        return False
+    if not exactly:
+        return True
+    return _hashes(there) == _hashes(manifest) and _rows(storage, there) == _rows(storage, manifest)
+
+
+def _origin(manifest: Manifest) -> bytes:
+    """What a checkpoint is of, and where in training, but for the files that hold it."""
+    bare = msgspec.structs.replace(manifest, parts=(), programs=(), sources=())
+    return msgspec.json.encode(bare, order="deterministic")
+
+
+def _hashes(manifest: Manifest) -> dict[tuple[int, str], str]:
+    """Of all arrays that are no table's, by chunk and name."""
+    return {
+        (number, name): saved.sha256
+        for part in manifest.parts
+        for number, named in part.chunks.items()
+        for name, saved in named.items()
+    }
+
+
+def _rows(storage: Storage, manifest: Manifest) -> list[str]:
+    """See ``digest``: the lines of all tables."""
+    with Reader(storage, manifest) as reader:
+        tables = _Tables(reader)
+        return [line for entry in reader.layout.tables for line in tables.lines(entry)]
 
 
 def newest_intact(storage: Storage) -> tuple[Manifest | None, list[str]]:

@@ -51,7 +51,7 @@ def attach_to(run: RunDir) -> int:
         if report is None:
             raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
         show_end(run, report)
-        return EXIT_CODES[report["state"]]
+        return EXIT_CODES[report.state]
 
 
 def _look_away(connection: Connection) -> None:

@@ -64,8 +64,8 @@ def chaos(arguments: argparse.Namespace) -> int:
             print(msgspec.json.encode(done).decode(), file=record, flush=True)
 
         last = harass(run, strikes(seed, arguments.rate, kinds), arguments.seconds, tell)
-    print(f"{run.folder}: {last['state']}, step {last['step']}; what was done: {path}")
-    return 1 if last["state"] in FAILURES else 0
+    print(f"{run.folder}: {last.state}, step {last.step}; what was done: {path}")
+    return 1 if last.state in FAILURES else 0
 
 
 def as_text(done: Struck | Continued) -> str:

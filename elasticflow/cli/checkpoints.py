@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 
 import msgspec
 
@@ -12,8 +13,9 @@ from elasticflow.cli.folders import find_run
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.program.copy import fetch, keep
 from elasticflow.run.folder import RunDir, remove_tree
-from elasticflow.step.layout import Rule
+from elasticflow.step.layout import PASSING, Rule
 from elasticflow.storage import Storage, storage_of
+from elasticflow.training.standing import evaluations
 
 
 def _storage(folder: str, trust: bool) -> Storage:
@@ -41,12 +43,20 @@ def _manifest(storage: Storage, folder: str, step: int | None) -> Manifest:
 def list_(arguments: argparse.Namespace) -> int:
     """Prints one line a checkpoint, the newest last."""
     storage = _storage(arguments.dir, arguments.trust)
+    best = _best_step(storage)
     for step in checkpoint.commits(storage):
         manifest = checkpoint.load_manifest(storage, step)
         size, count = sum(manifest.files.values()), len(manifest.files)
         files = f"{count} file" + "s" * (count > 1)
-        print(f"step {step}  epoch {manifest.epoch}  {files}  {size:,} bytes  {manifest.folder}")
+        mark = "  best" if step == best else ""
+        print(f"step {step}  epoch {manifest.epoch}  {files}  {size:,} bytes  {manifest.folder}{mark}")
     return 0
+
+
+def _best_step(storage: Storage) -> int | None:
+    with suppress(CheckpointError):
+        return checkpoint.load_best(storage).step
+    return None
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -58,6 +68,12 @@ def show(arguments: argparse.Namespace) -> int:
     for name, values in (("optimizer", manifest.optimizer), ("work", manifest.work)):
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
     print("fingerprint: " + ", ".join(f"{key} {value}" for key, value in manifest.fingerprint.items()))
+    if standing := manifest.standing:
+        for kind, watch, tally in standing.told():
+            value = "none" if tally.best is None else f"{tally.best:.6g} at step {tally.step}"
+            print(f"{kind}: {watch.mode} {watch.metric}, {value}, {evaluations(tally.waited)} since")
+        if standing.scale != 1.0:
+            print(f"learning rate: times {standing.scale:g}")
     if manifest.quarantined:
         print(f"quarantined rows: {', '.join(str(row) for row, _ in manifest.quarantined)}")
     tables = checkpoint.table_sizes(manifest)
@@ -68,9 +84,11 @@ def show(arguments: argparse.Namespace) -> int:
             print(
                 f"  {entry.name}  table  {count} of {entry.shape[1]}  {entry.dtype}  {size.num_bytes:,} bytes"
             )
-        elif entry.rule is not Rule.REPORT:
+        elif entry.rule not in PASSING:
             kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
             print(f"  {entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
+    for each in manifest.frozen:
+        print(f"  {each.name}  not trained  {list(each.shape)}  {each.dtype}")
     for part in manifest.parts:
         print(f"  {part.file}  {len(part.chunks)} chunks  {part.num_bytes:,} bytes")
     for file in checkpoint.chain_of(manifest, range(len(manifest.layout().chunks))):
@@ -127,8 +145,14 @@ def copy(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Writes parameters and buffers by name into one file."""
+    """Writes the model of a checkpoint into one file."""
+    from elasticflow.cli.exporting import export_run
+
     storage = _storage(arguments.run, arguments.trust)
-    checkpoint.export(storage, _manifest(storage, arguments.run, arguments.step), arguments.file)
+    if arguments.best:
+        manifest = checkpoint.load_best(storage)
+    else:
+        manifest = _manifest(storage, arguments.run, arguments.step)
+    export_run(find_run(arguments.run, arguments.trust), manifest, arguments.file, arguments.ema)
     print(arguments.file)
     return 0

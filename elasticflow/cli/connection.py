@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
 
 import msgspec
 import zmq
 
 from elasticflow.cluster.presence import find_address, how_to_kill, presence_of
-from elasticflow.errors import RunError
+from elasticflow.errors import RunError, UnknownError
 from elasticflow.run.folder import RunDir
-from elasticflow.wire.control import control_frame, control_link
+from elasticflow.run.telling import LiveStatus
+from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Answer, StatusRequest, ToMaster, decode_from_master
 from elasticflow.wire.sockets import Socket
@@ -27,7 +27,7 @@ SILENT_S = 120.0
 """One that says nothing for so long hangs; time in which this process was stopped does not count."""
 
 
-class Unanswered(RunError):
+class Unanswered(UnknownError):
     """A run goes on, as far as one can see, but its master says nothing."""
 
 
@@ -42,7 +42,7 @@ class Connection:
         self._run = run
         self._presence = presence_of(run)
         self.address = find_address(run, self._presence, START_S)
-        self._keys = read_keys(run.member_keys, MemberKeys)
+        self._keys = read_keys(run.client_keys, MemberKeys)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.socket = control_link(self._context, self._keys, self.address.endpoint)
         self._standing: list[ToMaster] = []
@@ -61,7 +61,7 @@ class Connection:
 
     def send(self, message: ToMaster) -> None:
         """Sends once."""
-        self.socket.send(control_frame(message))
+        self.socket.send(signed_frame(self._keys, message))
 
     def receive(self, timeout_s: float) -> Answer | None:
         """The next answer; None if none comes in time."""
@@ -85,14 +85,21 @@ class Connection:
             else:
                 return answer
         where = f"its master ({self.address.endpoint}) does not answer"
-        raise Unanswered(f"{self._run.path}: {where}; {how_to_kill(self._run)}")
+        silence = self._presence.silence()
+        raise Unanswered(f"{self._run.path}: {where}; {silence or how_to_kill(self._run)}")
+
+    def status(self) -> LiveStatus:
+        """As it is now. Raises as ``ask`` does."""
+        status = status_of(self.ask(StatusRequest()))
+        assert status is not None
+        return status
 
     def insist(self, message: ToMaster) -> None:
         """Sends now, and to every master to come; does not wait for the answer."""
         self._standing.append(message)
         self.send(message)
 
-    def next_status(self, timeout_s: float = LOOK_S) -> dict[str, Any] | None:
+    def next_status(self, timeout_s: float = LOOK_S) -> LiveStatus | None:
         """The next status that is news; None if there is none in time. Raises RunError if the run is over.
 
         Raises Unanswered if nothing has come for too long.
@@ -101,11 +108,12 @@ class Connection:
             self._waits_for_news = True
             self.send(StatusRequest(newer_than=self._news))
         answer = self.receive(timeout_s)
-        status = answer.status if answer else None
+        status = status_of(answer) if answer else None
         self._listen(timeout_s, answer)
         if status:
-            self._news, self._waits_for_news = status["news"], False
-        if (status is None or status["master"]["pid"] != self.address.pid) and self._has_moved():
+            self._news, self._waits_for_news = status.news or 0, False
+        # Another master listens at the same port if it can: then this line has come to it by itself.
+        if (status is None or status.master.pid != self.address.pid) and self._has_moved():
             self._news, self._waits_for_news = -1, False
             for message in self._standing:
                 self.send(message)
@@ -133,6 +141,16 @@ class Connection:
         self.address, self._silent_s, self._probed_s = address, 0.0, 0.0
         self.socket = control_link(self._context, self._keys, address.endpoint)
         return True
+
+
+def status_of(answer: Answer) -> LiveStatus | None:
+    """What a master answers to a StatusRequest, if this is that. Raises RunError if it cannot be read."""
+    try:
+        return None if answer.status is None else msgspec.convert(answer.status, LiveStatus)
+    except msgspec.ValidationError as error:
+        raise RunError(
+            f"the run is of another ElasticFlow, whose status this one cannot read ({error}): use that one."
+        ) from error
 
 
 def _anew(message: ToMaster) -> ToMaster:

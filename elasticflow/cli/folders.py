@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from pathlib import Path
 
 from elasticflow.cli.outside import is_outside
 from elasticflow.cluster.contract import CLUSTERS, load_cluster
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.cluster.index import look_up
+from elasticflow.errors import ConfigError, NoRunError, UnknownError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.trust import check_trust
@@ -83,10 +85,22 @@ def _find(text: str) -> RunDir:
     if os.sep in text or Path(text).exists():
         return RunDir(text)
     indexes = [load_cluster(cluster, "index") for cluster in CLUSTERS]
-    for index in indexes:
-        if (folder := index.find(text)) is not None:
-            return RunDir(folder)
+    found = look_up(text, indexes)
+    if found.entries:
+        newest, *others = found.entries
+        if others:
+            print(
+                f"Note: there are other runs called {text}; this is the newest, {newest.run_dir}. "
+                f"'elasticflow jobs {text}' lists them.",
+                file=sys.stderr,
+            )
+        return RunDir(newest.run_dir)
+    if found.silent:
+        raise UnknownError(
+            f"{text}: whether there is such a run is not known just now: {'; '.join(found.silent)}. "
+            "Try again later."
+        )
     unasked = "".join(f" ({why})" for index in indexes if (why := index.unasked()))
-    raise RunError(
+    raise NoRunError(
         f"{text}: is neither the folder of a run, nor the id or name of a job that is known here{unasked}."
     )

@@ -15,10 +15,10 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.local.process import recorded
 from elasticflow.run.folder import ENDED, RunDir
+from elasticflow.run.telling import Status, ToldMember
 
 LOOK_S = 0.2
 """How often somebody who waits for news looks whether there still is the master that was asked."""
@@ -175,25 +176,23 @@ def choose(strike: Strike, there: Roster) -> tuple[Victim, ...]:
     return tuple(KINDS[strike.kind].whom(there, strike))
 
 
-def roster(status: Mapping[str, Any], around: Roster | None = None) -> Roster:
+def roster(status: Status, around: Roster | None = None) -> Roster:
     """Who there is, by a run's status; ``around``: the processes of which the status does not tell.
 
     Members that have been asked for, but have not joined yet, have no process number that is known.
     """
     around = around or Roster()
 
-    def members(role: str) -> tuple[Victim, ...]:
+    def members(of: Sequence[ToldMember]) -> tuple[Victim, ...]:
         return tuple(
-            Victim(each["name"], each["host"], each["pid"], f"ef-{each['name']}"[:15])
-            for each in status[role]
-            if each["pid"]
+            Victim(each.name, each.host, each.pid, f"ef-{each.name}"[:15]) for each in of if each.pid
         )
 
-    master = status["master"]
+    master = status.master
     return around._replace(
-        workers=members("workers"),
-        servers=members("servers"),
-        master=(Victim("master", master["host"], master["pid"], "elasticflow.master"),),
+        workers=members(status.workers),
+        servers=members(status.servers),
+        master=(Victim("master", master.host, master.pid, "elasticflow.master"),),
     )
 
 
@@ -328,7 +327,7 @@ class HarmNews:
     ) -> None:
         self._connection.__exit__(kind, error, trace)
 
-    def next(self, timeout_s: float) -> dict[str, Any] | None:
+    def next(self, timeout_s: float) -> Status | None:
         """The next status, None if none comes in time; of a run that is over, its report.
 
         Raises RunError if the run is over and has left no report.
@@ -369,10 +368,10 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
 
 
-def hit(hand: Hand, strike: Strike, status: Mapping[str, Any], run: RunDir) -> Struck:
+def hit(hand: Hand, strike: Strike, status: Status, run: RunDir) -> Struck:
     """Does it, to whom it falls by this status."""
     roles = ("nursery", "supervisor", "client")
-    there = roster(status, around(run, status["master"]["pid"]) if strike.kind in roles else None)
+    there = roster(status, around(run, status.master.pid) if strike.kind in roles else None)
     done: list[Victim] = []
     skipped = []
     for process in choose(strike, there):
@@ -380,8 +379,8 @@ def hit(hand: Hand, strike: Strike, status: Mapping[str, Any], run: RunDir) -> S
         skipped.append(f"{process.name} {why}") if why else done.append(process)
     return Struck(
         time_s=time.time(),
-        step=status["step"],
-        state=status["state"],
+        step=status.step,
+        state=status.state,
         strike=strike,
         hit=tuple(process.name for process in done),
         pids=tuple(process.pid for process in done),
@@ -389,14 +388,14 @@ def hit(hand: Hand, strike: Strike, status: Mapping[str, Any], run: RunDir) -> S
     )
 
 
-def _has_master(status: Mapping[str, Any]) -> bool:
+def _has_master(status: Status) -> bool:
     (master,) = roster(status).master
     return master.host != socket.gethostname() or _is_still(master)
 
 
 def harass(
     run: RunDir, plan: Iterator[Strike], seconds: float, tell: Callable[[Struck | Continued], None]
-) -> dict[str, Any]:
+) -> Status:
     """Follows the plan until the run is over or the time is; returns the last status.
 
     Raises RunError if no such run is under way, or it ends without a report.
@@ -407,7 +406,7 @@ def harass(
         begin_s = now_s = time.monotonic()
         strike = next(plan)
         due_s = begin_s + strike.after_s
-        while status["state"] not in ENDED:
+        while status.state not in ENDED:
             wait_s = min(due_s, hand.next_s, begin_s + seconds) - now_s
             # Past that time it waits for a master: what is known of the members may be old until then.
             status = news.next(wait_s if wait_s > 0 else LOOK_S) or status
@@ -416,7 +415,7 @@ def harass(
                 tell(Continued(time_s=time.time(), continued=process.name, pid=process.pid))
             if now_s >= begin_s + seconds:
                 break
-            if now_s >= due_s and status["state"] not in ENDED and _has_master(status):
+            if now_s >= due_s and status.state not in ENDED and _has_master(status):
                 struck = hit(hand, strike, status, run)
                 tell(struck)
                 strike = next(plan)

@@ -80,6 +80,7 @@ def _follow(run: RunDir, wanted: _Wanted, shown: _Plain) -> None:
     """A shared file system tells nobody what other machines write: it has to be looked at."""
     end, pause_s = _End(run), FIRST_S
     reader = select.poll()
+    # With no events asked for, it still tells that the reader of a pipe has gone.
     reader.register(sys.stdout.fileno(), 0)
     while True:
         over = end.has_come()  # before the last look, so that it shows all

@@ -7,15 +7,15 @@ import contextlib
 import sys
 
 from elasticflow import __version__
+from elasticflow.cli.parser import Parser
 from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import EXIT_UNKNOWN, ElasticFlowError, UnknownError
+from elasticflow.process.retry import is_away
 from elasticflow.process.texts import bear_any_text
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="elasticflow", description="Elastic training: the same model, whatever happens."
-    )
+    parser = Parser(prog="elasticflow", description="Elastic training: the same model, whatever happens.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
@@ -47,11 +47,43 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--drop-last", action="store_true", default=None)
     check.add_argument("--data", metavar="FILE")
     check.add_argument("--config", metavar="FILE")
+    check.add_argument("--set", dest="set_args", action="append", metavar="NAME=VALUE")
+    check.add_argument("--debug", action="store_true", help="one slice, here: print and breakpoint() work")
+
+    fresh = verbs.add_parser("new", help="write a program to begin with")
+    fresh.add_argument("kind", metavar="pytorch|keras", choices=("pytorch", "keras"))
+    fresh.add_argument("file", metavar="FILE", nargs="?", default="program.py")
+
+    example = verbs.add_parser("example", help="copy an example here; without a name: which there are")
+    example.add_argument("name", metavar="NAME", nargs="?", default="")
+
+    data = verbs.add_parser("data", help="look at files of records")
+    whats = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    describe = whats.add_parser("describe", help="types, ranges, values, and what would not fit")
+    describe.add_argument(
+        "file", metavar="FILE", help="a file, a pattern, or a folder of Parquet; also on HDFS"
+    )
+    describe.add_argument("--json", action="store_true")
+    text = "write the values of columns of texts there, for ef.data.vocabularies(OUT)"
+    describe.add_argument("--vocabularies", metavar="OUT", help=text)
 
     status = verbs.add_parser("status", help="the state of a run")
     add_run_argument(status)
     status.add_argument("--json", action="store_true")
     status.add_argument("--watch", action="store_true", help="until the run is over")
+
+    from elasticflow.cli.jobs import add_options as add_jobs_options
+
+    add_jobs_options(
+        verbs.add_parser("jobs", help="the runs that were submitted to clusters, the newest first")
+    )
+
+    from elasticflow.cli.serve import add_cancel_options, add_serve_options
+
+    add_serve_options(
+        verbs.add_parser("serve", help="share a cluster among runs with deadlines: what each gets, and when")
+    )
+    add_cancel_options(verbs.add_parser("cancel", help="have a run of a service end with a checkpoint"))
 
     report = verbs.add_parser("report", help="how a run went: seconds, faults and what they cost")
     add_run_argument(report)
@@ -97,8 +129,12 @@ def _parser() -> argparse.ArgumentParser:
 
     export = verbs.add_parser("export", help="parameters and buffers by name, in one file")
     add_run_argument(export)
-    export.add_argument("file", metavar="FILE", help=".npz, .safetensors or .h5")
+    export.add_argument(
+        "file", metavar="FILE", help=".npz .safetensors .h5 .pt; .pt2 .onnx .keras .savedmodel, which compute"
+    )
     export.add_argument("--step", type=int, metavar="N", help="default: the newest")
+    export.add_argument("--best", action="store_true", help="the best checkpoint, see keep_best in a program")
+    export.add_argument("--ema", action="store_true", help="parameters' moving averages in their place")
     return parser
 
 
@@ -120,14 +156,30 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.pack import pack
 
         return pack(arguments)
+    if arguments.verb in ("new", "example"):
+        from elasticflow.cli import beginning
+
+        return {"new": beginning.new, "example": beginning.example}[arguments.verb](arguments)
     if arguments.verb == "check":
         from elasticflow.cli.check import check
 
         return check(arguments)
+    if arguments.verb == "data":
+        from elasticflow.cli.describing import describe_data
+
+        return describe_data(arguments)
     if arguments.verb in ("status", "scale", "stop"):
         from elasticflow.cli import runs
 
         return {"status": runs.status, "scale": runs.scale, "stop": runs.stop}[arguments.verb](arguments)
+    if arguments.verb == "jobs":
+        from elasticflow.cli.jobs import jobs
+
+        return jobs(arguments)
+    if arguments.verb in ("serve", "cancel"):
+        from elasticflow.cli import serve
+
+        return serve.serve(arguments) if arguments.verb == "serve" else serve.cancel(arguments)
     if arguments.verb == "report":
         from elasticflow.cli.report import report
 
@@ -158,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code.
 
     0: done. 1: an error, told after ``Error:``. 2: wrong usage. 3: a run was stopped before its end.
+    75: a run could not be asked now, so that nothing is known of it.
     """
     stand_in_for_closed()
     bear_any_text()
@@ -171,12 +224,12 @@ def _told(argv: list[str] | None) -> int:
     except ElasticFlowError as error:
         with contextlib.suppress(OSError):  # nobody reads it any more
             print(f"Error: {error}", file=sys.stderr)
-        return 1
+        return EXIT_UNKNOWN if isinstance(error, UnknownError) else 1
     except BrokenPipeError:
         return 1
     except OSError as error:  # a storage that is away
         with contextlib.suppress(OSError):
             print(f"Error: {error}", file=sys.stderr)
-        return 1
+        return EXIT_UNKNOWN if is_away(error) else 1
     except KeyboardInterrupt:
         return 130

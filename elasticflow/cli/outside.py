@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -15,8 +15,10 @@ from elasticflow.cluster.logbook import LogFolder
 from elasticflow.errors import RunError
 from elasticflow.run.dates import span
 from elasticflow.run.folder import ENDED, MOST_BYTES, RunDir
+from elasticflow.run.telling import LiveStatus, Report, Status
 from elasticflow.run.trust import Person, is_anothers, name_of
 
+S = TypeVar("S", bound=Status)
 LATE_S = 60.0
 """A status that is older may be that of a run that was killed."""
 
@@ -26,16 +28,18 @@ def is_outside(run: RunDir, trust: bool) -> bool:
     return not trust and isinstance(run.path, Path) and is_anothers(Person.me(), run.path)
 
 
-def shown(run: RunDir) -> dict[str, Any]:
+def shown(run: RunDir) -> Report | LiveStatus:
     """The report, or the last status, whichever is newer. Raises RunError if neither is shown."""
-    found = [each for path in (run.report, run.shown) if (each := _read(run, Path(path)))]
+    report, status = _read(Path(run.report), Report), _read(Path(run.shown), LiveStatus)
+    found = [each for each in (report, status) if each]
     if not found:
         raise RunError(_nothing(run))
-    at_s, status = max(found, key=lambda each: each[0])
+    at_s, told = max(found, key=lambda each: each[0])
     age_s = time.time() - at_s
-    if status.get("state") not in ENDED and age_s > LATE_S:
-        status["state"] = f"{status.get('state')}, {span(age_s)} ago"
-    return {"text": "under way", **status}
+    if told.state not in ENDED and age_s > LATE_S:
+        told.state = f"{told.state}, {span(age_s)} ago"
+    told.text = told.text or "under way"
+    return told
 
 
 def shown_logs(run: RunDir) -> LogFolder:
@@ -52,14 +56,14 @@ def shown_logs(run: RunDir) -> LogFolder:
     return LogFolder(Path(run.path))
 
 
-def _read(run: RunDir, path: Path) -> tuple[float, dict[str, Any]] | None:
+def _read(path: Path, kind: type[S]) -> tuple[float, S] | None:
     """When it was written, and what it says; None: it is not there. Neither links nor pipes are followed."""
     try:
         with open(path, "rb", opener=_opened) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
                 raise OSError(errno.EINVAL, "is no file")
-            return found.st_mtime, msgspec.json.decode(file.read(MOST_BYTES), type=dict[str, Any])
+            return found.st_mtime, msgspec.json.decode(file.read(MOST_BYTES), type=kind)
     except (FileNotFoundError, PermissionError):
         return None
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:

@@ -32,8 +32,10 @@ from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
+from elasticflow.run.telling import Report, Status
 from elasticflow.scheduler.fit import fit_curve, powers_of_two
 from elasticflow.scheduler.measured import MeasuredPhase, Step, changes, measure, overheads_of, steps_of
+from elasticflow.step.layout import stages_of
 from elasticflow.wire.messages import ScaleRequest, StopRequest
 
 SETTINGS = ("servers", "batch_size", "slices", "seed", "threads", "device", "data", "date")
@@ -125,7 +127,7 @@ def _settings(arguments: argparse.Namespace) -> Config:
         raise ConfigError(
             f"backend: {chosen.backend}: 'profile' measures on this machine; use a file without it."
         )
-    return msgspec.structs.replace(chosen, workers="1", deadline="", time_limit="")
+    return msgspec.structs.replace(chosen, workers="1", deadline="", time_limit="", max_time="")
 
 
 def _num_workers(chosen: Config) -> int:
@@ -148,7 +150,7 @@ def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespa
                     phases.append(measuring.phase(size, asked_s))
                     asked_s = time.monotonic()
                 connection.insist(StopRequest(reason="measured"))
-                while (status := connection.next_status()) is None or status["state"] not in ENDED:
+                while (status := connection.next_status()) is None or status.state not in ENDED:
                     pass
         except RunError:
             if _failure(run, master) is None:
@@ -156,8 +158,8 @@ def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespa
         master.wait()
         wait_until_over(run)
     if failure := _failure(run, master):
-        print(users_part(failure["traceback"], failure["program"]), end="", file=sys.stderr)
-        raise RunError(f"{failure['program']}: {failure['text']}")
+        print(users_part(failure.traceback, failure.program), end="", file=sys.stderr)
+        raise RunError(f"{failure.program}: {failure.text}")
     return phases
 
 
@@ -173,12 +175,12 @@ def _started(run: RunDir) -> Iterator[subprocess.Popen[bytes]]:
                 end_at_once(run, master)
 
 
-def _failure(run: RunDir, master: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+def _failure(run: RunDir, master: subprocess.Popen[bytes]) -> Report | None:
     """The report of a run that failed by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         master.wait(timeout=5)
     report = run.read_report()
-    return report if report and report["state"] in FAILURES else None
+    return report if report and report.state in FAILURES else None
 
 
 class _Measuring:
@@ -195,38 +197,38 @@ class _Measuring:
         self._connection.send(ScaleRequest(workers=size))
         step = self._until(lambda status: _is_complete(status, size))
         ready_s = time.monotonic()
-        self._until(lambda status: status["step"] >= step + self._arguments.warm_up)
+        self._until(lambda status: status.step >= step + self._arguments.warm_up)
         since_s = time.monotonic()
         step = self._until(lambda status: True)  # asked for after that: on a busy machine news are old
         enough_s = since_s + self._arguments.seconds
         # One more step than is measured: the first and the last are cut in two.
         wanted = step + self._arguments.steps + 2
-        self._until(lambda status: status["step"] >= wanted and time.monotonic() >= enough_s)
+        self._until(lambda status: status.step >= wanted and time.monotonic() >= enough_s)
         return MeasuredPhase(size, asked_s, ready_s, since_s, time.monotonic())
 
     def _until(self, ready: Any) -> int:
         """Waits for such a status; returns its step."""
         while True:
             status = self._connection.next_status()
-            if status is None or not (status["state"] in ENDED or ready(status)):
+            if status is None or not (status.state in ENDED or ready(status)):
                 self._check_patience(status)
-            elif status["state"] in ENDED:
-                raise RunError(status["events"][-1]["text"] if status["events"] else "the run has ended")
+            elif status.state in ENDED:
+                raise RunError(status.events[-1].text if status.events else "the run has ended")
             else:
-                return int(status["step"])
+                return int(status.step)
 
-    def _check_patience(self, status: dict[str, Any] | None) -> None:
+    def _check_patience(self, status: Status | None) -> None:
         if time.monotonic() < self._give_up_s:
             return
-        why = f" ({status['shortage']})" if status and status["shortage"] else ""
+        why = f" ({status.shortage})" if status and status.shortage else ""
         raise RunError(
             f"workers: {self._size} could not be measured within {self._arguments.patience:g} s{why}; "
             "give it more --patience, or measure fewer --workers or --steps"
         )
 
 
-def _is_complete(status: dict[str, Any], size: int) -> bool:
-    return [worker["state"] for worker in status["workers"]] == ["ready"] * size and status["step"] > 0
+def _is_complete(status: Status, size: int) -> bool:
+    return [worker.state for worker in status.workers] == ["ready"] * size and status.step > 0
 
 
 # --- what it tells --------------------------------------------------------------------------------
@@ -234,14 +236,14 @@ def _is_complete(status: dict[str, Any], size: int) -> bool:
 
 def _profile_of(run: RunDir, chosen: Config, phases: list[MeasuredPhase]) -> Profile:
     report = run.read_report()
-    assert report is not None
-    steps = _steps(run, report)
+    assert report is not None and report.first_step_s is not None and report.checkpoint_step is not None
+    manifest = checkpoint.load_manifest(run.storage(), report.checkpoint_step)
+    steps = _steps(run, report, stages_of(manifest.entries))
     points = measure(steps, phases)
     if not points:
         raise RunError(f"{chosen.program}: not one whole step was measured; ask for more --steps")
     rates = {point.workers: point.rate for point in points}
     fit = fit_curve(rates, {point.workers: point.noise for point in points})
-    manifest = checkpoint.load_manifest(run.storage(), report["checkpoint_step"])
     costs = changes(steps, phases, rates)
     return Profile(
         program=os.path.basename(chosen.program),
@@ -255,21 +257,24 @@ def _profile_of(run: RunDir, chosen: Config, phases: list[MeasuredPhase]) -> Pro
         terms=dict(zip(TERMS, fit.terms, strict=True)),
         misfit=fit.misfit,
         steps={point.workers: point.steps for point in points},
-        first_step_s=report["first_step_s"],
+        first_step_s=report.first_step_s,
         changes=tuple(costs),
-        overheads=overheads_of(costs, report["first_step_s"]),
+        overheads=overheads_of(costs, report.first_step_s),
     )
 
 
-def _steps(run: RunDir, report: dict[str, Any]) -> list[Step]:
-    """The run's steps, from what its workers wrote down: a tick begins when the first of them begins it."""
+def _steps(run: RunDir, report: Report, stages: int) -> list[Step]:
+    """The run's steps, from what its workers wrote down: a tick begins when the first of them begins it.
+
+    stages: ticks of a step.
+    """
     begins_s: dict[int, float] = {}
     for path in sorted((run.folder / "timelines").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             _, tick, since_s, _ = json.loads(line)
             begins_s[tick] = min(since_s, begins_s.get(tick, since_s))
-    num_steps = report["steps_total"] // report["epochs"]
-    return steps_of(begins_s, num_steps, bool(report["num_evaluations"]))
+    num_steps = run.config().evaluate_every or (report.steps_total or 0) // report.epochs
+    return steps_of(begins_s, num_steps, bool(report.num_evaluations), stages)
 
 
 def page(found: Profile) -> list[str]:

@@ -32,13 +32,19 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.add_argument("--attach", action="store_true", help="show the run until it is over")
+    text = (
+        "hand it in to a service, by its name or folder, which says at once whether the deadline will be kept"
+    )
+    parser.add_argument("--service", metavar="NAME|DIR", help=text)
+    parser.add_argument("--best-effort", action="store_true", help="with --service: there is no deadline")
+    text = "with --service: runs of a lower one give way first (default: 0)"
+    parser.add_argument("--priority", type=int, metavar="N", default=0, help=text)
 
 
 def add_lead_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lead``."""
     parser.add_argument("program", metavar="PROGRAM", nargs="?")
     add_settings(parser)
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/slurm.yaml")
     parser.add_argument("--on", metavar="CLUSTER", default="slurm", help="slurm (default) or yarn")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
 
@@ -46,6 +52,12 @@ def add_lead_options(parser: argparse.ArgumentParser) -> None:
 def submit(arguments: argparse.Namespace) -> int:
     """Prints the id of the job, and nothing else, on stdout."""
     chosen = _chosen(arguments)
+    if arguments.service:
+        from elasticflow.cli.serve import hand_in
+
+        return hand_in(arguments, chosen)
+    if arguments.best_effort or arguments.priority:
+        raise ConfigError("--best-effort and --priority: are for a service; name it by --service.")
     cluster = load_cluster(chosen.backend, "submit")
     if arguments.dry_run:
         print(cluster.dry_run(chosen, arguments.resume), end="")
@@ -62,8 +74,9 @@ def _chosen(arguments: argparse.Namespace) -> Config:
     """The run's settings. Raises ConfigError, ProgramError."""
     files = [name for name in arguments.names if Path(name).suffix in FILES]
     programs = [name for name in arguments.names if name not in files]
+    files += [arguments.config] if arguments.config else []
     if len(files) > 1 or len(programs) > 1:
-        named = " ".join(arguments.names)
+        named = " ".join((*programs, *files))
         raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
     arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
     chosen = settings(arguments)

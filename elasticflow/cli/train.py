@@ -14,11 +14,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import add_trust_option, new_folder, newest_folder, trust_or_check
+from elasticflow.cli.folders import add_trust_option, find_run, new_folder, newest_folder, trust_or_check
 from elasticflow.cli.progress import Display
 from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
@@ -26,6 +27,7 @@ from elasticflow.cli.watching import show_end, watch
 from elasticflow.cluster.contract import load_backend
 from elasticflow.cluster.presence import is_alive, read_address, wait_until_over
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.program.arguments import parsed
 from elasticflow.program.copy import Copy, keep, take
 from elasticflow.program.loading import parse
 from elasticflow.run import config
@@ -39,17 +41,27 @@ AT_ONCE_S = 20.0
 OPTIONS = {
     "workers": "how many workers, N or MIN..MAX",
     "servers": "how many parameter servers",
+    "strategy": "who adds up gradients: parameter_server (default), or all_reduce: the workers themselves",
+    "places": "with --strategy all_reduce: parts of the model that workers carry (default: as many as "
+    "workers, at most 8)",
     "epochs": "passes over the training data",
+    "max_steps": "end after so many steps, if the epochs have more",
+    "max_time": "end after so long, done, if there are more steps: 90m, 8h",
+    "evaluate_every": "steps between two evaluations (default: those of an epoch)",
     "batch_size": "records in a step",
     "slices": "parts of a batch, a power of two: the unit of computing",
     "mode": "sync (default): a step waits for all of its batch; async: batches are applied as they come",
     "staleness": "with --mode async: so many other batches may be applied while one is computed (default: 0)",
     "seed": "decides first values, order of records and random numbers",
     "threads": "threads a worker computes with",
+    "read_processes": "with a slow transform: processes of each worker that make its records ahead of time",
     "device": "what workers compute on: auto (default; a GPU where there is one), cpu or cuda",
     "compression": "of gradients and parameters on the way: none (default), bf16 or top-k",
     "top_k": "with --compression top-k: the share of a gradient's elements that is sent (default: 0.01)",
     "data": "file of records, where the program has no data(): .npz .h5 .csv .parquet",
+    "init_from": "begin with the weights of a run (its folder), or of a .npz .safetensors .pt .keras .h5 "
+    "file",
+    "init_map": "with --init-from: names there and here, such as encoder=net.encoder,head=net.out",
     "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
     "checkpoint_every": "between checkpoints: steps, such as 500, or a time, such as 5m (default: 60s)",
     "keep_checkpoints": "how many to keep",
@@ -60,18 +72,22 @@ OPTIONS = {
     "time_limit": "stop with a checkpoint after so long: 90m, 8h",
     "max_quarantined": "how many records may be left out because the program raises on them",
     "on_nan": "a step with NaN or infinite gradients: stop or skip",
+    "least_gain": "give workers back if all are not faster than half by this part; 0: never",
     "max_skipped_steps": "how many steps may be left out with --on-nan skip",
     "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
     "port": "port of the master (default: any free one)",
 }
 SWITCHES = {
     "force_quarantine": "leave out so many even if they are more than 1 %% of the records",
+    "init_optimizer": "with --init-from RUN, .pt or .keras: begin with its optimizer's state too",
+    "measure_slices": "choose the number of slices by what they cost, when the run begins",
     "timeline": "record when workers compute and wait",
     "drop_last": "leave out the records at the end of an epoch that fill no batch",
 }
 METAVARS = {
     "workers": "MIN..MAX",
     "mode": "sync|async",
+    "strategy": "parameter_server|all_reduce",
     "staleness": "K",
     "device": "auto|cpu|cuda",
     "compression": "none|bf16|top-k",
@@ -82,9 +98,12 @@ METAVARS = {
     "client_gone": "continue|stop",
     "share": "nobody|group",
     "data": "FILE",
+    "init_from": "RUN|FILE",
+    "init_map": "OLD=NEW,...",
     "date": "DATE",
     "deadline": "MOMENT",
     "time_limit": "TIME",
+    "max_time": "TIME",
     "run_dir": "DIR",
 }
 
@@ -96,7 +115,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/local.yaml")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -108,6 +126,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     for name, text in SWITCHES.items():
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, action="store_true", default=None, help=text)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings, such as conf/local.yaml")
+    text = "an argument of the program, which asks for it by ef.args(NAME=...); may be given several times"
+    parser.add_argument("--set", dest="set_args", action="append", metavar="NAME=VALUE", help=text)
     add_program_option(parser)
     add_trust_option(parser)
 
@@ -115,6 +136,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def settings(arguments: argparse.Namespace) -> Config:
     """The run's settings. Command line beats file beats, where a run is resumed, what it had before."""
     options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
+    if options["init_from"] and not arguments.resume:
+        options["init_from"] = source_of_weights(options["init_from"], arguments.trust)
+    if given := getattr(arguments, "set_args", None):
+        options["args"] = parsed(given)
     anew = new_program(arguments)
     if arguments.program:
         options["program"] = os.path.abspath(arguments.program)
@@ -131,6 +156,8 @@ def settings(arguments: argparse.Namespace) -> Config:
         trust_or_check(run, arguments.trust)
         before = msgspec.to_builtins(run.config())
         named = os.path.abspath(chosen.program) if chosen.program else ""
+        if options["init_from"]:
+            options["init_from"] = _same_weights(options["init_from"], before["init_from"])
         options |= program_of(run, before, named, anew)
         chosen = config.make(arguments.config, options, before)
         chosen = msgspec.structs.replace(chosen, run_dir=str(run.path))
@@ -141,7 +168,24 @@ def settings(arguments: argparse.Namespace) -> Config:
     return msgspec.structs.replace(chosen, program=os.path.abspath(chosen.program))
 
 
-class _TrainFolder:
+def _same_weights(named: str, before: str) -> str:
+    """Those with which the run that goes on has begun: a script may name them each time, others never."""
+    if before and (named == before or os.path.abspath(named) == os.path.abspath(before)):
+        return before
+    raise ConfigError(
+        f"--init-from {named}: is for a run that begins; one that goes on has its weights. Leave out "
+        "--resume, and give it another --run-dir."
+    )
+
+
+def source_of_weights(named: str, trust: bool) -> str:
+    """What ``--init-from`` names: a file, or a run's folder. Raises ConfigError, RunError."""
+    if is_url(named) or os.path.isfile(named):
+        return named if is_url(named) else os.path.abspath(named)
+    return str(find_run(named, trust).path)
+
+
+class TrainFolder:
     """A run's folder before its master has it: made ready, and put back as it was if nothing began."""
 
     def __init__(self, path: Path, chosen: Config, resume: bool, copy: Copy | None) -> None:
@@ -203,15 +247,15 @@ class _TrainFolder:
             os.close(lock)
 
 
-def _make_folder(chosen: Config, resume: bool) -> _TrainFolder:
+def make_folder(chosen: Config, resume: bool) -> TrainFolder:
     """The folder that was named, or the first new one that nobody else takes at the same time."""
     chosen, copy = take(chosen)
     if chosen.run_dir:
-        return _TrainFolder(RunDir(chosen.run_dir).folder, chosen, resume, copy)
+        return TrainFolder(RunDir(chosen.run_dir).folder, chosen, resume, copy)
     while True:
         path = new_folder(chosen)
         try:
-            return _TrainFolder(path, chosen, resume, copy)
+            return TrainFolder(path, chosen, resume, copy)
         except RunError:
             if new_folder(chosen) == path:
                 raise
@@ -228,18 +272,30 @@ def train(arguments: argparse.Namespace) -> int:
             f"backend: {chosen.backend}: 'train' runs a program here, 'elasticflow submit' elsewhere."
         )
     chosen = msgspec.structs.replace(chosen, backend="local")
-    folder = _make_folder(chosen, arguments.resume)
-    run = folder.run
+    begun = begin(chosen, arguments.resume)
+    with lasting_output(), os.fdopen(begun.hold, "wb"):
+        return _accompany(begun.folder, begun.master)
+
+
+class Launched(NamedTuple):
+    """A run whose master is there. hold: see ``start_master``."""
+
+    folder: TrainFolder
+    master: subprocess.Popen[bytes]
+    hold: int
+
+
+def begin(chosen: Config, resume: bool) -> Launched:
+    """Makes the folder ready, and starts the master. Raises ElasticFlowError, and leaves all as it was."""
+    folder = make_folder(chosen, resume)
     try:
-        master, hold = start_master(run, arguments.resume)
+        return Launched(folder, *start_master(folder.run, resume))
     except BaseException:
         folder.put_back()
         raise
-    with lasting_output(), os.fdopen(hold, "wb"):
-        return _accompany(folder, master)
 
 
-def _accompany(folder: _TrainFolder, master: subprocess.Popen[bytes]) -> int:
+def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
     """Shows the run until its end."""
     run, stopping = folder.run, _Stopping()
     try:
@@ -259,14 +315,18 @@ def _accompany(folder: _TrainFolder, master: subprocess.Popen[bytes]) -> int:
             "last checkpoint."
         ) from None
     if report is None:
-        raise RunError(
+        left = (
             f"{run.path}: the master ended with exit code {code}, and left no report; "
             f"the last words in {run.master_log}: {last_line(run.master_log)}"
         )
+        if code not in set(EXIT_CODES.values()) - {0}:
+            raise RunError(left)
+        print(f"Error: {left}", file=sys.stderr)
+        return code
     show_end(run, report)
-    if report["first_step_s"] is None and report["state"] in FAILURES:
+    if report.first_step_s is None and report.state in FAILURES:
         folder.forget()
-    return code if code in EXIT_CODES.values() else EXIT_CODES[report["state"]]
+    return code if code in EXIT_CODES.values() else EXIT_CODES[report.state]
 
 
 def _how_to_leave(run: RunDir) -> str:
@@ -310,6 +370,7 @@ def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], in
             pass_fds=[said, hears],
             start_new_session=True,
         )
+    # Otherwise a master that dies before it says anything would be waited for without end.
     os.close(said)
     os.close(hears)
     try:

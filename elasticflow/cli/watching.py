@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from elasticflow import checkpoint
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.progress import Display, deadline_line, duration, evaluation_line
+from elasticflow.cli.progress import Display, best_line, deadline_line, duration, evaluation_line
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import RunError
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
+from elasticflow.run.telling import Past, Report, WorkersSeconds
 
 
 def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
@@ -24,7 +24,7 @@ def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], Non
                     status = connection.next_status()
                     if status is not None:
                         display.show(status)
-                        if status["state"] in ENDED:
+                        if status.state in ENDED:
                             return
                 except KeyboardInterrupt:
                     interrupted(connection)
@@ -33,62 +33,63 @@ def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], Non
             raise
 
 
-def show_end(run: RunDir, report: dict[str, Any]) -> None:
+def show_end(run: RunDir, report: Report) -> None:
     """What people want to know of a run that is over. The last line says what is missing, if anything is."""
-    began = report["first_step_s"] is not None
+    began = report.first_step_s is not None
     if began:
         print(
-            f"steps {report['step']}/{report['steps_total']}, records {report['records_covered']:,} of "
-            f"{report['records_total']:,}, {duration(report['elapsed_s'])} in all, "
-            f"first step after {report['first_step_s']:.2f} s"
+            f"steps {report.step}/{report.steps_total}, records {report.records_covered:,} of "
+            f"{report.records_total:,}, {duration(report.elapsed_s)} in all, "
+            f"first step after {report.first_step_s:.2f} s"
         )
-        print(f"workers' seconds: {_seconds(report['workers_seconds'])}")
-        if report["num_faults"]:
+        print(f"workers' seconds: {_seconds(report.workers_seconds)}")
+        if report.num_faults:
             print(f"faults: {faults_line(report)}")
-    if report["quarantined"]:
-        print(f"quarantined rows: {', '.join(map(str, report['quarantined']))}")
+    if report.quarantined:
+        print(f"quarantined rows: {', '.join(map(str, report.quarantined))}")
     if skipped := skipped_line(report):
         print(f"skipped: {skipped}")
     if line := deadline_line(report):
         print(line)
-    if report["evaluations"]:
-        print(evaluation_line(report["evaluations"][-1]))
-    step = report["checkpoint_step"]
+    if report.evaluations:
+        print(evaluation_line(report.evaluations[-1]))
+    if line := best_line(report):
+        print(line)
+    step = report.checkpoint_step
     if step is not None:
         storage = run.storage()
         print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
     if began:
         print(f"more: elasticflow report {run.path}")
-    if report["state"] not in FAILURES:
-        goes_on = f": {run.resume_command}" if report["text"].endswith("--resume") else ""
-        print(f"{report['state']}: {report['text']}{goes_on}")
+    if report.state not in FAILURES:
+        goes_on = f": {run.resume_command}" if report.text.endswith("--resume") else ""
+        print(f"{report.state}: {report.text}{goes_on}")
         return
     print(f"logs: elasticflow logs {run.path}")
     sys.stdout.flush()
-    print(users_part(report["traceback"], report["program"]), end="", file=sys.stderr)
-    print(f"Error: {report['text']}{_how_to_go_on(run, report)}", file=sys.stderr)
+    print(users_part(report.traceback, report.program), end="", file=sys.stderr)
+    print(f"Error: {report.text}{_how_to_go_on(run, report)}", file=sys.stderr)
 
 
-def _seconds(seconds: dict[str, float]) -> str:
+def _seconds(seconds: WorkersSeconds) -> str:
     always = ("productive", "waiting", "starting")
-    return ", ".join(
-        f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05 or name in always
-    )
+    told = seconds.by_name().items()
+    return ", ".join(f"{name} {value:.1f}" for name, value in told if value >= 0.05 or name in always)
 
 
-def faults_line(report: Mapping[str, Any]) -> str:
+def faults_line(report: Past) -> str:
     """How many faults there were, and what they cost together."""
-    cost = f"{report['standstill_s'] + report['stalled_s']:.2f} s"
-    steps = report["steps_redone"]
-    return f"{report['num_faults']}, which cost {cost}" + (f" and {steps} steps made again" if steps else "")
+    cost = f"{report.standstill_s + report.stalled_s:.2f} s"
+    steps = report.steps_redone
+    return f"{report.num_faults}, which cost {cost}" + (f" and {steps} steps made again" if steps else "")
 
 
-def skipped_line(report: Mapping[str, Any]) -> str:
+def skipped_line(report: Past) -> str:
     """How many steps were left out because of numbers that are none; "" if none was."""
-    if not (skipped := report.get("skipped", 0)):
+    if not (skipped := report.skipped):
         return ""
-    return f"{skipped} {'updates' if report['mode'] == 'async' else 'steps'} with NaN or infinite gradients"
+    return f"{skipped} {'updates' if report.mode == 'async' else 'steps'} with NaN or infinite gradients"
 
 
 def users_part(trace: str, program: str) -> str:
@@ -99,18 +100,17 @@ def users_part(trace: str, program: str) -> str:
     return "Traceback (most recent call last):\n" + trace[start:].partition("\n\n")[0].rstrip() + "\n"
 
 
-def _how_to_go_on(run: RunDir, report: dict[str, Any]) -> str:
+def _how_to_go_on(run: RunDir, report: Report) -> str:
     """What is missing of a run that failed on the way, and what would get it done."""
-    if report["first_step_s"] is None:
+    if report.first_step_s is None or report.steps_total is None:
         return ""
-    kept = report["checkpoint_step"]
-    missing = report["steps_total"] - (kept or 0)
+    kept = report.checkpoint_step
+    missing = report.steps_total - (kept or 0)
     start = (
         f"step {kept}, which is kept"
         if kept is not None
         else "the beginning: no checkpoint was committed yet"
     )
     return (
-        f"\n{missing} of {report['steps_total']} steps are missing; "
-        f"'{run.resume_command}' goes on from {start}."
+        f"\n{missing} of {report.steps_total} steps are missing; '{run.resume_command}' goes on from {start}."
     )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 CLOSE_S = 30.0
+"""What a cluster has not taken by then it is not going to: whoever ends must not hang with it."""
 
 
 class Clerk(Generic[E]):
@@ -27,7 +27,8 @@ class Clerk(Generic[E]):
         self._errors = errors
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: deque[Callable[[], None]] = deque()
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._answered = FdEvent()
+        self.fd = self._answered.fd
         self._thread = guarded_thread(self._run, "clerk")
         self._thread.start()
 
@@ -40,8 +41,7 @@ class Clerk(Generic[E]):
 
     def turn(self) -> None:
         """Gives the answers that have come."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
+        self._answered.clear()
         while self._answers:
             self._answers.popleft()()
 
@@ -65,7 +65,7 @@ class Clerk(Generic[E]):
         except BaseException as error:  # noqa: BLE001  (a thread that dies unseen would be the end of all)
             answers = partial(_fail, error)
         self._answers.append(answers)
-        os.eventfd_write(self.fd, 1)
+        self._answered.set()
 
 
 def _fail(error: BaseException) -> None:

@@ -162,6 +162,10 @@ class Backend(ABC):
         """Whether this master is being ended, and another will be started elsewhere."""
         return False
 
+    def began_again(self) -> str:
+        """Why this master is in another job, or another try of it, than the one before; "": not known."""
+        return ""
+
     def abandon(self) -> None:
         """Ends only what cannot outlive this master: all else is another one's now."""
         self.close()

@@ -1,19 +1,26 @@
 """Which run a cluster's job is, or was, the leader of: clusters forget jobs, and people name them.
 
-One small file a job, in a folder of the user's.
+One small file a job, in a folder of the user's. A cluster's own module ``index`` has two functions:
+``entries``, those whose id or name is a text, or all for "", which raises UnknownError where nobody answers
+who would know; and ``unasked``, why runs on that cluster cannot be known here.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from elasticflow.errors import UnknownError
 from elasticflow.run.folder import RunPath, publish
 
 KEPT = 1000
+"""So many runs are remembered, the newest: each is a file, and a list of them reads all."""
+FURTHER = 30
+"""Who looks for a name looks at so many jobs more, for others of that name, once one is found."""
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -22,6 +29,36 @@ class IndexEntry(msgspec.Struct, frozen=True):
     id: int | str
     name: str
     run_dir: str
+    begun_at: float = 0.0
+    """When it was submitted, or began, in seconds since 1970; 0: not known."""
+
+
+class RunIndex(Protocol):
+    """See the module's docstring."""
+
+    def entries(self, text: str) -> Iterator[IndexEntry]: ...
+
+    def unasked(self) -> str: ...
+
+
+class FoundRuns(NamedTuple):
+    """entries: one a run, the newest first. silent: who does not answer, and may know of more."""
+
+    entries: list[IndexEntry]
+    silent: list[str]
+
+
+def look_up(text: str, indexes: Iterable[RunIndex]) -> FoundRuns:
+    """Runs whose job has this id or name, on all clusters; "": all that are known."""
+    found: dict[str, IndexEntry] = {}
+    silent = []
+    for index in indexes:
+        try:
+            for entry in index.entries(text):
+                found.setdefault(entry.run_dir, entry)
+        except UnknownError as error:
+            silent.append(str(error))
+    return FoundRuns(sorted(found.values(), key=lambda entry: entry.begun_at, reverse=True), silent)
 
 
 class JobIndex:
@@ -31,6 +68,7 @@ class JobIndex:
         self.folder, self._age = folder, age
 
     def add(self, entry: IndexEntry) -> None:
+        entry = msgspec.structs.replace(entry, begun_at=time.time())
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         publish(self.folder / f"{entry.id}.json", entry)
         for path in self._newest_first()[KEPT:]:
@@ -44,6 +82,17 @@ class JobIndex:
         """The newest first."""
         return (entry for path in self._newest_first() if (entry := self._read(path)))
 
+    def meant(self, is_meant: Callable[[IndexEntry], bool], further: int) -> Iterator[IndexEntry]:
+        """The newest first. further: so many are read beyond the first of them."""
+        left = float("inf")
+        for entry in self:
+            if left <= 0:
+                return
+            left -= 1
+            if is_meant(entry):
+                left = min(left, further)
+                yield entry
+
     def _newest_first(self) -> list[RunPath]:
         aged = []
         for path in self.folder.iterdir():
@@ -54,5 +103,6 @@ class JobIndex:
 
     def _read(self, path: RunPath) -> IndexEntry | None:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, msgspec.MsgspecError):
-            return msgspec.json.decode(path.read_bytes(), type=IndexEntry)
+            entry = msgspec.json.decode(path.read_bytes(), type=IndexEntry)
+            return entry if entry.begun_at else msgspec.structs.replace(entry, begun_at=path.stat().st_mtime)
         return None

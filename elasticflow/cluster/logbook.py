@@ -13,7 +13,7 @@ from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 
 CHUNK = 1 << 20
-_GONE = (errno.ENOENT, errno.ESTALE)
+_GONE = (errno.ENOENT, errno.ESTALE)  # the latter is NFS's word for a file that was removed elsewhere
 
 
 class LogBook(ABC):

@@ -14,19 +14,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
 from elasticflow.cluster.contract import load_backend
 from elasticflow.cluster.finder import Finder, Orphaned
+from elasticflow.cluster.silence import Silence
 from elasticflow.errors import ProtocolError
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.stacks import Alarm, main_stack, write_all
 from elasticflow.run.settings import MemberSettings
-from elasticflow.wire.control import control_frame, control_link
+from elasticflow.wire.control import control_frame, control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import (
     Beat,
+    Carry,
     FromMaster,
     Heartbeat,
     Here,
@@ -36,6 +40,7 @@ from elasticflow.wire.messages import (
     decode_from_master,
 )
 from elasticflow.wire.numbers import check
+from elasticflow.wire.seal import signed
 from elasticflow.wire.sockets import Context, Socket, poll_ms
 
 EXIT_ABANDONED = 75
@@ -46,35 +51,40 @@ LINGER_S = 3.0
 """How long the last words wait for a master that is just being restarted."""
 
 
-class Silence:
-    """For how long a process has waited for a word of its master, while it was itself running."""
+class Heard:
+    """What a member has said that no master may have read, and which master it heard last."""
 
-    def __init__(self, now_s: float, heartbeat_s: float) -> None:
-        self._heartbeat_s = heartbeat_s
-        self._since_s = self._woken_s = now_s
-        self._asked_s = float("inf")
+    def __init__(self) -> None:
+        self.unread: list[bytes] = []
+        """What was said since the last word from a master."""
+        self._said = False
+        self._incarnation: int | None = None
 
-    def sleep(self, seconds: float) -> None:
-        """The process goes to sleep for so long at most."""
-        self._asked_s = seconds
+    def say(self, message: bytes) -> None:
+        self.unread.append(message)
+        self._said = True
 
-    def wake(self, now_s: float) -> None:
-        """It woke; if that is much later, it was stopped, and what was said to it is still unread."""
-        if now_s - self._woken_s > self._asked_s + self._heartbeat_s:
-            self._since_s = now_s
-        self._woken_s = now_s
+    def is_new(self, beat: Beat) -> bool:
+        """Whether another master may have been told something that this one has not read."""
+        before, self._incarnation = self._incarnation, beat.incarnation
+        return self._said if before is None else before != beat.incarnation
 
-    def stay_awake(self, now_s: float) -> None:
-        """It was awake until now, busy with something that took long."""
-        self._woken_s = now_s
 
-    def end(self) -> None:
-        """A word has come."""
-        self._since_s = self._woken_s
+class Showing(NamedTuple):
+    """What a master is told of a process that does not move. program: what it runs. doing: in words."""
 
-    @property
-    def seconds(self) -> float:
-        return self._woken_s - self._since_s
+    name: str = ""
+    program: str = ""
+    doing: Callable[[], str] = lambda: ""
+
+    def stacks(self, number: int) -> Stacks:
+        """The answer to its question, whether or not the main thread ever comes to say so."""
+        write_all("nothing moves, and the master asks why")
+        doing = ""
+        with contextlib.suppress(Exception):  # it looks at what another thread is changing
+            doing = self.doing()
+        where, stack = main_stack(self.program)
+        return Stacks(name=self.name, number=number, doing=doing, where=where, stack=stack)
 
 
 class MasterLink:
@@ -89,8 +99,8 @@ class MasterLink:
     there is nothing yet that an earlier one could have been told: the owner then repeats what still
     stands, since nobody knows what the master before had read.
 
-    name, program: of the member, and of what it runs. doing: what it does or waits for, in words, called in
-    the link's thread when the master asks for that. alarm: told that this thread runs.
+    showing: its words are asked for in the link's thread. alarm: told that this thread runs. carry: told, in
+    the link's thread, which servers to carry.
     """
 
     def __init__(
@@ -102,28 +112,22 @@ class MasterLink:
         heartbeat_s: float,
         finder: Finder,
         abandoned: Callable[[], None] = lambda: os._exit(EXIT_ABANDONED),
-        name: str = "",
-        program: str = "",
-        doing: Callable[[], str] = lambda: "",
+        showing: Showing | None = None,
         alarm: Alarm | None = None,
+        carry: Callable[[tuple[str, ...]], None] = lambda servers: None,
     ) -> None:
-        self._keys, self._endpoint = keys, endpoint
+        self._keys = keys
         self._heartbeat, self._heartbeat_s = heartbeat, heartbeat_s
         self._finder, self._abandoned = finder, abandoned
-        self._name, self._program, self._doing = name, program, doing
-        self._alarm = alarm or Alarm(0.0)
+        self._showing, self._alarm = showing or Showing(), alarm or Alarm(0.0)
+        self._carry = carry
         self._outbox: deque[bytes] = deque()
-        self._unheard: list[bytes] = []
-        """What was said since the last word from the master."""
-        self._said = False
-        """Whether anything was said to any master yet."""
         self._inbox: deque[FromMaster] = deque()
-        self._send_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._incarnation: int | None = None
+        self._to_do, self._news = FdEvent(), FdEvent()
+        self._heard = Heard()
         self._closing = False
         self._beating = threading.Event()
-        self._thread = guarded_thread(self._run, "master-link")
+        self._thread = guarded_thread(self._run, "master-link", endpoint)
         self._thread.start()
 
     @classmethod
@@ -133,6 +137,7 @@ class MasterLink:
         keys: MemberKeys,
         heartbeat: Callable[[], Heartbeat],
         doing: Callable[[], str] = lambda: "",
+        carry: Callable[[tuple[str, ...]], None] = lambda servers: None,
     ) -> MasterLink:
         """The line of a member with these settings."""
         return cls(
@@ -141,11 +146,14 @@ class MasterLink:
             heartbeat=heartbeat,
             heartbeat_s=settings.heartbeat_s,
             finder=load_backend(settings.backend).finder(settings),
-            name=settings.name,
-            program=settings.program,
-            doing=doing,
+            showing=Showing(settings.name, settings.program, doing),
             alarm=Alarm(settings.lost_s / 2),
+            carry=carry,
         )
+
+    @property
+    def wake_fd(self) -> int:
+        return self._news.fd
 
     def send(self, message: ToMaster) -> None:
         """Sends soon; never waits.
@@ -153,17 +161,18 @@ class MasterLink:
         Raises ProtocolError if there is something in it that no master would take, or be able to read: it
         would be dropped, and waited for in vain.
         """
-        self._outbox.append(checked(message))
-        os.eventfd_write(self._send_fd, 1)
+        self._outbox.append(signed(self._keys.own, checked(message)))
+        self._to_do.set()
 
     def start_heartbeats(self) -> None:
         """From now on the master is told every ``heartbeat_s`` that this process lives."""
         self._beating.set()
-        os.eventfd_write(self._send_fd, 1)
+        self._to_do.set()
 
     def received(self) -> list[FromMaster]:
         """What has come from the master since the last call."""
-        _clear(self.wake_fd)
+        # Before it looks: what comes meanwhile sets it again.
+        self._news.clear()
         messages: list[FromMaster] = []
         while self._inbox:
             message = self._inbox.popleft()
@@ -175,7 +184,7 @@ class MasterLink:
 
     def _be_here(self, look: Look) -> None:
         """The main thread, or whichever reads what comes from the master, has come to this question."""
-        self.send(Here(name=self._name, number=look.number))
+        self.send(Here(name=self._showing.name, number=look.number))
 
     def wait_for(self, kinds: tuple[type, ...]) -> FromMaster:
         """The next message of one of these kinds. Others stay for ``received``, in their order.
@@ -185,31 +194,31 @@ class MasterLink:
         poller = zmq.Poller()
         poller.register(self.wake_fd, zmq.POLLIN)
         while True:
-            _clear(self.wake_fd)
+            self._news.clear()
             for place in range(len(self._inbox)):
                 if isinstance(message := self._inbox[place], Look):
                     del self._inbox[place]
                     self._be_here(message)
-                    os.eventfd_write(self.wake_fd, 1)
+                    self._news.set()
                     break
                 if isinstance(message, kinds):
                     del self._inbox[place]
                     if self._inbox:
-                        os.eventfd_write(self.wake_fd, 1)
+                        self._news.set()
                     return message
             poller.poll()
 
     def close(self) -> None:
         """Sends what is still to be sent, and ends the thread."""
         self._closing = True
-        os.eventfd_write(self._send_fd, 1)
+        self._to_do.set()
         self._thread.join(timeout=LINGER_S + 1)
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, endpoint: str) -> None:
         context: Context = zmq.Context()
-        socket, poller = self._connect(context)
+        socket, poller = self._connect(context, endpoint)
         beat_s = time.monotonic()
         silence = Silence(beat_s, self._heartbeat_s)
         search_s, linger_s = SEARCH_BEATS * self._heartbeat_s, LINGER_S
@@ -229,36 +238,27 @@ class MasterLink:
                 break
             if silence.seconds > search_s:
                 search_s = silence.seconds + self._heartbeat_s
-            if found not in (None, self._endpoint):
-                self._endpoint = str(found)
+            if found not in (None, endpoint):
+                endpoint = str(found)
                 socket.close(linger=0)
-                socket, poller = self._connect(context)
+                socket, poller = self._connect(context, endpoint)
+            # Before the outbox is emptied: whatever was said before ``close`` goes out.
             closing = self._closing
             if self._beating.is_set() and now_s >= beat_s:
                 beat_s = now_s + self._heartbeat_s
-                _offer(socket, control_frame(self._heartbeat()))
+                _offer(socket, signed_frame(self._keys, self._heartbeat()))
             while self._outbox and _offer(socket, message := self._outbox[0]):
-                self._unheard.append(message)
-                self._said = True
+                self._heard.say(message)
                 self._outbox.popleft()
             if closing:
                 break
             wait_s = beat_s - now_s if self._beating.is_set() else self._heartbeat_s
             silence.sleep(wait_s)
             if poller.poll(poll_ms(wait_s)):
-                _clear(self._send_fd)
+                self._to_do.clear()
         self._alarm.end()
         socket.close(linger=int(linger_s * 1000))
         context.term()
-
-    def _show(self, look: Look) -> None:
-        """What this process does, whether or not its main thread ever comes to say so."""
-        write_all("nothing moves, and the master asks why")
-        doing = ""
-        with contextlib.suppress(Exception):  # it looks at what another thread is changing
-            doing = self._doing()
-        where, stack = main_stack(self._program)
-        self.send(Stacks(name=self._name, number=look.number, doing=doing, where=where, stack=stack))
 
     def _find(self, silence: Silence) -> str | None:
         """Where the master may be. Raises Orphaned if it is time to give up."""
@@ -268,13 +268,13 @@ class MasterLink:
         silence.stay_awake(time.monotonic())  # to ask a cluster that does not answer may take a minute
         return found
 
-    def _connect(self, context: Context) -> tuple[Socket, zmq.Poller]:
+    def _connect(self, context: Context, endpoint: str) -> tuple[Socket, zmq.Poller]:
         """A new socket. It says once more what no master may have heard: to hear it twice does no harm."""
-        socket = control_link(context, self._keys, self._endpoint)
+        socket = control_link(context, self._keys, endpoint)
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self._send_fd, zmq.POLLIN)
-        for message in self._unheard:
+        poller.register(self._to_do.fd, zmq.POLLIN)
+        for message in self._heard.unread:
             _offer(socket, message)
         return socket, poller
 
@@ -288,18 +288,15 @@ class MasterLink:
                 continue
             heard = True
             if isinstance(message, Look):
-                self._show(message)
-            if not isinstance(message, Beat) or self._is_new(message):
+                self.send(self._showing.stacks(message.number))
+            if isinstance(message, Carry):
+                self._carry(message.servers)
+            elif not isinstance(message, Beat) or self._heard.is_new(message):
                 self._inbox.append(message)
-                os.eventfd_write(self.wake_fd, 1)
+                self._news.set()
         if heard:
-            self._unheard.clear()
+            self._heard.unread.clear()
         return heard
-
-    def _is_new(self, beat: Beat) -> bool:
-        """Whether another master may have been told something that this one has not read."""
-        before, self._incarnation = self._incarnation, beat.incarnation
-        return self._said if before is None else before != beat.incarnation
 
 
 def checked(message: ToMaster) -> bytes:
@@ -319,10 +316,3 @@ def _offer(socket: Socket, message: bytes) -> bool:
     except zmq.Again:
         return False
     return True
-
-
-def _clear(fd: int) -> None:
-    try:
-        os.eventfd_read(fd)
-    except BlockingIOError:
-        pass

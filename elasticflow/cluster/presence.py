@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
-from elasticflow.errors import RunError
+from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir
 
@@ -18,8 +19,16 @@ KEEP_S = 2.0
 """For so long a client takes a cluster's last answer for true."""
 
 
-class NoMaster(RunError):
-    """A run goes on, but nobody listens just now."""
+class NoMaster(UnknownError):
+    """A run goes on, as far as is known, but nobody listens just now."""
+
+
+class RunEnd(NamedTuple):
+    """How a cluster says that the job of a run's master ended. text: to follow its name, in its own words."""
+
+    job: str
+    state: str
+    text: str
 
 
 class Presence:
@@ -49,6 +58,14 @@ class Presence:
         """What a run that is alive, and has no master, waits for."""
         return "its master starts or ends just now"
 
+    def silence(self) -> str:
+        """Who could not be asked, and why: what is told of this run may be untrue then; "": all answered."""
+        return ""
+
+    def end(self) -> RunEnd | None:
+        """Of a run that is over, how its cluster says that it ended; None: it does not, or not any more."""
+        return None
+
     def last_words(self) -> str:
         """Of a run that is over, and left no report; "": none are known."""
         return ""
@@ -63,17 +80,25 @@ class JobPresence(Presence):
     job, or refuses it, within this."""
 
     master_s = float("inf")
+    busy: type[Exception]
+    """What it raises that does not answer now, and may later."""
 
     def __init__(self, run_dir: str, submit_s: float) -> None:
         super().__init__(run_dir)
         self._submit_s = submit_s
-        self._asked_s, self._alive = float("-inf"), True
+        self._asked_s, self._alive, self._silence = float("-inf"), True, ""
 
     def is_alive(self) -> bool:
         if time.monotonic() - self._asked_s >= KEEP_S:
             self._alive = self._look()
             self._asked_s = time.monotonic()
         return self._alive
+
+    def silence(self) -> str:
+        return self._silence
+
+    def waits_for(self) -> str:
+        return self._silence or super().waits_for()
 
     def has_master(self) -> bool:
         return not self._begins() and super().has_master()  # what a master of before left is no master
@@ -84,16 +109,23 @@ class JobPresence(Presence):
             time.sleep(KEEP_S / 4)  # a cluster tells nobody of a job's end
 
     def _look(self) -> bool:
+        self._silence = ""
         if self._run.report.exists():
             return False  # it is written last of all
         host = self._run.host()
         if host is None or host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
             return self._run.job.exists() and time.time() - self._run.job.stat().st_mtime < self._submit_s
-        return self._ask(host)
+        try:
+            return self._ask(host)
+        except self.busy as error:  # then the master itself may still answer
+            self._silence = str(error)
+            return self._alive
+        except ElasticFlowError as error:
+            raise UnknownError(f"{self._run.path}: its cluster cannot be asked: {error}") from error
 
     @abstractmethod
     def _ask(self, host: HostJob) -> bool:
-        """Whether the cluster says that the run goes on; what was known last, if it does not answer."""
+        """Whether the cluster says that the run goes on. Raises ``busy`` if it is silent, or RunError."""
 
     @abstractmethod
     def _begins(self) -> bool:
@@ -111,8 +143,17 @@ def presence_of(run: RunDir) -> Presence:
 
 
 def is_alive(run: RunDir) -> bool:
-    """See Presence."""
-    return presence_of(run).is_alive()
+    """See Presence. Raises NoMaster if that cannot be told now."""
+    presence = presence_of(run)
+    alive = presence.is_alive()
+    if presence.silence():
+        raise unknown(run, presence)
+    return alive
+
+
+def unknown(run: RunDir, presence: Presence) -> NoMaster:
+    """Of a run of which its cluster tells nothing."""
+    return NoMaster(f"{run.path}: whether it goes on is not known just now: {presence.silence()}")
 
 
 def wait_until_over(run: RunDir, presence: Presence | None = None) -> None:
@@ -158,6 +199,8 @@ def read_address(run: RunDir) -> Address:
 def _address(run: RunDir, presence: Presence) -> Address:
     if not presence.is_alive():
         raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
+    if presence.silence() and not presence.has_master():
+        raise unknown(run, presence)
     if not presence.has_master():
         raise NoMaster(f"{run.path}: {presence.waits_for()}; try again.")
     return run.read_address()
@@ -166,10 +209,11 @@ def _address(run: RunDir, presence: Presence) -> Address:
 def how_it_ended(run: RunDir, presence: Presence) -> str:
     """To follow "this run is over"."""
     if report := run.read_report():
-        return f": {report['state']}, {report['text']}"
-    words = presence.last_words()
-    left = f"; its last words: {words}" if words else ": its processes were killed"
-    return f", and left no report{left}; go on with --resume: {run.resume_command}"
+        return f": {report.state}, {report.text}"
+    end, words = presence.end(), presence.last_words()
+    how = f": {end.job} {end.text}" if end else "" if words else ": its processes were killed"
+    left = f"; {words}" if words else ""
+    return f", and left no report{how}{left}; go on with --resume: {run.resume_command}"
 
 
 def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,9 @@ from elasticflow.cluster.sizing import End, Poll, Sizing
 from elasticflow.errors import RunError
 from elasticflow.run.settings import MemberSettings
 
+DRAINED_POLLS = 10
+"""With every so many polls, nodes are looked at that are being drained."""
+
 
 class SizedBackend(Backend):
     """A backend says how its cluster is asked: ``_poll``, ``_end``, and ``_do`` for actions of its own."""
@@ -28,6 +31,8 @@ class SizedBackend(Backend):
         self._sizing, self._clerk, self._clerks = sizing, clerk, (clerk, *others)
         self._settings: dict[str, MemberSettings] = {}
         """Of members that are wanted."""
+        self._polls_left = 0
+        """Until nodes are looked at that are being drained."""
 
     def start(self, settings: MemberSettings) -> None:
         self._want(settings)
@@ -101,6 +106,10 @@ class SizedBackend(Backend):
         for id in ids:
             self._end(id)
 
+    def _drained(self) -> Collection[str]:
+        """Nodes that their operators are emptying."""
+        return ()
+
     # --- what was decided ------------------------------------------------------------------------
 
     def _act(self) -> None:
@@ -108,6 +117,9 @@ class SizedBackend(Backend):
             match action:
                 case Poll():
                     self._clerk.order(self._poll, self._polled)
+                    self._polls_left = (self._polls_left - 1) % DRAINED_POLLS
+                    if self._sizing.leaves_drained and not self._polls_left:
+                        self._order_drained()
                 case End():
                     self._clerk.order(partial(self._end_all, action.ids), lambda _: None)
                 case _:
@@ -116,6 +128,13 @@ class SizedBackend(Backend):
     @abstractmethod
     def _do(self, action: Any) -> None:
         """Does what else was decided."""
+
+    def _order_drained(self) -> None:
+        self._clerk.order(self._drained, self._drained_told)
+
+    def _drained_told(self, answer: Collection[str] | Exception) -> None:
+        if not isinstance(answer, Exception):  # else the next look may tell
+            self._sizing.drained(answer)
 
     def _polled(self, answer: Sequence[Any] | Exception) -> None:
         if isinstance(answer, Exception):

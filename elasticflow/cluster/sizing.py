@@ -14,7 +14,7 @@ longer (``pause``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic
 
 import msgspec
@@ -23,6 +23,7 @@ from elasticflow.cluster.asks import SERVER, WORKER, A, AskPhase, Asks, S
 from elasticflow.cluster.clock import WallClock
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.launches import Launches
 from elasticflow.cluster.news import SizingNews
 from elasticflow.cluster.nodes import Nodes
 from elasticflow.cluster.orders import EndOrders
@@ -33,8 +34,6 @@ BUSY_S = (1.0, 30.0)
 """Pauses while the cluster takes no asks: the first, and the longest."""
 SILENT_S = 30.0
 """The longest pause while nobody answers polls."""
-RELAUNCH_S = (5.0, 300.0)
-"""Pauses after a place in which nothing could be started."""
 
 
 class ClusterWays(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +99,14 @@ class Sizing(ABC, Generic[A, S]):
         self._polls = Polls(config.poll_s, Pause(*silence_s), ways.look_s)
         self._orders: EndOrders[Any] = EndOrders(ways.end_again_s)
         self._clock = WallClock()
-        self._busy, self._relaunch = Pause(*BUSY_S), Pause(*RELAUNCH_S)
+        self._busy = Pause(*BUSY_S)
+        self._launches = Launches(config.launch_failures)
         self._way_until_s = self._decided_s = NEVER_S
+
+    @property
+    def leaves_drained(self) -> bool:
+        """Whether nodes that are being drained are of interest just now."""
+        return self._pace.leave_drained and bool(self._asks.of(WORKER, AskPhase.RUNNING))
 
     # --- what the master wants -------------------------------------------------------------------
 
@@ -194,7 +199,15 @@ class Sizing(ABC, Generic[A, S]):
             self._ahead = min(2 * self._ahead, self._ways.ahead[1])
         if self._overdue(now_s):
             self._ahead = 1
+        for ask in self._asks.of(WORKER, AskPhase.RUNNING):
+            self._launches.see(ask.since_s, now_s)
         self._settle(now_s)
+
+    def drained(self, nodes: Collection[str]) -> None:
+        """Operators are emptying these nodes: workers there are to leave. Told again while that is so."""
+        for ask in self._asks.of(WORKER, AskPhase.RUNNING):
+            if ask.sight is not None and ask.sight.node in nodes:
+                self.news.returns.append((ask.name, f"leaves: its node {ask.sight.node} is being drained"))
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -206,7 +219,7 @@ class Sizing(ABC, Generic[A, S]):
         """When to decide again at the latest; None: after the next event."""
         times_s = [self._polls.next_s if len(self._asks) else None]
         if self._asks.any(AskPhase.WANTED):
-            pauses_s = (self._way_until_s, self._busy.until_s, self._relaunch.until_s, *self._rests_s())
+            pauses_s = (self._way_until_s, self._busy.until_s, self._launches.pause.until_s, *self._rests_s())
             times_s += [until_s for until_s in pauses_s if until_s > self._decided_s]
         return min((at_s for at_s in times_s if at_s is not None), default=None)
 
@@ -227,7 +240,7 @@ class Sizing(ABC, Generic[A, S]):
 
     def _due(self, now_s: float) -> list[A]:
         """Whom to ask for now: from here on they are asked for."""
-        until_s = max(self._busy.until_s, self._relaunch.until_s)
+        until_s = max(self._busy.until_s, self._launches.pause.until_s)
         if self.fatal or self._polls.silence.failures or now_s < until_s:
             return []
         due = []
@@ -282,7 +295,14 @@ class Sizing(ABC, Generic[A, S]):
 
     def _may_ask(self, ask: A, now_s: float) -> bool:
         """Whether this one may be asked for, too. After a failure, one is enough to try."""
+        if self._launches.in_doubt and ask.role == WORKER and (self._line() or self._fresh(now_s)):
+            return False
         return not (self._busy.failures and any(each.unanswered for each in self._asks))
+
+    def _fresh(self, now_s: float) -> bool:
+        """Whether a worker runs that has not shown yet that it was started well."""
+        running = self._asks.of(WORKER, AskPhase.RUNNING)
+        return any(self._launches.is_open(ask.since_s, now_s) for ask in running)
 
     # --- what a poll shows -----------------------------------------------------------------------
 
@@ -309,6 +329,7 @@ class Sizing(ABC, Generic[A, S]):
         if ask.phase is AskPhase.WANTED or ask.unanswered:
             return
         if ask.phase is AskPhase.UNSURE:
+            # A poll that began before the ask may have been answered before it was heard.
             if began_s >= ask.since_s:
                 ask.phase = AskPhase.WANTED
             return
@@ -364,6 +385,13 @@ class Sizing(ABC, Generic[A, S]):
         if self._nodes.failed(node, now_s):
             many = f"{self._pace.exclude_after} failures within an hour"
             self.news.note("warning", f"node {node} {self._ways.left_out} for an hour: {many}")
+
+    def _launch_failed(self, node: str, text: str, now_s: float) -> None:
+        """Nothing could be started in a place. text: why, with what is likely, for people."""
+        if self._nodes.shut(node, now_s):
+            self.news.note("warning", f"node {node} {self._ways.left_out} for an hour: {text}")
+        self._launches.failed(node, text, now_s)
+        self.fatal = self.fatal or self._launches.hopeless
 
     # --- what a cluster is like ------------------------------------------------------------------
 

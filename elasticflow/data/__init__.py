@@ -5,24 +5,20 @@ number; ``Shuffle`` says which numbers come when. h5py and pyarrow are imported 
 """
 
 from elasticflow.data.arrays import Arrays
+from elasticflow.data.combined import Concat, Mix, Repeat, Take, Weighted
 from elasticflow.data.csv_files import CSV
 from elasticflow.data.hdf5 import HDF5
+from elasticflow.data.mapped import Collate, Indexed, Transform
 from elasticflow.data.npz import NPZ
 from elasticflow.data.opening import Sources, open_path, open_source
 from elasticflow.data.parquet import Parquet
 from elasticflow.data.permutation import Shuffle
+from elasticflow.data.ragged import Field, Pad, Ragged
 from elasticflow.data.source import Column, Source
+from elasticflow.data.typed import vocabularies
 
 __all__ = [
-    "CSV",
-    "HDF5",
-    "NPZ",
-    "Arrays",
-    "Column",
-    "Parquet",
-    "Shuffle",
-    "Source",
-    "Sources",
-    "open_path",
-    "open_source",
-]
+    "CSV", "HDF5", "NPZ", "Arrays", "Collate", "Column", "Concat", "Field", "Indexed", "Mix", "Pad",
+    "Parquet", "Ragged", "Repeat", "Shuffle", "Source", "Sources", "Take", "Transform", "Weighted",
+    "open_path", "open_source", "vocabularies",
+]  # fmt: skip

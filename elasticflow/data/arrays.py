@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
 from elasticflow.data.permutation import Rows
-from elasticflow.data.source import Array, Source, check_numbers, common_length, make_column, native
+from elasticflow.data.ragged import Field, Ragged
+from elasticflow.data.source import Array, ArrayLike, Source, check_numbers, column_of, common_length, native
 from elasticflow.errors import DataError
-
-
-class ArrayLike(Protocol):
-    """What is asked of an array: records by number."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]: ...
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: Rows, axis: Literal[0]) -> Array:
-        """A new array of these records."""
 
 
 class ArraySource(Source):
@@ -33,10 +19,9 @@ class ArraySource(Source):
     what: names the source in errors. arrays: by column name, records along the first axis.
     """
 
-    def __init__(self, what: str, arrays: Mapping[str, ArrayLike], positional: bool = False) -> None:
+    def __init__(self, what: str, arrays: Mapping[str, ArrayLike | Ragged], positional: bool = False) -> None:
         self.columns = tuple(
-            make_column(f"{what}: column {name!r}", name, array.shape, array.dtype)
-            for name, array in arrays.items()
+            column_of(f"{what}: column {name!r}", name, array) for name, array in arrays.items()
         )
         self.num_rows = common_length(what, {name: len(array) for name, array in arrays.items()})
         self.positional = positional
@@ -46,9 +31,12 @@ class ArraySource(Source):
     def __repr__(self) -> str:
         return f"{self._what} of {self.num_rows} records"
 
-    def rows(self, numbers: Rows) -> dict[str, Array]:
+    def rows(self, numbers: Rows) -> dict[str, Field]:
         check_numbers(numbers, self.num_rows)
-        return {name: native(array.take(numbers, axis=0)) for name, array in self._arrays.items()}
+        return {
+            name: array.take(numbers) if isinstance(array, Ragged) else native(array.take(numbers, axis=0))
+            for name, array in self._arrays.items()
+        }
 
 
 class Arrays(ArraySource):
@@ -57,11 +45,18 @@ class Arrays(ArraySource):
     ``Arrays(x=images, y=labels)``; records lie along the first axis. Arrays are not copied where
     NumPy can look at them in place, so do not change them while they are in use.
     Arrays keep their dtype. Lists of Python floats become float32, lists of ints int64.
-    Raises DataError if columns are ragged, empty, of different lengths, or hold objects.
+    ``Arrays(text=Ragged.of(texts))`` is for records of different lengths.
+    Raises DataError if other columns are ragged, and if any are empty, of different lengths, or hold objects.
     """
 
     def __init__(self, **columns: Any) -> None:
-        super().__init__("Arrays", {name: as_array(name, value) for name, value in columns.items()})
+        super().__init__(
+            "Arrays",
+            {
+                name: value if isinstance(value, Ragged) else as_array(name, value)
+                for name, value in columns.items()
+            },
+        )
 
     @classmethod
     def by_position(cls, columns: tuple[Any, ...] | list[Any]) -> Arrays:
@@ -81,7 +76,10 @@ def as_array(name: str, value: Any) -> Array:
     except (ValueError, TypeError, RuntimeError) as error:
         advice = "Give an array, or a tensor on the CPU that wants no gradient (x.detach().cpu())."
         if isinstance(value, list | tuple):
-            advice = "All records must have the same shape: pad them, or make each part a column."
+            advice = (
+                "All records must have the same shape: write ef.data.Ragged.of(...) around it for records of "
+                "different lengths, or make each part a column."
+            )
         raise DataError(
             f"Arrays: column {name!r}, a {type(value).__name__}, makes no array: {error}. {advice}"
         ) from error

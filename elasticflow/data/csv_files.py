@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, Bytes, File, identities, map_files, matching_files
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
@@ -62,7 +62,7 @@ class CSV(BlockSource):
         self._types = _arrow_types(what, dtypes or {}, self._header)
         self._blocks = [block for file in files for block in index_lines(file, block_bytes)]
         rows = [block.num_rows for block in self._blocks]
-        super().__init__(what, rows, cache_bytes, is_remote=files[0].is_remote)
+        super().__init__(what, rows, cache_bytes, ahead=REMOTE_AHEAD if files[0].is_remote else 0)
 
     def read_block(self, number: int) -> Block:
         block = self._blocks[number]
@@ -70,7 +70,7 @@ class CSV(BlockSource):
             table = self._parse(block.file.read(block.start, block.stop))
         if not self.columns:  # the first block fixes the types of all
             self._types = {field.name: field.type for field in table.schema}
-        return self._wanted.arrays(self.block_name(number), table)
+        return self._wanted.fields(self.block_name(number), table, int(self.block_starts[number]))
 
     def block_name(self, number: int) -> str:
         block = self._blocks[number]

@@ -324,6 +324,45 @@ def matching_files(kind: str, pattern: str | os.PathLike[str]) -> list[File]:
     return [LocalFile(path) for path in found]
 
 
+def data_files(kind: str, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[File]:
+    """As ``matching_files``, of each path; a folder stands for the files below it.
+
+    Not for those whose name, or whose folder's, begins with "." or "_", which tools leave beside the data.
+    Sorted by name. Raises DataError if there are none, or one twice.
+    """
+    single = isinstance(paths, (str, os.PathLike))
+    named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    found = [file for path in named for file in _data_files(kind, os.fspath(path))]
+    if not found:
+        raise DataError(f"{kind}: {named[0] if single else named}: there is no file of data.")
+    names = [file.name for file in found]
+    if twice := sorted(
+        {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+    ):
+        raise DataError(f"{kind}: the paths name {twice[0]} more than once. Name each file once.")
+    return sorted(found, key=lambda file: file.name)
+
+
+def _data_files(kind: str, path: str) -> list[File]:
+    if is_url(kind, path):
+        return _Folders(kind, path).data_files()
+    matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+    folders = [match for match in matches if os.path.isdir(match)]
+    if not folders or any(os.path.isfile(match) for match in matches):
+        return matching_files(kind, path)
+    return [LocalFile(name) for folder in folders for name in _below(folder)]
+
+
+def _below(folder: str) -> Iterator[str]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_beside(name)]
+        yield from (os.path.join(where, name) for name in names if not _is_beside(name))
+
+
+def _is_beside(name: str) -> bool:
+    return name.startswith((".", "_"))
+
+
 def identities(files: Sequence[File]) -> tuple[FileId, ...]:
     """Of all files of a source."""
     return tuple(file.identity(len(files)) for file in files)
@@ -371,20 +410,40 @@ class _Folders:
         with self._told():
             if not glob.has_magic(self._path) or self._exists():
                 return [self._file(self._client.status(self._path))]
-            found = self._matching()
+            found = [one for one in self._matching() if not one.is_dir]
         if not found:
             raise DataError(f"{self._kind}: no file matches {self._url}.")
         return [self._file(status) for status in sorted(found, key=lambda status: status.path)]
 
+    def data_files(self) -> list[File]:
+        """See the function of this name."""
+        with self._told():
+            if not glob.has_magic(self._path) or self._exists():
+                matches = [self._client.status(self._path)]
+            else:
+                matches = self._matching()
+            if files := [one for one in matches if not one.is_dir]:
+                matches = files
+            found = [file for one in matches for file in self._below(one)]
+        return [self._file(status) for status in found]
+
+    def _below(self, status: FileStatus) -> Iterator[FileStatus]:
+        if not status.is_dir:
+            yield status
+            return
+        for one in self._client.list(status.path):
+            if not _is_beside(one.name):
+                yield from self._below(one)
+
     def _matching(self) -> list[FileStatus]:
-        """Files that fit the pattern, as ``glob`` has it: no hidden ones, unless the pattern says so."""
+        """What fits the pattern, as ``glob`` has it: nothing hidden, unless the pattern says so."""
         *parts, last = [part for part in self._path.split("/") if part]
         if last == "**":
             parts, last = [*parts, last], "*"
         folders = ["/"]
         for part in parts:
             folders = list(dict.fromkeys(each for folder in folders for each in self._folders(folder, part)))
-        return [one for folder in folders for one in self._fitting(folder, last) if not one.is_dir]
+        return [one for folder in folders for one in self._fitting(folder, last)]
 
     def _folders(self, folder: str, part: str) -> Iterator[str]:
         """Those that one part of the pattern leads to; ``**``: this one, and all below it."""

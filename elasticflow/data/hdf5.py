@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import File, Range, existing_file, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.source import Array, choose_names, common_length, make_column, native
@@ -61,7 +61,7 @@ class HDF5(BlockSource):
                 self._chunks = {column: _Chunks.of(dataset) for column, dataset in datasets.items()}
         starts = range(0, num_rows, per_block)
         rows = [min(per_block, num_rows - start) for start in starts]
-        super().__init__(what, rows, cache_bytes, is_remote=self._file.is_remote)
+        super().__init__(what, rows, cache_bytes, ahead=REMOTE_AHEAD if self._file.is_remote else 0)
 
     def read_block(self, number: int) -> Block:
         start, stop = self.block_starts[number : number + 2].tolist()
@@ -115,6 +115,7 @@ def _opened(file: File, ranges: Sequence[Range] = ()) -> Iterator[Any]:
     """The open file. Raises DataError for what HDF5 cannot read, now or inside the ``with``."""
     import h5py
 
+    # Otherwise HDF5 refuses files on file systems that have no locks.
     options = {} if file.is_remote else {"locking": "best-effort"}
     with file.unchanged():
         try:

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elasticflow.data.arrays import ArrayLike, ArraySource
-from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, Block, BlockSource
+from elasticflow.data.arrays import ArraySource
+from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, File, existing_file, identities
 from elasticflow.data.permutation import Rows
-from elasticflow.data.source import Array, choose_names, make_column
+from elasticflow.data.source import Array, ArrayLike, choose_names, make_column
 from elasticflow.errors import DataError
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -120,7 +120,7 @@ class _Stored(BlockSource):
         per_block = max(1, block_bytes // self._row_bytes)
         starts = range(0, self.shape[0], per_block)
         rows = [min(per_block, self.shape[0] - start) for start in starts]
-        super().__init__(member.what, rows, cache_bytes, is_remote=True)
+        super().__init__(member.what, rows, cache_bytes, ahead=REMOTE_AHEAD)
 
     def read_block(self, number: int) -> Block:
         rows = self.block_starts[number : number + 2]
@@ -134,7 +134,9 @@ class _Stored(BlockSource):
 
     def take(self, indices: Rows, axis: Literal[0]) -> Array:
         """A new array of these rows."""
-        return self.rows(indices)[""]
+        array = self.rows(indices)[""]
+        assert isinstance(array, np.ndarray)
+        return array
 
 
 def _header(what: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from elasticflow.data.arrays import Arrays
 from elasticflow.data.csv_files import CSV
 from elasticflow.data.files import matching_files
 from elasticflow.data.hdf5 import HDF5
+from elasticflow.data.mapped import Indexed
 from elasticflow.data.npz import NPZ
 from elasticflow.data.parquet import Parquet
 from elasticflow.data.source import Source
 from elasticflow.errors import DataError
 
 _ALLOWED = (
-    "Allowed are a source (Arrays, HDF5, NPZ, CSV, Parquet), a dict of arrays, a tuple of arrays, or "
-    "{'train': ..., 'test': ...} of these"
+    "Allowed are a source (Arrays, HDF5, NPZ, CSV, Parquet), a dict of arrays, a tuple of arrays, a "
+    "map-style dataset (with __len__ and __getitem__), or {'train': ..., 'test': ...} of these"
 )
 _BY_SUFFIX: dict[str, Callable[[str], Source]] = {
     ".npz": NPZ,
@@ -29,43 +32,105 @@ _BY_SUFFIX: dict[str, Callable[[str], Source]] = {
 }
 
 
+class PartOfTests(NamedTuple):
+    """Records ``first..last`` of those to test with: a source of its own. name: "", if it is the only one."""
+
+    name: str
+    first: int
+    last: int
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of its metrics."""
+        return f"{self.name}/" if self.name else ""
+
+
 class Sources(NamedTuple):
-    """What a run trains on, and what it is tested on, if anything."""
+    """What a run trains on, and is tested on, if anything. parts: sources of which ``test`` is made."""
 
     train: Source
     test: Source | None = None
+    parts: tuple[PartOfTests, ...] = ()
+
+    @property
+    def tests(self) -> tuple[PartOfTests, ...]:
+        """All of ``test``, in at least one part; none if there is nothing to test with."""
+        if self.test is None:
+            return ()
+        return self.parts or (PartOfTests("", 0, self.test.num_rows),)
 
 
 def open_source(spec: Any) -> Sources:
     """The sources that a program's ``data()`` describes.
 
-    spec: a Source; a dict of arrays (columns by name); a tuple or list of arrays (by position); or a
-    dict with the keys "train" and, if wanted, "test", each one of the former.
-    Raises DataError for anything else, and if the columns of both are not named alike.
+    spec: a Source; a dict of arrays (columns by name); a tuple or list of arrays (by position); a data frame;
+    anything else with ``__len__`` and ``__getitem__``, record by record; or a dict with the keys "train"
+    and, if wanted, "test", each one of the former; "test" also a dict of several of them, by name. Raises
+    DataError for anything else, and if the columns of all are not named alike.
     """
     if not isinstance(spec, Mapping) or not {"train", "test"} & spec.keys():
-        return Sources(_one_source("data()", spec))
+        return Sources(one_source("data()", spec))
     others = [key for key in spec if key not in ("train", "test")]
     if others or "train" not in spec:
         raise DataError(
             f"data() returned a dict with the keys {list(spec)}. Beside 'train' only 'test' is allowed, "
             "and 'train' must be there; or name the columns otherwise."
         )
-    train = _one_source("data()['train']", spec["train"])
-    test = _one_source("data()['test']", spec["test"]) if "test" in spec else None
-    if test is not None:
-        _check_alike(train, test)
-    return Sources(train, test)
+    train = one_source("data()['train']", spec["train"])
+    if "test" not in spec:
+        return Sources(train)
+    tests = _tests(spec["test"])
+    for name, test in tests.items():
+        _check_alike(train, test, name)
+    ends = list(accumulate((test.num_rows for test in tests.values()), initial=0))
+    parts = tuple(PartOfTests(name, *bounds) for name, bounds in zip(tests, pairwise(ends), strict=True))
+    return Sources(train, _joined(list(tests.values())), parts)
 
 
-def _one_source(what: str, spec: Any) -> Source:
+def _tests(spec: Any) -> dict[str, Source]:
+    """Sources to test with, by name; the only one has none."""
+    if not isinstance(spec, Mapping) or not spec or not all(map(_is_source, spec.values())):
+        return {"": one_source("data()['test']", spec)}
+    for name in spec:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,60}", name):
+            raise DataError(
+                f"data()['test'] has a source named {name!r}; its metrics are named after it, such as "
+                "'clean/cost', so a name is a text of letters, digits, '_', '-' and '.'."
+            )
+    return {name: one_source(f"data()['test'][{name!r}]", each) for name, each in spec.items()}
+
+
+def _is_source(value: Any) -> bool:
+    """Whether it cannot be a column."""
+    return isinstance(value, (Source, Mapping, tuple)) or hasattr(value, "__dataframe__")
+
+
+def _joined(tests: list[Source]) -> Source:
+    from elasticflow.data.combined import Concat  # which opens its sources here
+
+    return Concat(*tests) if len(tests) > 1 else tests[0]
+
+
+def one_source(what: str, spec: Any) -> Source:
+    """The source that is meant, see ``open_source``. ``what`` names it in errors."""
     if isinstance(spec, Source):
         return spec
     if isinstance(spec, Mapping) and spec and all(isinstance(key, str) for key in spec):
         return Arrays(**spec)
     if isinstance(spec, tuple | list) and spec:
         return Arrays.by_position(spec)
+    if hasattr(spec, "__dataframe__"):
+        return Arrays(**{str(name): spec[name].to_numpy() for name in spec.columns})
+    if isinstance(tensors := getattr(spec, "tensors", None), tuple):  # torch's TensorDataset
+        return Arrays.by_position(tensors)
+    if _is_indexed(spec):
+        return Indexed(spec)
     raise DataError(f"{what} is {_found(spec)}. {_ALLOWED}.")
+
+
+def _is_indexed(spec: Any) -> bool:
+    known = isinstance(spec, (str, bytes, os.PathLike, Mapping, tuple, list)) or hasattr(spec, "__array__")
+    return not known and all(hasattr(spec, name) for name in ("__len__", "__getitem__"))
 
 
 def _found(spec: Any) -> str:
@@ -75,26 +140,39 @@ def _found(spec: Any) -> str:
         return f"a path, {os.fspath(spec)!r}, and not a source such as HDF5({os.fspath(spec)!r})"
     if hasattr(spec, "__array__"):
         return f"one {type(spec).__name__}; write a tuple, (x,), or a dict, {{'x': x}}"
+    if hasattr(spec, "__iter__"):
+        advice = "return its dataset" if hasattr(spec, "dataset") else "records must be had by number"
+        return f"a {type(spec).__name__}, whose records only come one after the other: {advice}"
     return f"a {type(spec).__name__}"
 
 
-def _check_alike(train: Source, test: Source) -> None:
+def _check_alike(train: Source, test: Source, name: str = "") -> None:
     names, other = ([column.name for column in source.columns] for source in (train, test))
     if set(names) != set(other) or train.positional != test.positional:
         raise DataError(
-            f"data(): 'train' has the columns {names}, 'test' has {other}. Name them alike, and return both "
-            "as dicts or both as tuples."
+            f"data(): 'train' has the columns {names}, {name or 'test'!r} has {other}. Name them alike, and "
+            "return both as dicts or both as tuples."
         )
 
 
 def open_path(path: str) -> Source:
     """All columns of the file, or of the files that a glob pattern matches; the suffix tells the format.
 
+    A folder holds Parquet files; so does a URL that ends with a slash.
+
     Raises DataError for an unknown suffix, and whatever the source raises.
     """
     suffix = os.path.splitext(path)[1].lower()
+    if is_table(path):
+        return Parquet(path)
     if suffix not in _BY_SUFFIX and glob.has_magic(path):
         suffix = os.path.splitext(matching_files("data", path)[0].name)[1].lower()
     if suffix not in _BY_SUFFIX:
         raise DataError(f"data {path}: unknown suffix {suffix!r}. Known are {', '.join(_BY_SUFFIX)}.")
     return _BY_SUFFIX[suffix](path)
+
+
+def is_table(path: str) -> bool:
+    """Whether a path names a folder, or a URL like one: of Parquet files, as Hive leaves them."""
+    suffix = os.path.splitext(path)[1].lower()
+    return os.path.isdir(path) or (suffix not in _BY_SUFFIX and path.endswith("/"))

@@ -90,7 +90,9 @@ class Shuffle:
         return rows
 
     def _permute(self, epoch: int, window: int, size: int, start: int, stop: int) -> Words:
-        return permute(np.arange(start, stop, dtype=np.uint64), size, _keys(self.seed, epoch, window))
+        return permute(
+            np.arange(start, stop, dtype=np.uint64), size, keys_of_window(self.seed, epoch, window)
+        )
 
     def next_window(self, epoch: int, position: int) -> Rows:
         """The first row of each block of the window after that of a position; none in the last window."""
@@ -142,7 +144,7 @@ def _checked_blocks(block_starts: Rows | None, num_rows: int) -> Rows | None:
     return starts
 
 
-def _keys(seed: int, epoch: int, window: int) -> list[Words]:
+def keys_of_window(seed: int, epoch: int, window: int) -> list[Words]:
     """One 64-bit key for each round; independent ones for each (seed, epoch, window)."""
     text = struct.pack("<3Q", seed & _ALL_WINDOWS, epoch, window)
     digest = hashlib.blake2b(text, digest_size=8 * _ROUNDS, person=b"elasticflow").digest()

@@ -6,12 +6,14 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from elasticflow.data.permutation import WINDOW_BLOCKS, Rows, Shuffle
+from elasticflow.data.ragged import LENGTHS, Field, Pad, Ragged, padded
 from elasticflow.errors import DataError
 from elasticflow.storage.file_ids import FileId
 
@@ -21,16 +23,43 @@ _ALLOWED_KINDS = "biufcSUMm"
 _ALLOWED = "numbers, booleans, strings and dates"
 
 
-class Column(msgspec.Struct, frozen=True):
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """One named field of a record.
 
-    shape: of one record. dtype: NumPy's name for it, such as ``float32``; ``str`` and ``bytes`` stand
-    for text of any width (``U`` and ``S`` arrays).
+    shape: of one record, -1 where records have different lengths. dtype: NumPy's name for it, such as
+    ``float32``; ``str`` and ``bytes`` stand for text of any width (``U`` and ``S`` arrays). pad: of a ragged
+    column, how the records of a slice are made equally long.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    pad: Pad | None = None
+
+
+class Order(Protocol):
+    """Which records come when: a pure function of a seed, kept nowhere."""
+
+    def rows(self, epoch: int, start: int, stop: int) -> Rows:
+        """(stop - start,) row numbers at these positions of the epoch. Raises ValueError outside of it."""
+
+    def next_window(self, epoch: int, position: int) -> Rows:
+        """Some row of each block that will be wanted next, after those around a position."""
+
+
+class ArrayLike(Protocol):
+    """What is asked of an array: records by number."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Rows, axis: Literal[0]) -> Array:
+        """A new array of these records."""
 
 
 class Source(ABC):
@@ -52,13 +81,20 @@ class Source(ABC):
     """How many blocks a shuffled pass should mix with each other: as many as the cache holds twice."""
 
     @abstractmethod
-    def rows(self, numbers: Rows) -> dict[str, Array]:
+    def rows(self, numbers: Rows) -> Mapping[str, Field]:
         """The records with these numbers, in this order, as one array for each column.
 
         numbers: (n,) int64, in ``0..num_rows``, may repeat. Returns fresh, C-contiguous arrays
-        ``(n, *column.shape)``.
+        ``(n, *column.shape)``; a ``Ragged`` for a column whose records have different lengths.
         Raises IndexError for a number out of range, DataError if a file turns out to be damaged.
         """
+
+    def drawn(self, numbers: Rows, seed: int) -> Mapping[str, Field]:
+        """As ``rows``, where what is made of a record may follow from random numbers too.
+
+        seed: of the run and the epoch. A record is a function of it and of its number, whoever reads it.
+        """
+        return self.rows(numbers)
 
     def prefetch(self, numbers: Rows) -> None:  # noqa: B027  (most sources have nothing to gain)
         """Says which records are wanted soon, so that a slow medium can begin. Never waits, never raises."""
@@ -66,14 +102,41 @@ class Source(ABC):
     def __len__(self) -> int:
         return self.num_rows
 
+    @property
+    def epoch_records(self) -> int:
+        """How many records an epoch has: some may come more than once, or not at all."""
+        return self.num_rows
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Columns that ``forward`` may take, and need not: the lengths of ragged ones."""
+        if self.positional:
+            return ()
+        return tuple(column.name + LENGTHS for column in self.columns if column.pad)
+
+    def finish(self, fields: Mapping[str, Field], seed: int) -> dict[str, Array]:
+        """The records of one slice, and of no other, as ``forward`` gets them: ragged columns are arrays now,
+        with their lengths beside. seed: of random numbers, of which this source needs none."""
+        return padded(fields, {column.name: column.pad for column in self.columns})
+
     @cached_property
     def signature(self) -> str:
         """SHA-256 over the columns and the number of rows; a resumed run must find the same."""
         return hashlib.sha256(msgspec.json.encode((self.columns, self.num_rows))).hexdigest()
 
-    def shuffle(self, seed: int) -> Shuffle:
+    def shuffle(self, seed: int) -> Order:
         """The order in which epochs visit these rows, block by block where rows come in blocks."""
         return Shuffle(self.num_rows, seed, self.block_starts, self.window_blocks)
+
+
+def column_of(
+    what: str, name: str, field: ArrayLike | Ragged, pads: Mapping[str, Pad] | None = None
+) -> Column:
+    """The column that these records make. Raises DataError as ``make_column`` does."""
+    column = make_column(what, name, field.shape, field.dtype)
+    if not isinstance(field, Ragged):
+        return column
+    return msgspec.structs.replace(column, pad=(pads or {}).get(name) or field.pad or Pad())
 
 
 def make_column(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Column:

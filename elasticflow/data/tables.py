@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from elasticflow.data.blocks import Block
-from elasticflow.data.source import Array, native
+from elasticflow.data.ragged import Pad
+from elasticflow.data.source import Array
+from elasticflow.data.typed import ColumnRules, Typed
 from elasticflow.errors import DataError
 
 Selection = Mapping[str, str | Sequence[str]]
@@ -20,11 +22,16 @@ class Wanted:
 
     selection: ``{"x": ["a", "b"], "y": "label"}`` stacks a and b to a (rows, 2) array and renames
     label; an empty one takes every column as it is.
-    there: the columns of the file. Raises DataError if a column is not among them.
+    there: the columns of the file. rules: what becomes of them. Raises DataError if a column is not among
+    them.
     """
 
-    def __init__(self, what: str, selection: Selection, there: Sequence[str]) -> None:
+    def __init__(
+        self, what: str, selection: Selection, there: Sequence[str], rules: ColumnRules | None = None
+    ) -> None:
         self.what = what
+        self.rules = rules or ColumnRules()
+        self.rules.check(what, there)
         self.selection: Selection = dict(selection) or {name: name for name in there}
         self.names = list(dict.fromkeys(name for names in self.selection.values() for name in _each(names)))
         missing = [name for name in self.names if name not in there]
@@ -35,9 +42,22 @@ class Wanted:
         if empty or not self.names:
             raise DataError(f"{what}: {empty[0] if empty else 'it'} has no columns. Name at least one.")
 
-    def arrays(self, where: str, table: Any) -> Block:
+    @property
+    def pads(self) -> dict[str, Pad]:
+        """Of the columns of the records."""
+        pads = self.rules.pad
+        return {
+            column: pads[name]
+            for column, name in self.selection.items()
+            if isinstance(name, str) and name in pads
+        }
+
+    def fields(self, where: str, table: Any, first_record: int) -> Block:
         """The columns of a pyarrow table that are wanted. ``where`` names its rows in errors."""
-        found = {name: _to_numpy(where, name, table.column(name)) for name in self.names}
+        found = {
+            name: Typed(where, name, self.rules, first_record).convert(table.column(name))
+            for name in self.names
+        }
         return {
             column: found[names] if isinstance(names, str) else _stack(where, column, names, found)
             for column, names in self.selection.items()
@@ -50,68 +70,19 @@ def _each(names: str | Sequence[str]) -> Sequence[str]:
 
 def _stack(where: str, column: str, names: Sequence[str], found: Block) -> Array:
     """(rows, number of names): int64 if all are whole numbers, else float32."""
-    arrays = [found[name] for name in names]
-    for name, array in zip(names, arrays, strict=True):
-        if array.ndim != 1 or array.dtype.kind not in "biuf":
+    arrays: list[Array] = []
+    for name in names:
+        array = found[name]
+        if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "biuf":
+            arrays.append(array)
+        else:
+            held = "lists" if len(array.shape) > 1 else str(array.dtype)
             raise DataError(
-                f"{where}: column {name!r} holds {array.dtype}, and cannot be stacked into {column!r}. "
+                f"{where}: column {name!r} holds {held}, and cannot be stacked into {column!r}. "
                 f"Only numbers can; give it a name of its own, such as {name}={name!r}."
             )
     whole = all(array.dtype.kind in "biu" for array in arrays)
     return np.stack(arrays, axis=1, dtype=np.int64 if whole else np.float32, casting="unsafe")
-
-
-def _to_numpy(where: str, name: str, column: Any) -> Array:
-    """One column of a table: (rows,), or (rows, length) for lists that all have one length.
-
-    column: a pyarrow ChunkedArray. Raises DataError for missing values (other than in floats, where
-    they are NaN), for lists of different lengths, and for types that NumPy has no arrays of.
-    """
-    import pyarrow as pa
-
-    what = f"{where}: column {name!r}"
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.null_count and not pa.types.is_floating(column.type):
-        raise DataError(
-            f"{what}, of type {column.type}, has {column.null_count} missing values. "
-            "Only columns of floats may (they become NaN). Fill them, or leave the column out."
-        )
-    if _is_list(column.type):
-        return _lists_to_numpy(what, name, column)
-    array: Array = column.to_numpy()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        array = array.astype("U")
-    if array.dtype.kind == "O":
-        raise DataError(
-            f"{what} is of type {column.type}. Allowed are numbers, booleans, strings, dates, and lists "
-            "of numbers of one length. Convert the column first, or leave it out."
-        )
-    return native(array)
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _lists_to_numpy(what: str, name: str, column: Any) -> Array:
-    """(rows, length, ...): lists nest to further axes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if len(lengths) > 1:
-        raise DataError(
-            f"{what} holds lists of {min(lengths)} to {max(lengths)} elements. All must have the same "
-            "length: pad them, or leave the column out."
-        )
-    flat = pc.list_flatten(column)
-    if not isinstance(flat, pa.ChunkedArray):
-        flat = pa.chunked_array([flat])
-    elements = _to_numpy(what, name, flat)
-    return elements.reshape(len(column), lengths[0] if lengths else 0, *elements.shape[1:])
 
 
 @contextmanager

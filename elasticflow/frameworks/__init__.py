@@ -1,6 +1,8 @@
 """Deep-learning frameworks behind one small interface (``base``); each is imported only when used."""
 
 from elasticflow.frameworks.base import (
+    CHANGED,
+    FRAMEWORKS,
     Batch,
     CostError,
     Interrupted,
@@ -9,9 +11,12 @@ from elasticflow.frameworks.base import (
     framework_of,
     open_replica,
     set_up,
+    warm_up,
 )
 
 __all__ = [
+    "CHANGED",
+    "FRAMEWORKS",
     "Batch",
     "CostError",
     "check_cost",
@@ -20,4 +25,5 @@ __all__ = [
     "framework_of",
     "open_replica",
     "set_up",
+    "warm_up",
 ]

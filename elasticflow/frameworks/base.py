@@ -9,27 +9,43 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
-from elasticflow.api import Optimizer, _Optimizer
+from elasticflow.api import OPTIMIZERS, _Optimizer
+from elasticflow.data.opening import PartOfTests
 from elasticflow.embedding import Embedding, TableSpec
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks.given import optimizer_of
 from elasticflow.frameworks.lookups import Lookups
+from elasticflow.frameworks.staged import staged
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.training.freezing import is_trained
+from elasticflow.training.grouping import Groups
+from elasticflow.training.metrics import Summed, SummedMetric, add, measures_of, size_of
+from elasticflow.training.objects import is_object, library_of, set_back, states_of, taken
+from elasticflow.training.trainable import toggles_by_name
 
 Batch: TypeAlias = dict[str, Any]
 """Arguments of ``forward`` by name, in the framework's own tensors."""
 
-REPORT = "report"
+REPORT, MEASURES = "report", "measures"
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 COLUMNS = ("epoch", "step", "cost")
 """What the report says of an evaluation besides its metrics."""
 CONSTANTS = (int, float, str, bool, bytes, type(None))
+
+
+CHANGED = (
+    "forward() has changed {name}, a parameter that is not trained, and stays as it is: what forward() is to "
+    "change has to be a buffer (register_buffer, or a tf.Variable with trainable=False)."
+)
 
 
 class CostError(ProgramError):
@@ -48,23 +64,38 @@ class Replica(ABC):
 
     framework: ``torch`` or ``tensorflow``. state: the values of the version it computes with.
     lookups: of its embedding tables. unused: names of parameters and tables that got no gradient in the last
-    ``compute`` (a hint, not an error).
+    ``compute`` (a hint, not an error). measured: what metrics are made of that are sums, from the last
+    ``evaluate``.
     """
 
     framework: str
-    apart = False
-    """Whether it computes on a device with memory of its own: sums stay there until ``deliver``ed."""
-    layout: Layout
     lookups: Lookups
-    optimizer: Optimizer
-    metrics: tuple[str, ...]
+    optimizers: Groups
+    metrics: Metrics
+    measured: tuple[tuple[Array, ...], ...] = ()
     state: Vector
     unused: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        return self.state.layout
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """In the order of their entries."""
         return self.lookups.specs
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """What ``forward`` gets under this name."""
+        return {}
+
+    def frozen(self) -> dict[str, Array]:
+        """Parameters that are not trained, by name: no part of ``layout``. Not to be written to."""
+        return {}
+
+    def put_frozen(self, values: Mapping[str, Array]) -> None:  # noqa: B027  (most have none)
+        """Gives parameters that are not trained other values, before anything is computed."""
 
     @abstractmethod
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
@@ -73,6 +104,10 @@ class Replica(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """``state`` holds another version from now on."""
+
+    def begin_epoch(self, epoch: int) -> None:  # noqa: B027  (of most programs all is trained always)
+        """From now on ``compute`` makes gradients of what is trained in this epoch alone: in ``out``, what
+        lies where others would be is arbitrary. At first it is epoch 0."""
 
     @abstractmethod
     def ask_early(self, batch: Batch) -> None:
@@ -117,18 +152,43 @@ class Replica(ABC):
         """What was computed into ``out`` is in its memory once this returns."""
 
     @property
+    def apart(self) -> bool:
+        """Whether it computes on a device with memory of its own: sums stay there until ``deliver``ed."""
+        return False
+
+    @property
     def facts(self) -> Mapping[str, str]:
         """What of the device decides the bits, by name; of the processor others tell."""
         return {}
+
+    @property
+    def encoded(self) -> list[Entry]:
+        """Of a program in two stages: see ``elasticflow.frameworks.staged``."""
+        return self.layout.of_rule(Rule.BATCH)
+
+    def join(self, batch: Batch, more: Batch) -> Batch:
+        """A slice, and what else its ``forward`` is to be given."""
+        return {**batch, **more}
+
+    @abstractmethod
+    def encode(self, batch: Batch, seed: int) -> list[Array]:
+        """What ``encode`` makes of a slice, in the order of ``encoded`` but for its first.
+
+        Raises as ``compute`` does.
+        """
 
     @abstractmethod
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         """Cost and metrics, forward only, with layers in their inference mode. Raises as ``compute`` does."""
 
 
-def layout_of(tensors: Sequence[Entry], tables: Sequence[Entry], num_metrics: int) -> Layout:
+def layout_of(
+    tensors: Sequence[Entry], tables: Sequence[Entry], metrics: Metrics, encoded: Sequence[Entry] = ()
+) -> Layout:
     """Of a model and its report. Raises ProgramError where a table's arrays would have a tensor's name."""
     names = {entry.name for entry in tensors}
+    if taken := sorted(names.intersection(entry.name for entry in encoded)):
+        raise ProgramError(f"model(): {taken[0]!r} is what encode() gives is called; choose another name.")
     for table in tables:
         for column in ("ids", "rows"):
             if (name := f"{table.name}.{column}") in names:
@@ -136,12 +196,10 @@ def layout_of(tensors: Sequence[Entry], tables: Sequence[Entry], num_metrics: in
                     f"model(): {name!r} is a tensor, and what the {column} of table {table.name!r} are "
                     "called where it is exported; give one of them another name."
                 )
-    return Layout([*tensors, *tables, report_entry(num_metrics)])
-
-
-def report_entry(num_metrics: int) -> Entry:
-    """The region for cost and metrics."""
-    return Entry(REPORT, (1 + num_metrics,), "float64", Rule.REPORT)
+    size = size_of(metrics.summed)
+    sums = [Entry(MEASURES, (size,), "float64", Rule.MEASURE)] if size else []
+    report = Entry(REPORT, (1 + len(metrics.told),), "float64", Rule.REPORT)  # cost and metrics
+    return Layout([*tensors, *tables, *encoded, *sums, report])
 
 
 def framework_of(values: Mapping[str, Any], forward: Callable[..., Any]) -> str:
@@ -202,17 +260,63 @@ def add_table(tables: dict[str, Embedding], name: str, table: Embedding) -> None
     tables[name] = table
 
 
-def take_optimizer(values: Mapping[str, Any]) -> Optimizer:
-    """The one optimizer that model() must name."""
+def take_optimizer(values: Mapping[str, Any], names: Mapping[int, str] | None = None) -> Groups:
+    """The one optimizer that model() must name, with its groups. names: of tensors, by their identity."""
     value = values.get("optimizer")
+    if isinstance(value, Groups):
+        return value
     if isinstance(value, _Optimizer):
-        return value  # type: ignore[return-value]
+        return Groups(value, {})  # type: ignore[arg-type]
     if value is None:
         raise ProgramError('model() names no optimizer; add one, such as "optimizer": ef.SGD(lr=0.1).')
+    if (understood := optimizer_of(value, names or {})) is not None:
+        return understood
     raise ProgramError(
         f"model()['optimizer'] is a {type(value).__module__}.{type(value).__name__}; updates run on the "
-        "parameter servers, so name one of ef.SGD, ef.Adam, ef.AdamW, ef.Adagrad, ef.Ftrl."
+        f"parameter servers, so name one of {', '.join(f'ef.{name}' for name in OPTIMIZERS)}, or one of "
+        "torch.optim's or keras.optimizers' that is called so."
     )
+
+
+def grouped(
+    groups: Groups, entries: Sequence[Entry], tables: Sequence[Entry], frozen: Iterable[str]
+) -> list[Entry]:
+    """Entries with the numbers of their optimizers. Raises ProgramError, see ``Groups.check``."""
+    trained = [entry.name for entry in entries if entry.rule is Rule.UPDATE]
+    buffers = [entry.name for entry in entries if entry.rule is not Rule.UPDATE]
+    groups.check(trained, [*buffers, *frozen], [entry.name for entry in tables])
+    return [
+        msgspec.structs.replace(entry, part=groups.number_of(entry.name))
+        if entry.rule is Rule.UPDATE
+        else entry
+        for entry in entries
+    ]
+
+
+def by_epoch(
+    program: Program, entries: Sequence[Entry], tables: Sequence[Entry], frozen: Iterable[str]
+) -> tuple[list[Entry], list[Entry]]:
+    """Entries, and those of tables, with the epochs in which they are trained. Raises ProgramError."""
+    if program.trainable is None:
+        return list(entries), list(tables)
+    names = [entry.name for entry in (*entries, *tables) if entry.rule in (Rule.UPDATE, Rule.ROWS)]
+    others = [entry.name for entry in entries if entry.rule is not Rule.UPDATE]
+    with blaming(program, "trainable"):
+        toggles = toggles_by_name(program.trainable, names, [*others, *frozen])
+    mine, of_tables = (
+        [msgspec.structs.replace(entry, toggles=toggles.get(entry.name, ())) for entry in each]
+        for each in (entries, tables)
+    )
+    return mine, of_tables
+
+
+def trained_in(layout: Layout, epoch: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Numbers of the parameters, and of the tables, that are trained in this epoch."""
+    parameters, tables = (
+        frozenset(n for n, entry in enumerate(layout.of_rule(rule)) if is_trained(entry.toggles, epoch))
+        for rule in (Rule.UPDATE, Rule.ROWS)
+    )
+    return parameters, tables
 
 
 def check_values(values: object) -> dict[str, Any]:
@@ -241,16 +345,102 @@ def metric_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def first_metrics(value: object) -> tuple[str, ...]:
-    """Names of what metrics() returned the first time. Raises ProgramError for what cannot be shown."""
-    names = metric_names(value)
-    if taken := [name for name in names if name in COLUMNS]:
+class Metrics(NamedTuple):
+    """What metrics() gives: all names, those that are made of sums, and objects that it has updated.
+
+    of_parts: where there are several sources to test with, what is made of sums of each, by its prefix.
+    """
+
+    names: tuple[str, ...] = ()
+    measures: tuple[SummedMetric, ...] = ()
+    objects: tuple[Any, ...] = ()
+    of_parts: Mapping[str, tuple[SummedMetric, ...]] = {}
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """All names that people see: of several sources, cost and metrics of each."""
+        parts = (f"{prefix}{name}" for prefix in self.of_parts for name in ("cost", *self.names))
+        return tuple(parts) or self.names
+
+    @property
+    def summed(self) -> tuple[SummedMetric, ...]:
+        """All that are made of sums."""
+        return tuple(each for part in self.of_parts.values() for each in part) or self.measures
+
+
+def first_metrics(value: object, num_records: int, tests: Sequence[PartOfTests]) -> Metrics:
+    """Of what metrics() returned the first time, for so many records.
+
+    tests: the sources to test with. Raises ProgramError for what cannot be shown.
+    """
+    metric_names(value)
+    assert isinstance(value, dict)
+    objects = tuple({id(each): each for each in value.values() if library_of(each)}.values())
+    inputs = inputs_of(value)
+    made = {name: _described(name, each, inputs[name], num_records) for name, each in value.items()}
+    measures = measures_of(made, max((part.last - part.first for part in tests), default=0))
+    by_name = {measure.name: measure for measure in measures}
+    names = tuple(each for name in value for each in (by_name[name].names if name in by_name else [name]))
+    if len(set(names)) < len(names):
+        raise ProgramError(f"metrics() returned two values that are named alike, of {', '.join(names)}.")
+    if columns := [name for name in names if name in COLUMNS]:
         raise ProgramError(
-            f"metrics() returned {taken[0]!r}, which is what a column of the report is called; there are "
+            f"metrics() returned {columns[0]!r}, which is what a column of the report is called; there are "
             f"{', '.join(COLUMNS)} already: give it another name."
         )
-    metric_values(value, names)
-    return names
+    metric_values(inputs, names, measures)
+    sums = np.zeros(size_of(measures))
+    for measure, arrays in zip(measures, measured_of(inputs, measures), strict=True):
+        if not measure.of:  # of an object that was tried
+            add(measure, arrays, 0, num_records, sums)
+    return Metrics(names, measures, objects, _of_parts(tests, made))
+
+
+def _of_parts(tests: Sequence[PartOfTests], made: dict[str, Any]) -> dict[str, tuple[SummedMetric, ...]]:
+    """See ``Metrics``. made: what metrics() returned, see ``measures_of``. Raises ProgramError."""
+    found: dict[str, tuple[SummedMetric, ...]] = {}
+    for part in tests if any(part.name for part in tests) else ():
+        start = size_of([each for of in found.values() for each in of])
+        found[part.prefix] = measures_of(made, part.last - part.first, part.prefix, start)
+    return found
+
+
+def without_metrics(tests: Sequence[PartOfTests]) -> Metrics:
+    """Of a program without metrics()."""
+    return Metrics(of_parts=_of_parts(tests, {}))
+
+
+def _described(name: str, value: Any, inputs: Any, num_records: int) -> Any:
+    """An object's description in its place. It is set back. Raises ProgramError if it cannot be taken."""
+    if not is_object(value):
+        return value
+    try:
+        return taken(name, value, [_host(each) for each in inputs] if library_of(value) else (), num_records)
+    finally:
+        set_back([value] if library_of(value) else [])
+
+
+def inputs_of(found: Any) -> Any:
+    """What metrics() returned, with tuples of what is summed in the place of metrics that are sums."""
+    if not isinstance(found, dict):
+        return found
+    return {name: _inputs_of(each) for name, each in found.items()}
+
+
+def _inputs_of(value: Any) -> Any:
+    if isinstance(value, Summed):
+        return tuple(value.inputs)
+    return states_of(value) if library_of(value) else value
+
+
+def measured_of(found: object, measures: Sequence[SummedMetric]) -> tuple[tuple[Array, ...], ...]:
+    """What the sums are made of, in memory of the host. found: of ``inputs_of``."""
+    assert isinstance(found, dict)
+    return tuple(tuple(_host(each) for each in found[measure.name]) for measure in measures)
+
+
+def _host(value: Any) -> Array:
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
 def _number(name: str, value: Any) -> float:
@@ -268,12 +458,19 @@ def _number(name: str, value: Any) -> float:
     )
 
 
-def metric_values(value: object, names: Sequence[str]) -> list[float]:
-    """Values of what metrics() returned, in the order of ``names``."""
-    if metric_names(value) != tuple(names):
-        raise ProgramError(f"metrics() returned {metric_names(value)}, and before that {tuple(names)}.")
+def metric_values(value: object, names: Sequence[str], measures: Sequence[SummedMetric] = ()) -> list[float]:
+    """Values of what metrics() returned, in the order of ``names``; 0 for those that are made of sums."""
+    found = metric_names(value)
+    by_name = {measure.name: measure for measure in measures}
+    told = tuple(each for name in found for each in (by_name[name].names if name in by_name else [name]))
+    if told != tuple(names):
+        raise ProgramError(f"metrics() returned {told}, and before that {tuple(names)}.")
     assert isinstance(value, dict)
-    return [_number(name, value[name]) for name in names]
+    return [
+        number
+        for name in found
+        for number in ([0.0] * len(by_name[name].names) if name in by_name else [_number(name, value[name])])
+    ]
 
 
 def open_replica(
@@ -283,25 +480,46 @@ def open_replica(
     threads: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
+    tests: Sequence[PartOfTests] = (),
     device: str = "cpu",
     number: int = 0,
     graphs: bool = False,
+    batch_size: int = 1,
 ) -> Replica:
     """Calls model() with all random states set by ``seed``.
 
     sample: a few records, as arguments of forward(); layers are built, and metrics() is called, with it.
-    metric_arguments: those that metrics() takes; None: it is not called. device: where it is to compute, a
-    setting. number: of the worker, which chooses among several GPUs. graphs: see
-    ``elasticflow.frameworks.graphs``. Raises ProgramError.
+    metric_arguments: those that metrics() takes; None: it is not called. tests: sources to test with.
+    device: where it is to compute, a setting. number: of the worker, which chooses among several GPUs.
+    graphs: see ``elasticflow.frameworks.graphs``. batch_size: records of a step. Raises ProgramError.
     """
-    set_up(seed, threads)
-    with blaming(program, "model"):
-        values = check_values(program.model())
-    adapter = _adapter(framework_of(values, program.forward))
-    replica: Replica = adapter.open_replica(
-        program, values, seed, sample, metric_arguments, device=device, number=number, graphs=graphs
+    values = _first_values(program, seed, threads)
+    framework = framework_of(values, program.forward)
+    replica: Replica = _adapter(framework).open_replica(
+        staged(program, framework),
+        values,
+        seed,
+        sample,
+        metric_arguments,
+        tests,
+        device=device,
+        number=number,
+        graphs=graphs and program.encode is None,
+        batch_size=batch_size,
     )
     return replica
+
+
+def _first_values(program: Program, seed: int, threads: int) -> dict[str, Any]:
+    """What model() returns, with all random states set. Raises ProgramError."""
+    set_up(seed, threads)
+    loaded = FRAMEWORKS.keys() & sys.modules.keys()
+    with blaming(program, "model"):
+        values = check_values(program.model())
+        if loaded != FRAMEWORKS.keys() & sys.modules.keys():
+            set_up(seed, threads)  # model() has imported the framework: what it drew followed from nothing
+            values = check_values(program.model())
+    return values
 
 
 def set_up(seed: int, threads: int) -> None:
@@ -324,6 +542,14 @@ def _adapter(name: str) -> Any:
     from elasticflow.frameworks import tensorflow
 
     return tensorflow
+
+
+def warm_up(modules: Collection[str]) -> None:
+    """Imports the frameworks among these modules, and what adapts them: that takes seconds."""
+    for name in FRAMEWORKS:
+        if any(module.partition(".")[0] == name for module in modules):
+            with suppress(Exception):  # whoever uses it will say what is wrong
+                _adapter(name)
 
 
 def seed_python(seed: int) -> None:

@@ -99,6 +99,7 @@ class Host(Device):
         return [torch.from_numpy(group) for group in vector.groups]
 
     def take(self, column: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        # PyTorch aligns its own memory, and MKL's last bits depend on where an operand begins.
         copy = torch.from_numpy(column).clone()
         return copy, copy
 
@@ -166,6 +167,7 @@ class Cuda(Device):
         torch.cuda.set_device(self.where)
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # the main cost
+        # It would choose kernels, and so bits, by what was quickest just now.
         torch.backends.cudnn.benchmark = False
         torch.empty(0, device=self.where)  # generators are there once CUDA is
         self._generator = torch.cuda.default_generators[self.where.index]
@@ -222,7 +224,9 @@ class Cuda(Device):
         weakref.finalize(vector, cudart.cudaHostUnregister, first).atexit = False
 
     def download(self, pairs: Sequence[Pair], done: Callable[[], None]) -> None:
+        # Blocking: to wait for it takes no processor.
         copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        # Nothing else has the copies come after the kernels that make what is copied.
         self._copies.wait_stream(torch.cuda.current_stream(self.where))
         with torch.cuda.stream(self._copies):
             for target, source in pairs:

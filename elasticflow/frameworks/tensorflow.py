@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -27,23 +28,33 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from elasticflow.data.opening import PartOfTests
 from elasticflow.embedding import Embedding
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.base import (
     CONSTANTS,
     Batch,
     CostError,
+    Metrics,
     Replica,
     add_table,
+    by_epoch,
     first_metrics,
+    grouped,
+    inputs_of,
     layout_of,
+    measured_of,
     metric_values,
     seed_python,
     take_optimizer,
+    trained_in,
+    without_metrics,
 )
 from elasticflow.frameworks.lookups import Lookups, put
+from elasticflow.frameworks.staged import entries_of, names_of
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
+from elasticflow.training.objects import set_back
 
 TRAINABLE = (tf.float32, tf.float64)
 VARIABLES = (tf.Variable, keras.Variable)
@@ -66,7 +77,8 @@ def set_up(seed: int, threads: int) -> None:
     except RuntimeError as error:
         raise ProgramError(
             "the program ran a TensorFlow operation before the number of threads was set. Make tensors, "
-            "variables and layers in model(), not while the file is imported, and NumPy arrays in data()."
+            "variables, layers and metrics in model(), not while the file is imported, and NumPy arrays in "
+            "data(); and import TensorFlow at the top of the file."
         ) from error
     tf.config.experimental.enable_op_determinism()
     keras.config.disable_traceback_filtering()  # Keras would put words of its own into the program's errors
@@ -153,11 +165,16 @@ class _TensorFlowFound:
         self.layers: list[keras.layers.Layer] = []
         self.unbuilt: list[str] = []
         self.seeds: list[tf.Variable] = []
+        self.frozen: dict[str, tf.Variable] = {}
+        self._parameters: set[int] = set()
+        """Of layers: a layer that is not trained makes its buffers and its parameters look alike."""
         for part in _parts(values):
             value = part.value
             if isinstance(value, VARIABLES):
                 self._add(part.name, value, value.trainable and not part.frozen)
             elif isinstance(value, LAYERS):
+                for layer in value._flatten_layers():
+                    self._parameters.update(map(_identity, layer._trainable_variables))
                 self.layers += [] if part.inside else [value]
                 self.unbuilt += [] if value.built else [part.name]
             elif isinstance(value, Embedding):
@@ -168,9 +185,23 @@ class _TensorFlowFound:
     def _add(self, name: str, variable: tf.Variable | keras.Variable, trained: bool) -> None:
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         dtype = _dtype(name, variable)
+        if not trained and id(variable) in self._parameters:
+            self.frozen[name] = variable
+            return
         rule = Rule.FIRST if not variable.dtype.is_floating else Rule.UPDATE if trained else Rule.MEAN
         self.entries.append(Entry(name, tuple(variable.shape), dtype, rule))
         self.variables.append(variable)
+
+
+def named_variables(values: Mapping[str, Any]) -> dict[str, tf.Variable]:
+    """All variables of a model, by the names that they have in a layout."""
+    found = _TensorFlowFound(values)
+    return {entry.name: each for entry, each in zip(found.entries, found.variables, strict=True)}
+
+
+def named_weights(values: Mapping[str, Any]) -> dict[str, Array]:
+    """The values of all variables of a model, by the names that they have in a layout."""
+    return {name: variable.numpy() for name, variable in named_variables(values).items()}
 
 
 def _dtype(name: str, variable: tf.Variable) -> str:
@@ -247,10 +278,11 @@ class _Runner:
         self._graphs: dict[object, tuple[Step | None, str]] = {}
         self._warned = False
 
-    def __call__(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
+    def __call__(self, step: Step, batch: Batch, seed: int, weight: float, variant: Hashable = None) -> Any:
+        """variant: what else decides what the step does."""
         seeds = np.random.SeedSequence(seed).generate_state(2 * self._num_seeds).reshape(-1, 2)
         arguments = batch, tf.constant(seeds, tf.int64), tf.constant(weight, tf.float64)
-        shapes = step, *((name, value.dtype, tuple(value.shape)) for name, value in batch.items())
+        shapes = step, variant, *((name, value.dtype, tuple(value.shape)) for name, value in batch.items())
         graph, problem = self._graphs.get(shapes) or self._trace(step, arguments)
         if graph is None:
             _seed(seed)
@@ -398,6 +430,51 @@ class _Views(NamedTuple):
     report: Array
 
 
+class _Calls:
+    """The program's functions, called with what ``model()`` returned, in a mode."""
+
+    def __init__(
+        self,
+        program: Program,
+        params: Mapping[str, Any],
+        mode: _Mode,
+        metric_arguments: Sequence[str],
+        objects: Sequence[Any],
+    ) -> None:
+        self._program, self.params, self._mode = program, dict(params), mode
+        self._metric_arguments, self._objects = tuple(metric_arguments), objects
+        functions = (program.forward, program.encode, program.metrics)
+        self._in_graph = {f: _convertible(f) for f in functions if f}
+
+    def cost(self, batch: Batch, training: bool) -> Any:
+        """Raises CostError, and whatever ``forward`` raises."""
+        cost = self._call(self._program.forward, batch, training)
+        if not tf.is_tensor(cost):
+            kind = type(cost).__name__
+            raise CostError(f"forward() returned a {kind}; it must return the cost, a scalar tensor.")
+        if cost.shape.rank != 0 or not cost.dtype.is_floating:
+            raise CostError(
+                f"forward() returned a tensor of shape {cost.shape} and {cost.dtype.name}; it must return "
+                "the cost, one floating number: take the mean over the records, say."
+            )
+        return cost
+
+    def encoded(self, batch: Batch, names: Sequence[str]) -> list[Any]:
+        """What ``encode`` makes of a slice."""
+        found = self._call(self._program.encode, batch, True)
+        return [tf.convert_to_tensor(found[name]) for name in names]
+
+    def metrics(self, batch: Batch) -> Any:
+        """What metrics() returns, see ``inputs_of``."""
+        set_back(self._objects)
+        return self._call(self._program.metrics, {n: batch[n] for n in self._metric_arguments}, False)
+
+    def _call(self, function: Any, arguments: Batch, training: bool) -> Any:
+        if not tf.executing_eagerly():
+            function = self._in_graph[function]
+        return self._mode(run=lambda: inputs_of(function(**arguments, params=self.params)), training=training)
+
+
 class TensorFlowReplica(Replica):
     """See Replica. The model's variables hold copies of what is in ``state``."""
 
@@ -409,28 +486,41 @@ class TensorFlowReplica(Replica):
         params: Mapping[str, Any],
         mode: _Mode,
         lookups: _TensorFlowLookups,
-        metrics: Sequence[str],
+        metrics: Metrics,
         metric_arguments: Sequence[str],
+        encoded: Sequence[Entry] = (),
     ) -> None:
         found = _find(params)
         self.lookups: _TensorFlowLookups = lookups
-        self._program, self._params, self._mode = program, dict(params), mode
-        self._metric_arguments = tuple(metric_arguments)
-        self.optimizer = take_optimizer(params)
-        self.metrics = tuple(metrics)
-        self.layout = layout_of(found.entries, lookups.entries, len(metrics))
-        self.state = Vector(self.layout)
+        self._calls = _Calls(program, params, mode, metric_arguments, metrics.objects)
+        self.optimizers, self.metrics = take_optimizer(params), metrics
+        found.entries = grouped(self.optimizers, found.entries, lookups.entries, found.frozen)
+        found.entries, tables = by_epoch(program, found.entries, lookups.entries, found.frozen)
+        self.state = Vector(layout_of(found.entries, tables, metrics, encoded))
         self._kept = list(zip(found.entries, found.variables, strict=True))
         self._seeds = found.seeds
         for view, variable in zip(self.state.tensors(found.entries), found.variables, strict=True):
             np.copyto(view, variable.numpy())
-        self._trained = [entry for entry in found.entries if entry.rule is Rule.UPDATE]
+        self._names = [entry.name for entry in found.entries if entry.rule is Rule.UPDATE]
+        self._trained = trained_in(self.layout, 0)
+        """Numbers of parameters and tables that get gradients."""
         self._leaves = [variable for entry, variable in self._kept if entry.rule is Rule.UPDATE]
-        self._in_graph = {f: _convertible(f) for f in (program.forward, program.metrics) if f}
-        self._run = _Runner(found.variables, found.seeds)
+        self._frozen = found.frozen
+        counted = [variable.value for each in metrics.objects for variable in each.variables]
+        self._run = _Runner([*found.variables, *found.frozen.values(), *counted], found.seeds)
         groups = [tf.TensorSpec(group.shape, group.dtype) for group in self.state.groups]
         self._assign = tf.function(self._assign_all, autograph=False).get_concrete_function(groups)
         self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
+
+    def begin_epoch(self, epoch: int) -> None:
+        self._trained = trained_in(self.layout, epoch)
+
+    def frozen(self) -> dict[str, Array]:
+        return {name: variable.numpy() for name, variable in self._frozen.items()}
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self._calls.params
 
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
         return {name: tf.constant(column) for name, column in columns.items()}
@@ -465,16 +555,17 @@ class TensorFlowReplica(Replica):
         value = float(cost)
         of_tables = [(int(n), _array(keys), _array(g)) for n, keys, g in of_rows if g is not None]
         used = {number for number, _, _ in of_tables}
+        parameters, tables = (sorted(each) for each in self._trained)
         self.unused = (
-            *(entry.name for entry, g in zip(self._trained, gradients, strict=True) if g is None),
-            *(entry.name for number, entry in enumerate(self.lookups.entries) if number not in used),
+            *(self._names[n] for n, g in zip(parameters, gradients, strict=True) if g is None),
+            *(self.lookups.entries[n].name for n in tables if n not in used),
         )
         put(out, of_tables, onto=onto)
-        summed = zip((*gradients, *changes), (*views.gradients, *views.means), strict=True)
-        for number, (tensor, target) in enumerate(summed):
+        targets = [*(views.gradients[number] for number in parameters), *views.means]
+        for number, tensor, target in zip_longest(parameters, (*gradients, *changes), targets):
             array = 0 if tensor is None else _array(tensor)
             np.add(target, array, out=target) if onto else np.copyto(target, array)
-            if ready and number < len(gradients):
+            if ready and number is not None:
                 ready(number)
         if not onto:
             for counter, target in zip(counters, views.firsts, strict=True):
@@ -482,17 +573,24 @@ class TensorFlowReplica(Replica):
             views.report.fill(0)
         views.report[0] += value * weight
 
+    def encode(self, batch: Batch, seed: int) -> list[Array]:
+        return [_array(found) for found in self._guarded(self._encode, batch, seed, 1.0)]
+
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         cost, values = self._guarded(self._test, batch, seed, 1.0)
         value = float(cost)
-        return [value, *metric_values(values, self.metrics)] if self.metrics else [value]
+        if not self.metrics.names:
+            return [value]
+        means = metric_values(values, self.metrics.names, self.metrics.measures)
+        self.measured = measured_of(values, self.metrics.measures)
+        return [value, *means]
 
     def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
         """Steps put back what they change, unless something raises on the way."""
         self.lookups.error = None
         try:
             with self.lookups.allowed(_columns(batch), training=step == self._train):
-                return self._run(step, batch, seed, weight)
+                return self._run(step, batch, seed, weight, self._trained)
         except BaseException as error:
             self.refresh()
             if self.lookups.error and isinstance(error, tf.errors.OpError):
@@ -507,18 +605,22 @@ class TensorFlowReplica(Replica):
         return self._outs[out]
 
     def _train(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, ...]:
-        """Cost, weighted gradients (None where there is none) and changes, and counters. A Step.
+        """Cost, weighted gradients of what is trained (None where there is none) and changes, and counters.
+
+        A Step.
 
         Gradients of rows come with the number of the table and the keys, lookup by lookup.
         """
         before = self._read()
         self._set_seeds(seeds)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self._leaves)
+            leaves = [self._leaves[number] for number in sorted(self._trained[0])]
+            tape.watch(leaves)
             self.lookups.begin(tape)
-            cost = self._cost(batch, training=True)
-        looked_up = list(self.lookups.looked_up)
-        leaves = [*self._leaves, *(rows for _, _, rows in looked_up)]
+            cost = self._calls.cost(batch, training=True)
+        looked_up = [each for each in self.lookups.looked_up if each[0] in self._trained[1]]
+        num_leaves = len(leaves)
+        leaves += [rows for _, _, rows in looked_up]
         both = tape.gradient(cost, leaves, tf.cast(weight, cost.dtype))
         if all(gradient is None for gradient in both):
             raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
@@ -530,18 +632,26 @@ class TensorFlowReplica(Replica):
         counters = [variable.read_value() for entry, variable in self._kept if entry.rule is Rule.FIRST]
         self._put_back(before)
         both = list(map(_dense, both, leaves))
-        gradients, of_rows = both[: len(self._leaves)], both[len(self._leaves) :]
+        gradients, of_rows = both[:num_leaves], both[num_leaves:]
         tables = [(n, keys, gradient) for (n, keys, _), gradient in zip(looked_up, of_rows, strict=True)]
         return cost, gradients, tables, changes, counters
+
+    def _encode(self, batch: Batch, seeds: Any, weight: Any) -> list[Any]:
+        """What encode() makes of a slice. A Step."""
+        before = self._read()
+        self._set_seeds(seeds)
+        self.lookups.begin(None)
+        found = self._calls.encoded(batch, names_of(self.encoded))
+        self._put_back(before)
+        return found
 
     def _test(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, Any]:
         """Cost and metrics. A Step."""
         before = self._read()
         self._set_seeds(seeds)
         self.lookups.begin(None)
-        cost, values = self._cost(batch, training=False), {}
-        if self.metrics:
-            values = self._call(self._program.metrics, {n: batch[n] for n in self._metric_arguments}, False)
+        cost = self._calls.cost(batch, training=False)
+        values = self._calls.metrics(batch) if self.metrics.names else {}
         self._put_back(before)
         return cost, values
 
@@ -555,23 +665,6 @@ class TensorFlowReplica(Replica):
     def _put_back(self, values: Sequence[Any]) -> None:
         for (_, variable), value in zip(self._kept, values, strict=True):
             variable.assign(value)
-
-    def _cost(self, batch: Batch, training: bool) -> Any:
-        cost = self._call(self._program.forward, batch, training)
-        if not tf.is_tensor(cost):
-            kind = type(cost).__name__
-            raise CostError(f"forward() returned a {kind}; it must return the cost, a scalar tensor.")
-        if cost.shape.rank != 0 or not cost.dtype.is_floating:
-            raise CostError(
-                f"forward() returned a tensor of shape {cost.shape} and {cost.dtype.name}; it must return "
-                "the cost, one floating number: take the mean over the records, say."
-            )
-        return cost
-
-    def _call(self, function: Any, arguments: Batch, training: bool) -> Any:
-        if not tf.executing_eagerly():
-            function = self._in_graph[function]
-        return self._mode(run=lambda: function(**arguments, params=self._params), training=training)
 
 
 def _change(old: Any, new: Any, weight: Any) -> Any:
@@ -620,9 +713,11 @@ def open_replica(
     seed: int,
     sample: Mapping[str, Array],
     metric_arguments: Sequence[str] | None,
+    tests: Sequence[PartOfTests],
     device: str,
     number: int,
     graphs: bool,
+    batch_size: int,
 ) -> TensorFlowReplica:
     """See ``frameworks.open_replica``."""
     if device not in ("auto", "cpu"):
@@ -637,7 +732,7 @@ def open_replica(
     mode, lookups = _Mode(found.layers), _TensorFlowLookups(found.tables, seed)
     take_optimizer(values)
     batch = {name: tf.constant(column) for name, column in sample.items()}
-    names: tuple[str, ...] = ()
+    found_metrics = without_metrics(tests)
     with lookups.allowed():
         _build(program, params, mode, batch)
         if metric_arguments is not None:
@@ -645,5 +740,21 @@ def open_replica(
             with blaming(program, "metrics"):
                 assert program.metrics is not None
                 metrics = program.metrics
-                names = first_metrics(mode(run=lambda: metrics(**arguments, params=params), training=False))
-    return TensorFlowReplica(program, params, mode, lookups, names, metric_arguments or ())
+                caught: list[object] = []  # Keras looks into what a layer returns
+                mode(run=lambda: caught.append(metrics(**arguments, params=params)), training=False)
+                found_metrics = first_metrics(caught[0], len(next(iter(sample.values()))), tests)
+        encoded: list[Entry] = []
+        if program.encode is not None:
+            encode, made = program.encode, list[object]()
+            with blaming(program, "encode"):
+                mode(run=lambda: made.append(encode(**batch, params=params)), training=False)
+                encoded = _encoded(program, sample, batch_size, made[0])
+    return TensorFlowReplica(program, params, mode, lookups, found_metrics, metric_arguments or (), encoded)
+
+
+def _encoded(program: Program, sample: Mapping[str, Array], batch_size: int, found: object) -> list[Entry]:
+    """Regions for what encode() gives."""
+    if isinstance(found, dict):
+        found = {name: value.numpy() if tf.is_tensor(value) else value for name, value in found.items()}
+    assert program.whole is not None
+    return entries_of(found, program.whole, len(next(iter(sample.values()))), batch_size)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -39,11 +40,18 @@ class Into:
     """A slice's values on their way into the sum over it and those to its left.
 
     terms: the sums to its left, nearest last. target: where their sum with the slice's is put: that of one
-    term at most, if it is the same. ready: see ``compute``. taken: parameters whose gradients are there.
+    term at most, if it is the same. ready: see ``compute``. trained: numbers of the parameters that
+    are; None: all are. taken: parameters whose gradients are there.
     """
 
-    def __init__(self, terms: list[Twin], target: Twin, ready: Callable[[int], None] | None) -> None:
-        self._terms, self._target, self._ready = terms, target, ready
+    def __init__(
+        self,
+        terms: list[Twin],
+        target: Twin,
+        ready: Callable[[int], None] | None,
+        trained: Collection[int] | None = None,
+    ) -> None:
+        self._terms, self._target, self._ready, self._trained = terms, target, ready, trained
         self.taken: set[int] = set()
 
     def tell(self, number: int, gradient: torch.Tensor) -> None:
@@ -60,7 +68,8 @@ class Into:
         buffers_change: Callable[[], Buffers],
     ) -> None:
         """All that is not there yet. gradients: of all parameters. cost: a scalar."""
-        rest = [number for number in range(len(gradients)) if number not in self.taken]
+        trained = range(len(gradients)) if self._trained is None else sorted(self._trained)
+        rest = [number for number in trained if number not in self.taken]
         targets = [self._target.gradients[number] for number in rest]
         values = [gradients[number] for number in rest]
         whole = [torch.zeros_like(t) if v is None else v for v, t in zip(values, targets, strict=True)]
@@ -103,8 +112,9 @@ class LeavingInto(Into):
         device: Device,
         buckets: Sequence[Bucket],
         to: Vector,
+        trained: Collection[int] | None,
     ) -> None:
-        super().__init__(terms, target, ready)
+        super().__init__(terms, target, ready, trained)
         self._device, self._buckets, self._to = device, buckets, to
         self._bucket_of = {number: bucket for bucket in buckets for number in bucket.numbers}
         self._told: dict[int, torch.Tensor] = {}
@@ -134,9 +144,63 @@ class LeavingInto(Into):
         pairs = [self._pair(bucket) for bucket in self._buckets if bucket.numbers.start not in self.taken]
         rules = (group.rule for group in self._to.layout.groups)
         others = zip(rules, self._to.groups, self._target.groups, strict=True)
-        pairs += [(target, source) for rule, target, source in others if rule is not Rule.UPDATE]
+        pairs += [
+            (target, source)
+            for rule, target, source in others
+            if rule not in (Rule.UPDATE, Rule.MEASURE, Rule.BATCH)
+        ]
         self._device.download(pairs, nothing)
         self._device.wait()
+
+
+class Twins:
+    """The twins of vectors, each made once; and on a device of its own what leaves it."""
+
+    def __init__(self, device: Device, layout: Layout) -> None:
+        self._device, self._layout = device, layout
+        self.trained: Collection[int] | None = None
+        """Numbers of the parameters that get gradients; None: all do."""
+        self._known: WeakKeyDictionary[Vector, Twin] = WeakKeyDictionary()
+        self._leaving: Twin | None = None
+        """What ``ready`` is told of, until it is in a vector."""
+        self._buckets = list(buckets_of(layout)) if device.apart else []
+
+    def of(self, vector: Vector) -> Twin:
+        known = self._known.get(vector)
+        if known is None:
+            known = self._known[vector] = self._made(vector)
+        return known
+
+    def _made(self, vector: Vector) -> Twin:
+        groups, layout = self._device.groups_of(vector), self._layout
+        (report,) = layout.of_rule(Rule.REPORT)
+        return Twin(
+            groups,
+            [view(layout, groups, entry) for entry in layout.of_rule(Rule.UPDATE)],
+            of_rule(layout, groups, Rule.MEAN),
+            of_rule(layout, groups, Rule.FIRST),
+            view(layout, groups, report),
+        )
+
+    def into(
+        self, out: Vector, lefts: Sequence[Vector], onto: bool, ready: Callable[[int], None] | None
+    ) -> Into:
+        """See ``compute``."""
+        twin = self.of(out)
+        terms = [*(self.of(left) for left in lefts), *([twin] if onto else [])]
+        if not self._device.apart or not (ready or lefts):
+            return Into(terms, twin, ready, self.trained)
+        to = lefts[0] if lefts else out
+        if self._leaving is None:
+            self._leaving = self._made(to)
+        trained = self.trained
+        buckets = [each for each in self._buckets if trained is None or each.numbers.start in trained]
+        return LeavingInto(terms, self._leaving, ready, self._device, buckets, to, trained)
+
+
+def of_rule(layout: Layout, groups: Sequence[torch.Tensor], rule: Rule) -> list[torch.Tensor]:
+    """Those of a layout's groups that follow a rule."""
+    return [tensor for tensor, group in zip(groups, layout.groups, strict=True) if group.rule is rule]
 
 
 def view(layout: Layout, groups: Sequence[torch.Tensor], entry: Entry) -> torch.Tensor:
@@ -150,10 +214,10 @@ def copy(targets: Tensors, sources: Tensors) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-def add(left: Twin, right: Twin) -> None:
-    """left := the sum of both."""
+def add(left: Twin, right: Twin, trained: Sequence[int]) -> None:
+    """left := the sum of both. trained: numbers of the parameters that are."""
     for mine, other in (
-        (left.gradients, right.gradients),
+        ([left.gradients[number] for number in trained], [right.gradients[number] for number in trained]),
         (left.means, right.means),
         ([left.report], [right.report]),
     ):

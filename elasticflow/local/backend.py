@@ -22,6 +22,7 @@ from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.fingerprint import environment
 from elasticflow.program.copy import fetch
 from elasticflow.program.loading import foreign_imports
@@ -55,9 +56,7 @@ class LocalBackend(Backend):
         self._doomed: set[str] = set()
         self._placed: list[str] = []
         self._unsent: deque[bytes] = deque()
-        self._ended: dict[str, Ended] = {}
-        self._untold: list[str] = []
-        self._told: list[str] = []
+        self._ends = _Ends()
         self._child: subprocess.Popen[bytes] | None = None
         self._heard = False
         self._barren = 0
@@ -68,7 +67,6 @@ class LocalBackend(Backend):
         else:
             self._nursery = found
             self._nursery.setblocking(False)
-        self._untold_fd = os.fdopen(os.eventfd(1), "rb", buffering=0)  # always readable
 
     # --- the interface ---------------------------------------------------------------------------
 
@@ -101,8 +99,7 @@ class LocalBackend(Backend):
         return placed
 
     def wait_fds(self) -> list[int]:
-        untold = [self._untold_fd.fileno()] if self._untold else []
-        return [self._nursery.fileno(), *self._orphans.values(), *untold]
+        return [self._nursery.fileno(), *self._orphans.values(), self._ends.untold.fd]
 
     def ended(self) -> list[Ended]:
         self._forget()
@@ -111,8 +108,7 @@ class LocalBackend(Backend):
             if has_ended(watched):
                 self._bury(name, None)
         self._say()
-        self._told, self._untold = self._untold, []
-        return [self._ended[name] for name in self._told]
+        return self._ends.tell()
 
     @property
     def num_running(self) -> int:
@@ -120,7 +116,7 @@ class LocalBackend(Backend):
 
     def close(self) -> None:
         self._nursery.close()
-        self._untold_fd.close()
+        self._ends.untold.close()
         self.clear(self._run_dir)
         end(self._members.values())
         for watched in self._orphans.values():
@@ -163,6 +159,7 @@ class LocalBackend(Backend):
         assert connection is not None and child.stdin is not None
         connection.setblocking(False)
         self._heard = False
+        # First it is written down, then it may begin: whoever comes next finds it.
         Process.of(child.pid).record(place.nursery)
         with child.stdin as go, contextlib.suppress(BrokenPipeError):
             go.write(b"\n")
@@ -226,7 +223,7 @@ class LocalBackend(Backend):
     def _adopt(self, spared: Collection[str] = ()) -> None:
         """Watches all members that no nursery will tell of."""
         for name, process in {**self._place.recorded(), **self._members}.items():
-            if name not in self._ended and name not in self._orphans and name not in spared:
+            if name not in self._ends and name not in self._orphans and name not in spared:
                 self._begin(name, process)
                 watched = process.watch()
                 if watched is None:
@@ -239,9 +236,8 @@ class LocalBackend(Backend):
         self._members.pop(name, None)
         if name in self._orphans:
             os.close(self._orphans.pop(name))
-        if name not in self._ended:
-            self._ended[name] = self._ending(name, status)
-            self._untold.append(name)
+        if name not in self._ends:
+            self._ends.add(self._ending(name, status))
 
     def _ending(self, name: str, status: int | None) -> Ended:
         if status is None:
@@ -255,11 +251,40 @@ class LocalBackend(Backend):
 
     def _forget(self) -> None:
         """What the last call of ``ended`` told has been dealt with: another master need not hear of it."""
-        if self._told:
-            for name in self._told:
+        if told := self._ends.dealt_with():
+            for name in told:
                 self._place.forget(name)
-            self._say(msgspec.json.encode(nursery.Forget(tuple(self._told))))
-            self._told = []
+            self._say(msgspec.json.encode(nursery.Forget(tuple(told))))
+
+
+class _Ends:
+    """How members have ended: each is told once. ``untold`` is set while there are some to tell."""
+
+    def __init__(self) -> None:
+        self.untold = FdEvent()
+        self._known: set[str] = set()
+        self._untold: list[Ended] = []
+        self._told: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def add(self, ended: Ended) -> None:
+        self._known.add(ended.name)
+        self._untold.append(ended)
+        self.untold.set()
+
+    def tell(self) -> list[Ended]:
+        """Those since the last time."""
+        self.untold.clear()
+        ended, self._untold = self._untold, []
+        self._told = [each.name for each in ended]
+        return ended
+
+    def dealt_with(self) -> list[str]:
+        """Names of those that were told last, once: whoever asks for more has taken them in."""
+        told, self._told = self._told, []
+        return told
 
 
 class _Records:

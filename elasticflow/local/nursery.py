@@ -37,15 +37,17 @@ from typing import TypeAlias
 import msgspec
 
 from elasticflow import launch
+from elasticflow.frameworks import warm_up
 from elasticflow.local.process import Process
 from elasticflow.process.fingerprint import own_code
+from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
 
 ALWAYS = (
     "numpy.random",
     "zmq",
     "elasticflow.local.backend",
-    "elasticflow.worker.worker",
+    "elasticflow.worker.life",
     "elasticflow.worker.strategy",
     "elasticflow.storage",
     "elasticflow_ps.client",
@@ -85,15 +87,7 @@ def preload(modules: list[str]) -> None:
     for name in (*ALWAYS, *modules):
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
-    adapters = {"torch": "elasticflow.frameworks.pytorch", "tensorflow": "elasticflow.frameworks.tensorflow"}
-    for framework, adapter in adapters.items():
-        if framework in sys.modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(adapter)
-
-
-def num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    warm_up(list(sys.modules))
 
 
 class Nursery:
@@ -164,6 +158,7 @@ class Nursery:
         process.record(self._folder / name)
         self._children[os.pidfd_open(pid)] = name, process
         self._tell(News(living={name: process}))
+        # Only now that the child is written down, and told of.
         os.write(go, b"\n")
         os.close(held)
         os.close(go)
@@ -175,6 +170,7 @@ class Nursery:
         code = 1
         try:
             os.close(go)
+            # Whoever else holds these makes a nursery that has died look alive.
             for socket in (self._listener, self._master):
                 if socket is not None:
                     socket.close()

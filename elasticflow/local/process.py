@@ -61,7 +61,7 @@ class Process(msgspec.Struct, frozen=True):
     def record(self, path: Path) -> None:
         """Writes the process into a file, for those who come after the one who started it."""
         with contextlib.suppress(OSError):  # a full disk is no reason not to start it
-            publish(path, Record(self, _home(path)))
+            publish(path, Record(self, _home(path)), durable=False)  # no process lives on after a power cut
 
 
 class Record(msgspec.Struct, frozen=True):

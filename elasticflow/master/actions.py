@@ -7,15 +7,24 @@ from typing import TypeAlias
 
 from elasticflow.checkpoint import Part
 from elasticflow.master.members import RunState
+from elasticflow.run.config import Config
 from elasticflow.wire.messages import Assignment, Excluded, Share
 
 
 @dataclass(frozen=True)
 class StartAction:
-    """Start a process."""
+    """Start a process. carrier: the worker that is to carry it; "": it has a place of its own."""
 
     name: str
     role: str
+    carrier: str = ""
+
+
+@dataclass(frozen=True)
+class FixAction:
+    """Write the settings into the run's folder: something that they left open is decided."""
+
+    config: Config
 
 
 @dataclass(frozen=True)
@@ -156,12 +165,13 @@ class FaultAction:
 class RegroupedAction:
     """All servers can go on after a loss: from version ``start``, where they had come to ``reached``.
 
-    source: ``memory``, ``storage`` or ``beginning``.
+    source: ``memory``, ``storage`` or ``beginning``. moved: places have, and nobody need have been lost.
     """
 
     reached: int
     start: int
     source: str
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ class EndAction:
 
 
 Action: TypeAlias = (
-    StartAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
+    StartAction | FixAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
     | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | InspectAction
     | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
     | LookAction

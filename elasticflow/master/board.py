@@ -9,6 +9,7 @@ from elasticflow.master.journal import JournalWriter
 from elasticflow.run.folder import RunDir
 
 EVERY_S = 5.0
+"""Between two statuses: each is a file of a shared folder, written anew."""
 
 
 class Board:

@@ -7,10 +7,14 @@ from elasticflow.wire.messages import Written
 
 
 class Commits:
-    """tick: the version that a checkpoint is of. committed_tick: the newest that is committed."""
+    """tick: the version that a checkpoint is of. committed_tick: the newest that is committed.
+
+    troubles: by server, why it cannot write its part just now.
+    """
 
     def __init__(self, committed_tick: int | None) -> None:
         self.committed_tick = committed_tick
+        self.troubles: dict[str, str] = {}
         self._parts: dict[int, dict[str, Part]] = {}
         self._under_way: dict[int, bool] = {}
         """By tick: whether the run ends with it."""

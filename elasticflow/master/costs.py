@@ -124,10 +124,17 @@ class Faults(msgspec.Struct, kw_only=True):
 
     # --- servers ------------------------------------------------------------------------------------
 
-    def regrouped(self, reached: int, start: int, steps: int, source: str, time_s: float) -> None:
-        """The servers go on from version ``start``; ``steps`` of those up to ``reached`` are lost."""
+    def regrouped(
+        self, reached: int, start: int, steps: int, source: str, time_s: float, *, moved: bool = False
+    ) -> None:
+        """The servers go on from version ``start``; ``steps`` of those up to ``reached`` are lost.
+
+        moved: since places have: without a loss, that is no fault.
+        """
         waiting = [fault for fault in self.open("server") if fault.start is None]
-        if not waiting and self.still_since_s is None:  # nobody died: a new master could not be sure
+        if (
+            not waiting and self.still_since_s is None and not moved
+        ):  # nobody died: a new master could not be sure
             waiting = [self.add("", "server", "the servers were put in order again", time_s)]
         self.ticks_lost += max(0, reached - start)
         self.steps_lost += max(0, steps)

@@ -16,10 +16,15 @@ INSPECT_S = 10.0
 
 
 class Divergence:
-    """skipped: ticks that are left out, and slices of them; slice -1: the whole tick."""
+    """skipped: ticks that are left out, and slices of them; slice -1: the whole tick.
+
+    ends_run: the run is being stopped because those are too many.
+    odd_cost: people were told of a cost that is none.
+    """
 
     def __init__(self, skipped: Iterable[tuple[int, int]] = ()) -> None:
         self.skipped = set(skipped)
+        self.ends_run = self.odd_cost = False
         self._told: Diverged | None = None
         self._asked: dict[str, range] = {}
         self._found: list[Inspected] = []

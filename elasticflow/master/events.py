@@ -19,6 +19,7 @@ from elasticflow.wire.messages import (
     Offer,
     Progress,
     Ready,
+    ServerEnded,
     Skipped,
     Stacks,
     Troubled,
@@ -61,9 +62,11 @@ class CommittedEvent:
 
 @dataclass(frozen=True)
 class ScaleEvent:
-    """Somebody asks for so many workers."""
+    """Somebody asks for so many workers; or, with the number of a grant, a service allows so many."""
 
     workers: int
+    reason: str = "asked for by scale"
+    grant: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class ClockEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer | Stacks | Here | Diverged | Skipped | Inspected
+    | Offer | Stacks | Here | Diverged | Skipped | Inspected | ServerEnded
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
     | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | ClockEvent
 )  # fmt: skip

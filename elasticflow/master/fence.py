@@ -8,16 +8,18 @@ that cannot look for ``lease_s`` must take it that there is another.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 
 from elasticflow.errors import RunError
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
 from elasticflow.storage import Storage
 
 FOLDER = "terms"
 LOOK_S = 2.0
+"""Between two looks: a master that is superseded may speak for so long, but looks before it commits."""
 KEPT = 10
+"""So many claims stay. Whoever is overtaken by as many while it claims cannot tell, and claims again."""
 
 
 class Superseded(RunError):
@@ -55,7 +57,8 @@ class Fence:
         self._looks = 0
         """How often the storage could be looked at."""
         self._why = ""
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lost = FdEvent()
+        self.fd = self._lost.fd
         # Two threads: looking may hang with the storage, and the lease must end all the same.
         for run in (self._look, self._watch):
             guarded_thread(run, "fence").start()
@@ -88,4 +91,4 @@ class Fence:
 
     def _lose(self, why: str) -> None:
         self._why = self._why or why
-        os.eventfd_write(self.fd, 1)
+        self._lost.set()

@@ -4,24 +4,28 @@ membership, never for a step. It may lag behind; what it does not tell, the memb
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import msgspec
 
 from elasticflow.errors import RunError
-from elasticflow.master.state import Memory
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.status import StoryMemory
 from elasticflow.process.texts import as_json
+from elasticflow.run import reserve
 from elasticflow.run.folder import RunPath, read_bounded, replace
 from elasticflow.storage.background import Background
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """incarnation: how many masters the run has had. port: where the last one listened."""
+    """incarnation: how many masters the run has had. port: where the last one listened. term: see ``fence``;
+    0: it has none."""
 
     incarnation: int
     port: int
     memory: Memory
     story: StoryMemory
+    term: int = 0
 
 
 def read_journal(path: RunPath) -> Journal | None:
@@ -35,10 +39,13 @@ def read_journal(path: RunPath) -> Journal | None:
 
 
 class JournalWriter:
-    """Writes in the background: no hanging disk holds up who writes. Only the newest counts."""
+    """Writes in the background: no hanging disk holds up who writes. Only the newest counts.
 
-    def __init__(self, path: RunPath) -> None:
-        self._path = path
+    check: asked before each, whether it may still be written; what it raises is raised.
+    """
+
+    def __init__(self, path: RunPath, check: Callable[[], None] = lambda: None) -> None:
+        self._path, self._check = path, check
         self._background = Background(patience_s=float("inf"))
         self._waiting: tuple[int, bytes] | None = None
         self._lock = threading.Lock()
@@ -56,7 +63,7 @@ class JournalWriter:
         self.turn()
 
     def write_now(self, journal: Journal) -> None:
-        """Writes it before anything else happens. Raises OSError."""
+        """Writes it before anything else happens. Raises OSError, and what ``check`` does."""
         self._replace(*self._numbered(journal))
 
     def turn(self) -> None:
@@ -80,5 +87,6 @@ class JournalWriter:
         """Never puts an older journal in the place of a newer one."""
         with self._lock:
             if number > self._written:
-                replace(self._path, data)
+                self._check()
+                reserve.spend(self._path.parent, lambda: replace(self._path, data))
                 self._written = number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -55,6 +56,12 @@ class MemberState(str, Enum):
     gone while the last checkpoint is committed, and is not needed any more."""
 
 
+HERE = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
+"""States of a worker that is meant to stay."""
+ASKED = (*HERE, MemberState.HALTED, MemberState.DRAINING)
+"""States of a member that can be asked what it does."""
+
+
 class Member(msgspec.Struct):
     """A worker or server that is there, or has been asked for.
 
@@ -64,6 +71,7 @@ class Member(msgspec.Struct):
     available_bytes: what it may have, as its Join tells; memory_bytes: what its arrays take.
     activity: changes as long as it does anything while it loads. tries: see ``Heartbeat``.
     moved_s: when its tick changed last; asked_s: when it was asked why that is so long ago.
+    carrier: of a server that lives and dies with a worker: that one; "": it has none (yet).
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
     was heard since; doubted_by: workers that cannot reach this server.
     """
@@ -95,8 +103,10 @@ class Member(msgspec.Struct):
     tries: int = 0
     moved_s: float = 0.0
     asked_s: float | None = None
+    carrier: str = ""
 
 
+@lru_cache(maxsize=1 << 14)
 def number_of(name: str) -> int:
     """The 3 of ``worker-3``. Numbers count up through the whole run, and no name comes twice."""
     return int(name.rpartition("-")[2])

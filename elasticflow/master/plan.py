@@ -7,6 +7,7 @@ the fewest nodes of the slice tree win, since each node is a push.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heapreplace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -82,9 +83,13 @@ def _levelled(slice_s: list[float]) -> list[float]:
 def _borders(rates: Sequence[float], num_slices: int) -> tuple[int, ...]:
     """Borders between the ranges, with 0 and num_slices at the ends."""
     ideal = [sum_ * num_slices / sum(rates) for sum_ in accumulate(rates)]
+    quickest = accumulate(_least_counts(rates, num_slices))
     candidates = [
-        range(max(0, int(at) - REACH), min(num_slices, int(at) + REACH + 1) + 1) for at in ideal[:-1]
-    ] + [range(num_slices, num_slices + 1)]
+        sorted(
+            {min(best, num_slices), *range(max(0, int(at) - REACH), min(num_slices, int(at) + REACH + 1) + 1)}
+        )
+        for at, best in zip(ideal[:-1], quickest, strict=False)
+    ] + [[num_slices]]
     longest = _least_time(rates, candidates)
     cuts = {0: _Cut(0, (0,))}
     for rate, places in zip(rates, candidates, strict=True):
@@ -99,7 +104,24 @@ def _borders(rates: Sequence[float], num_slices: int) -> tuple[int, ...]:
     return cuts[num_slices].borders
 
 
-def _least_time(rates: Sequence[float], candidates: Sequence[range]) -> float:
+def _least_counts(rates: Sequence[float], num_slices: int) -> list[int]:
+    """How many slices each would have if nothing but the time of the slowest counted.
+
+    Many slow workers who should get none move borders further from the ideal than ``REACH``.
+    """
+    counts = [int(num_slices * rate / sum(rates)) for rate in rates]
+    ends = [
+        ((count + 1) / rate, number) for number, (count, rate) in enumerate(zip(counts, rates, strict=True))
+    ]
+    heapify(ends)
+    for _ in range(num_slices - sum(counts)):
+        _, number = ends[0]
+        counts[number] += 1
+        heapreplace(ends, ((counts[number] + 1) / rates[number], number))
+    return counts
+
+
+def _least_time(rates: Sequence[float], candidates: Sequence[Sequence[int]]) -> float:
     """The least time in which the slowest range can be done."""
     times = {0: 0.0}
     for rate, places in zip(rates, candidates, strict=True):
@@ -108,4 +130,5 @@ def _least_time(rates: Sequence[float], candidates: Sequence[range]) -> float:
             for stop in places
             if any(first <= stop for first in times)
         }
+    # So that rounding does not leave out the best itself.
     return max(times.values()) * (1 + 1e-9)

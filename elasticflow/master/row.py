@@ -8,7 +8,7 @@ version that there is of every place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -37,7 +37,8 @@ class Start(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct):
     """Servers by place. chunks: by place, fixed once the program is known; none: it stands by.
 
-    start: where the present generation began.
+    start: where the present generation began. coming: by server, the one that is to take its place while it
+    lives. leaving: those whose places were taken so; they have copies, until all serve again.
     """
 
     names: list[str]
@@ -47,6 +48,8 @@ class Row(msgspec.Struct):
     chunks: tuple[tuple[int, ...], ...] = ()
     offers: dict[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
     """By server that was halted: the (place, version) it holds."""
+    coming: dict[str, str] = msgspec.field(default_factory=dict)
+    leaving: list[str] = msgspec.field(default_factory=list)
 
     @property
     def leader(self) -> str:
@@ -62,11 +65,21 @@ class Row(msgspec.Struct):
         self.names[self.names.index(old)] = new
         self.offers.pop(old, None)
 
-    def begin(self, committed_tick: int | None) -> Start:
-        """The newest point that all places can be brought to; memory before storage, if as new."""
+    def hand_over(self) -> None:
+        """All that are coming take their places."""
+        for old, new in self.coming.items():
+            self.names[self.names.index(old)] = new
+            self.leaving.append(old)
+        self.coming.clear()
+
+    def begin(self, committed_tick: int | None, fits: Callable[[int], bool] = lambda version: True) -> Start:
+        """The newest point that all places can be brought to; memory before storage, if as new.
+
+        fits: asked of a version in memory, whether it will do.
+        """
         nowhere = ("",) * len(self.names)
         places = [place for place, chunks in enumerate(self.chunks) if chunks]
-        found = newest_common(places, self.offers)
+        found = newest_common(places, self.offers, fits)
         if found is not None and found >= (committed_tick or 0):
             holders = tuple(
                 holder_of(place, found, name, self.offers) if self.chunks[place] else ""
@@ -78,15 +91,19 @@ class Row(msgspec.Struct):
         return Start(0, "beginning", nowhere)
 
 
-def newest_common(places: Sequence[int], offers: Mapping[str, Iterable[tuple[int, int]]]) -> int | None:
-    """The newest version of which somebody offers every place; None if there is none."""
+def newest_common(
+    places: Sequence[int],
+    offers: Mapping[str, Iterable[tuple[int, int]]],
+    fits: Callable[[int], bool] = lambda version: True,
+) -> int | None:
+    """The newest version that fits of which somebody offers every place; None if there is none."""
     versions: dict[int, set[int]] = {place: set() for place in places}
     for held in offers.values():
         for place, version in held:
             if place in versions:
                 versions[place].add(version)
     common = set.intersection(*versions.values()) if versions else set()
-    return max(common, default=None)
+    return max(filter(fits, common), default=None)
 
 
 def holder_of(

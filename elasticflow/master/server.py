@@ -7,68 +7,49 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import msgspec
 import zmq
 
-from elasticflow.checkpoint import (
-    Manifest,
-    ProgramUse,
-    check_model,
-    commit,
-    commits,
-    discard_unfinished,
-    folder_of,
-    load_manifest,
-    newest_intact,
-    prune,
-    verify,
-)
-from elasticflow.cluster.contract import MASTER, How, load_backend
-from elasticflow.errors import CheckpointError, ElasticFlowError, RunError
+from elasticflow.cluster.contract import How, load_backend
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.announcing import Announcing
 from elasticflow.master.board import Board
+from elasticflow.master.connections import Connections, listen
 from elasticflow.master.fence import LOOK_S, Fence, Superseded
 from elasticflow.master.journal import Journal, JournalWriter, read_journal
+from elasticflow.master.keyring import Keyring
 from elasticflow.master.log import say
-from elasticflow.master.members import MemberState, RunState
+from elasticflow.master.members import Member, MemberState, RunState
+from elasticflow.master.noticing import exited, noticed
+from elasticflow.master.orders import ORDERS
+from elasticflow.master.reporting import leave_report
+from elasticflow.master.saving import Saving
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
+from elasticflow.run import reserve
 from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow.run.settings import MemberSettings
 from elasticflow.run.telling import Status
-from elasticflow.run.work import check_same_files, check_same_optimizer, check_same_work, files_told, work_of
-from elasticflow.step.layout import Layout
-from elasticflow.step.schedule import SLICING
 from elasticflow.storage.background import Background
-from elasticflow.wire.control import ControlListener
 from elasticflow.wire.gate import admit_only_members
-from elasticflow.wire.keys import MasterKeys, read_keys
+from elasticflow.wire.keys import MasterKeys, read_keys, role_of
 from elasticflow.wire.messages import (
     Answer,
-    Attempt,
     Beat,
-    Cut,
+    Carry,
     Departing,
-    Drain,
-    Excluded,
-    Finish,
-    FromMaster,
-    Halt,
+    Grant,
     Heartbeat,
-    Inspect,
     Join,
-    Leaving,
-    Look,
-    Plan,
     Progress,
-    Quarantine,
     Quit,
     ScaleRequest,
-    Settled,
+    Situation,
     StatusRequest,
     StopRequest,
     ToMaster,
@@ -76,16 +57,11 @@ from elasticflow.wire.messages import (
 )  # fmt: skip
 from elasticflow.wire.sockets import Context, poll_ms
 from elasticflow.worker.strategy import load_strategy
-from elasticflow_ps.optimizers import kernel_for
 
 FAREWELL_S = 5.0
 """How long members may take to leave once the run is over."""
 OVERSLEPT_S = 0.5
 """A master that wakes so much later than it meant to had no chance to hear anybody."""
-SESSIONS = 1_000_000
-"""More connections than a member ever makes to one master."""
-MOST_WATCHERS = 1000
-"""Clients that wait for news at the same time."""
 LAST_WORD_S = 1.0
 """How long to wait for the last word of a member that has ended by itself."""
 
@@ -103,93 +79,77 @@ class Master:
         again: bool,
         term: int | None,
     ) -> None:
-        self._run, self._config = run, config
-        self._storage = run.storage()
-        self._fence = Fence(self._storage, term, LOOK_S, config.storage_patience_s) if term else None
+        self._run = run
+        self._fence = Fence(run.storage(), term, LOOK_S, config.storage_patience_s) if term else None
         load_strategy(config.strategy)
         before = read_journal(run.journal) if again else None
-        self._adopts = before is not None
+        self._term_before = before.term if before else None
+        """Of the master whose members this one adopts; None: it begins, or goes on from a checkpoint."""
         self._incarnation = before.incarnation + 1 if before else 1
-        self._manifest, self._damages = self._restore(resume, self._adopts)
-        restored = None
-        if self._manifest:
-            excluded = tuple(Excluded(row, tick) for row, tick in self._manifest.quarantined)
-            restored = (self._manifest.step, self._manifest.tick, excluded)
+        self._saving = Saving(run, config, self._fence, resume=resume, adopts=before is not None)
+        manifest = self._saving.manifest
         self._backend = load_backend(config.backend)(config, str(run.path))
-        self._listener = _listen(context, keys, self._backend.host, config.port, before)
-        self.endpoint = f"tcp://{self._backend.host}:{self._listener.port}"
-        start_step = self._manifest.step if self._manifest else 0
+        listener = listen(context, keys, self._backend.host, config.port, before)
+        listener.suspect = lambda text: self._announcing.note("warning", text)
+        self._connections = Connections(listener, self._backend.host, adopts=before is not None)
         remembered, past = before.story if before else None, run.past_attempts()
+        start_step = manifest.step if manifest else 0
         self._story = Story(config, str(run.path), start_step, remembered, past=past)
-        self._story.goes_by(self._programs())
+        self._story.goes_by(self._saving.programs())
+        board = Board(run, config.share)
+        self._announcing = Announcing(self._story, self._backend, self._connections, board)
         self._state = MasterState(
             config,
-            restored=restored,
-            made_with=self._manifest.fingerprint if self._manifest else None,
+            restored=self._saving.restored,
+            made_with=manifest.fingerprint if manifest else None,
             memory=before.memory if before else None,
             stop_at_s=self._story.stop_at_s,
+            standing=manifest.standing if manifest else None,
         )
         self._background = Background(config.storage_patience_s)
-        self._journal = JournalWriter(run.journal)
-        self._board = Board(run, config.share)
-        self._routes: dict[str, bytes] = {}
-        self._sessions: dict[str, int] = {}
-        """By member: a number that changes with the master, and with the member's connection."""
-        self._watchers: list[tuple[bytes, int]] = []
-        self._news = 0
-        self._size: tuple[int, int, str] | None = None
-        self._progress = 0
+        self._keyring = Keyring(run, keys, config.storage_patience_s)
+        self._journal = JournalWriter(run.journal, self._fence.check if self._fence else lambda: None)
+        self._carried: dict[str, str] = {}
+        """By server that its worker is told to carry: that worker."""
         self._end: ac.EndAction | None = None
-        self._woken_s = time.monotonic()
 
-    def _restore(self, resume: bool, adopts: bool) -> tuple[Manifest | None, list[str]]:
-        """The newest whole checkpoint, None if there is none yet; and the damages of newer ones.
-
-        One who adopts a run that goes on only needs to know the newest.
-        """
-        if adopts:
-            with contextlib.suppress(CheckpointError):  # without it, the journal's word must do
-                steps = commits(self._storage)
-                return (load_manifest(self._storage, steps[-1]) if steps else None), []
-            return None, []
-        if not resume:
-            return None, []
-        manifest, damages = newest_intact(self._storage)
-        if damages and manifest is None:
-            raise CheckpointError(
-                f"{self._run.path}: none of its checkpoints is whole: {'; '.join(damages)}. "
-                "Start anew in another --run-dir."
-            )
-        if manifest:
-            check_same_work(manifest, self._config)
-        return manifest, damages
+    @property
+    def endpoint(self) -> str:
+        """Where members and clients reach it."""
+        return self._connections.endpoint
 
     # --- the loop --------------------------------------------------------------------------------
 
     def run(self, client_fd: int | None) -> ac.EndAction:
         """Runs until the run is over. client_fd: readable when the client is gone."""
         self._client_fd = client_fd
-        if self._adopts:
+        if self._term_before is not None:
             self._adopt()
         else:
             self._begin()
+        reserve.keep(self._run.path)
         while self._end is None:
             at_s = self._state.next_time_s()
-            self._turn(None if at_s is None else at_s - time.monotonic())
-            self._excuse(time.monotonic() - self._woken_s)
+            woken_s = self._turn(None if at_s is None else at_s - time.monotonic())
+            self._excuse(time.monotonic() - woken_s)
             self._handle(ev.ClockEvent())
-            self._tell_size()
-            self._tell_outlook()
-            self._tell_progress()
-            self._answer_watchers()
+            self._announcing.size(self._state)
+            if self._end is None and self._announcing.outlook():
+                self._journal.write(self._remembered())
+            self._announcing.progress()
+            self._connections.answer_watchers(self._status, all_=self._end is not None)
         return self._farewell(self._end)
 
     def _begin(self) -> None:
-        discard_unfinished(self._storage)
-        for damage in self._damages:
-            self._note("warning", f"a checkpoint is damaged: {damage}")
-        if self._manifest:
-            self._note("info", f"going on from step {self._manifest.step}{self._by_which_program()}")
+        self._saving.begin()
+        for damage in self._saving.damages:
+            self._announcing.note("warning", f"a checkpoint is damaged: {damage}")
+        if self._saving.manifest:
+            self._announcing.note(
+                "info", f"going on from step {self._saving.manifest.step}{self._saving.by_which_program()}"
+            )
+        for severity, text in self._saving.lines():
+            self._announcing.note(severity, text)
         try:
             self._journal.write_now(self._remembered())
         except OSError as error:
@@ -197,64 +157,66 @@ class Master:
         self._story.resized(0, self._state.target, self._state.reason)
         self._do(self._state.start(time.monotonic()))
 
-    def _programs(self) -> tuple[ProgramUse, ...]:
-        """Those that this run went by so far, as of its newest checkpoint, and the present one."""
-        before = self._manifest.programs if self._manifest else ()
-        sha256 = self._config.program_sha256
-        if before and before[-1].sha256 == sha256 or not sha256:
-            return before
-        step = self._manifest.step if self._manifest else 0
-        return (*before, ProgramUse(step, os.path.basename(self._config.program), sha256))
-
-    def _by_which_program(self) -> str:
-        """For people, of a run that goes on."""
-        before, name = self._manifest.programs if self._manifest else (), self._config.program
-        if before and self._programs() != before:
-            old, new = before[-1].sha256[:16], self._config.program_sha256[:16]
-            return f", and from here on with another program, {name} ({new}, until now {old})"
-        return f", with the run's copy of {name}" if before else ""
-
     def _adopt(self) -> None:
         """Goes on where the master before this one died, with those of its members that live."""
-        with contextlib.suppress(OSError):  # so that the next one has another number
+        with contextlib.suppress(OSError):  # so that people see the next one by another number
             self._journal.write_now(self._remembered())
-        living = self._backend.living(self._state.members)
-        self._story.fault("master", "master", f"died; master {self._incarnation} goes on", time.monotonic())
-        self._note("info", f"master {self._incarnation} goes on with {len(living)} members")
-        mine = list(self._state.members)
+        own = [each.name for each in self._state.members.values() if not self._is_carried(each)]
+        living = self._backend.living(own)
+        how = (self._term_before != self._term and self._backend.began_again()) or "died"
+        self._story.fault("master", "master", f"{how}; master {self._incarnation} goes on", time.monotonic())
+        self._announcing.note("info", f"master {self._incarnation} goes on with {len(living)} members")
+        carried = [each for each in self._state.members.values() if each.carrier in living]
+        living = {**living, **{each.name: each.pid for each in carried}}
+        homeless = {each.name for each in self._state.of("server") if not each.carrier}.difference(own)
+        # Before adopting, which adds members: those are about to start, and have not ended.
+        mine = self._state.members.keys() - homeless
         self._do(self._state.adopt(living, time.monotonic()))
         self._bury()
-        for name in mine:
+        for server in carried:
+            self._start(ac.StartAction(server.name, "server", server.carrier), waits=True)
+        for name in sorted(mine):
             if name not in living:
                 self._handle(ev.ExitedEvent(name, False, "ended while there was no master", taken=True))
 
-    def _turn(self, timeout_s: float | None) -> None:
-        """Waits for something to happen, and handles it."""
+    def _is_carried(self, member: Member) -> bool:
+        """Whether it lives with a worker, or waits for one: it is no affair of the backend's."""
+        return member.role == "server" and self._state.config.all_reduce
+
+    def _turn(self, timeout_s: float | None) -> float:
+        """Waits for something to happen, and handles it. Returns when it happened."""
         poller = zmq.Poller()
-        ours = [self._listener.socket, self._listener.monitor, self._background.fd, self._journal.fd]
+        ours = [
+            self._connections.listener.socket,
+            self._connections.listener.monitor,
+            self._background.fd,
+            self._keyring.fd,
+            self._journal.fd,
+        ]
         ours += [self._fence.fd] if self._fence else []
+        ours += [] if self._client_fd is None else [self._client_fd]
         if (backend_s := self._backend.next_time_s()) is not None:
             left_s = backend_s - time.monotonic()
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         for source in (*ours, *self._backend.wait_fds()):
             poller.register(source, zmq.POLLIN)
-        if self._client_fd is not None:
-            poller.register(self._client_fd, zmq.POLLIN)
         begun_s = time.monotonic()
         ready = {source for source, _ in poller.poll(poll_ms(timeout_s))}
-        self._woken_s = time.monotonic()
+        woken_s = time.monotonic()
         if timeout_s is not None:
-            self._excuse(self._woken_s - begun_s - max(0.0, timeout_s))
+            self._excuse(woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
+        self._keyring.turn()
         if self._fence and self._fence.fd in ready:
             self._fence.check()
         self._journal.turn()
-        self._board.look(self._woken_s, self._status)
+        self._announcing.show(woken_s, self._status)
         if self._client_fd in ready:
             self._lose_client()
-        if ready.difference(ours, (self._client_fd,)) or backend_s is not None and self._woken_s >= backend_s:
+        if ready.difference(ours) or backend_s is not None and woken_s >= backend_s:
             self._bury()
+        return woken_s
 
     def _excuse(self, late_s: float) -> None:
         """This process did not run for so long: it is not the members who were silent."""
@@ -265,109 +227,68 @@ class Master:
         for ended in self._backend.ended():
             if ended.how in (How.DONE, How.FAILED):
                 self._hear_out(ended.name)
-            failed, taken = ended.how is How.FAILED, ended.how is How.TAKEN
-            self._handle(ev.ExitedEvent(ended.name, failed, ended.text, taken))
+            self._handle(exited(ended))
         for kind, text in self._backend.notes():
-            self._note(kind, text)
-        for name in self._backend.placed():
-            self._handle(ev.PlacedEvent(name))
-        for name, why in self._backend.returns().items():
-            self._handle(Departing(name=name, reason=why))
-        for name, (replace_s, leave_s) in self._backend.ends_s().items():
-            if name != MASTER:
-                self._handle(ev.ExpiryEvent(name, replace_s, leave_s))
-            elif time.monotonic() >= replace_s:
-                self._handle(ev.LimitEvent(leave_s))
-
-    def _tell_size(self) -> None:
-        """Writes down how many workers there are, and why there are not more, when that changes."""
-        size = self._state.num_ready, self._state.target, self._backend.shortage()
-        if size != self._size and self._state.state in (RunState.STARTING, RunState.RUNNING):
-            self._size = size
-            self._story.sized(*size)
-            self._news += 1
-
-    def _tell_outlook(self) -> None:
-        """Says that the run is going to miss its deadline, or is not any more, when that changes."""
-        if self._end is None and (note := self._story.outlook()):
-            self._note(note.kind, note.text)
-            self._journal.write(self._remembered())
-
-    def _tell_progress(self) -> None:
-        """Tells the cluster each further hundredth of the work."""
-        progress = int(100 * self._story.done)
-        if progress != self._progress:
-            self._progress = progress
-            self._backend.tell_progress(progress / 100)
+            self._announcing.note(kind, text)
+        for event in noticed(self._backend):
+            self._handle(event)
 
     def _lose_client(self) -> None:
         """Whoever started the run is gone, or has let go of it."""
         self._client_fd = None
         if self._end:
             return
-        if self._config.client_gone == "stop":
+        if self._state.config.client_gone == "stop":
             self._handle(ev.StopEvent("its client is gone"))
         else:
-            self._note(
+            self._announcing.note(
                 "info", f"its client is gone; 'elasticflow attach {self._run.path}' shows the run again"
             )
 
     def _hear_out(self, name: str) -> None:
         """A member that ended by itself said why; its last word may come after the news of its end."""
         deadline = time.monotonic() + LAST_WORD_S
-        poller = zmq.Poller()
-        for source in (self._listener.socket, self._listener.monitor):
-            poller.register(source, zmq.POLLIN)
         while not self._end and (left_s := deadline - time.monotonic()) > 0:
             member = self._state.members.get(name)
-            if member is None or member.state is MemberState.DRAINING or name not in self._routes:
+            if member is None or member.state is MemberState.DRAINING or not self._connections.has(name):
                 return
-            poller.poll(poll_ms(left_s))
+            self._connections.wait(left_s)
             self._receive()
 
     def _farewell(self, end: ac.EndAction) -> ac.EndAction:
-        """Lets the members leave, and writes the report. Those that took no part have nothing to lose."""
+        """Lets the members leave, and writes the report. Those that took no part have nothing to lose.
+
+        Raises Superseded: then members and report are another master's affair.
+        """
+        if self._fence:
+            with contextlib.suppress(OSError):
+                self._fence.check()
         taking_part = (MemberState.READY, MemberState.DRAINING, MemberState.HALTED)
         for member in list(self._state.members.values()):
             if member.state not in taking_part:
-                self._backend.kill(member.name)
+                self._kill(ac.KillAction(member.name))
         deadline = time.monotonic() + FAREWELL_S
         while (left_s := deadline - time.monotonic()) > 0:
             if not self._backend.num_running and not self._background.busy:
                 break
             self._turn(left_s)
         self._backend.close()
-        self._leave_report(end)
-        self._answer_watchers()
+        if self._story.parts_failed:
+            self._saving.tidy()
+        report = self._story.report(self._state, end, **self._counters())
+        leave_report(self._run, report, self._background, self._state.config.storage_patience_s)
+        self._connections.answer_watchers(self._status, all_=self._end is not None)
         self._close()
         return end
-
-    def _leave_report(self, end: ac.EndAction) -> None:
-        """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed."""
-        report = self._story.report(self._state, end, **self._counters())
-        outcome: list[str] = []
-        self._background.submit(
-            lambda: publish(self._run.report, report),
-            lambda _, error: outcome.append(error),
-            lambda text: say(f"warning: {self._run.report} is tried again: {text}") if text else None,
-        )
-        deadline = time.monotonic() + self._config.storage_patience_s
-        poller = zmq.Poller()
-        poller.register(self._background.fd, zmq.POLLIN)
-        while not outcome and (left_s := deadline - time.monotonic()) > 0:
-            poller.poll(poll_ms(left_s))
-            self._background.turn()
-        if outcome != [""]:
-            why = outcome[0] if outcome else "the storage does not answer"
-            say(f"warning: {self._run.report} cannot be written: {why}")
 
     def _close(self) -> None:
         if self._fence:
             self._fence.close()
         self._background.close()
+        self._keyring.close()
         self._journal.close()
-        self._board.close()
-        self._listener.close(linger_ms=1000)
+        self._announcing.close()
+        self._connections.listener.close(linger_ms=1000)
 
     def close(self) -> None:
         """Ends all processes at once; for a run that failed to start, or is told to end."""
@@ -377,7 +298,7 @@ class Master:
     def leave(self) -> None:
         """Whoever told this master to end may mean it alone."""
         if self._backend.comes_again():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, Superseded):
                 self._journal.write_now(self._remembered())
             self.abandon()
         else:
@@ -391,128 +312,94 @@ class Master:
     # --- messages --------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        for route, message in self._listener.receive():
+        for route, message in self._connections.listener.receive():
             self._take(route, message)
-        closed = set(self._listener.closed())
-        for name, route in list(self._routes.items()):
-            if route in closed:
-                del self._routes[name]
-                self._handle(ev.DisconnectedEvent(name))
-                self._backend.look()
+        for name in self._connections.lost():
+            self._handle(ev.DisconnectedEvent(name))
+            self._backend.look()
 
     def _take(self, route: bytes, message: ToMaster) -> None:
         if isinstance(message, StatusRequest):
-            self._watchers = [*self._watchers[-MOST_WATCHERS:], (route, message.newer_than)]
+            self._connections.watch(route, message.newer_than)
         elif isinstance(message, ScaleRequest):
-            self._send(route, Answer(error=self._scale(message.workers)))
+            self._connections.send(route, Answer(error=self._scale(message.workers)))
+        elif isinstance(message, Grant):
+            self._connections.send(route, self._obey(message))
         elif isinstance(message, StopRequest):
-            self._send(route, Answer())
+            self._connections.send(route, Answer())
             self._handle(ev.StopEvent(message.reason))
         elif message.name not in self._state.members:
-            self._send(route, Quit(reason="not a member of this run (any more)"))
+            self._connections.send(route, Quit(reason="not a member of this run (any more)"))
         else:
-            self._meet(message.name, route)
+            if self._connections.meet(message.name, route):  # first: plans are numbered anew
+                self._connections.send(route, Beat(incarnation=self._connections.session(message.name)))
+                self._handle(ev.ReconnectedEvent(message.name))
+                if self._state.config.all_reduce and role_of(message.name) == "worker":
+                    self._tell_carrier(message.name)
             if isinstance(message, Heartbeat):
-                self._send(route, Beat(incarnation=self._sessions[message.name]))
+                self._connections.send(route, Beat(incarnation=self._connections.session(message.name)))
             elif isinstance(message, Join) and not self._is_welcome(message):
                 return
             elif isinstance(message, Departing):
                 self._backend.give_way()
             self._handle(message)
 
-    def _meet(self, name: str, route: bytes) -> None:
-        """A member is heard; over another connection than before, or by another master, it is told again
-        what may have got lost, and counts as another session."""
-        if self._routes.get(name) == route:
-            return
-        self._routes[name] = route
-        again = self._adopts or name in self._sessions
-        self._sessions[name] = self._sessions.get(name, self._incarnation * SESSIONS) + 1
-        if again:
-            self._handle(ev.ReconnectedEvent(name))
-
     def _is_welcome(self, join: Join) -> bool:
         """False if the run is over, or ends now since the program is not the checkpoint's."""
-        if self._manifest and join.spec and not self._state.spec and not self._end:
+        if self._saving.manifest and join.spec and not self._state.spec and not self._end:
             try:
-                check_model(self._manifest, Layout(join.spec.entries), join.spec.tables)
-                _check_same_data(self._manifest, join.spec)
-                check_same_files(self._manifest, join.spec)
-                optimizer = join.spec.optimizer
-                check_same_optimizer(self._manifest, optimizer, kernel_for(optimizer).slots)
-                self._remove_damaged(self._manifest)
+                for note in self._saving.admit(join.spec):
+                    self._announcing.note("warning", note)
             except ElasticFlowError as error:
                 self._give_up(str(error))
         if self._end:
-            self._tell(join.name, Quit(reason=self._end.text))
+            self._connections.tell(join.name, Quit(reason=self._end.text))
         return self._end is None
 
-    def _remove_damaged(self, manifest: Manifest) -> None:
-        """Makes room: the run will come to the steps of the damaged checkpoints again.
-
-        Raises RunError if one of them is whole after all: the storage had failed to read it.
-        """
-        for step in commits(self._storage):
-            if step > manifest.step:
-                if not verify(self._storage, step):
-                    raise RunError(
-                        f"the checkpoint of step {step} was damaged when this run began, and is whole now: "
-                        "its storage is not to be relied on. Go on with --resume once it is."
-                    )
-                self._storage.remove(folder_of(step))
-                self._note("warning", f"the damaged checkpoint of step {step} is removed")
-
     def _scale(self, workers: int) -> str:
-        most = self._config.num_slices
+        most = self._state.config.num_slices
+        if self._state.staff.grant:
+            return f"a service grants this run its workers, now {self._state.target}: {self._state.reason}."
         if not 1 <= workers <= most:
             return f"workers must be from 1 to {most}, the number of slices of a batch, not {workers}."
         self._handle(ev.ScaleEvent(workers))
         return ""
 
-    def _send(self, route: bytes, message: FromMaster) -> None:
-        self._listener.send(route, message)
-
-    def _tell(self, name: str, message: FromMaster) -> None:
-        if name in self._routes:
-            self._send(self._routes[name], message)
-
-    def _answer_watchers(self) -> None:
-        """Answers those who wait for news, with one status for all of them."""
-        due = [route for route, seen in self._watchers if seen < self._news or self._end]
-        if due:
-            status = self._status()
-            answer = Answer(status={**msgspec.to_builtins(status), "news": self._news})
-            for route in due:
-                self._send(route, answer)
-            self._watchers = [(route, seen) for route, seen in self._watchers if route not in due]
+    def _obey(self, grant: Grant) -> Situation:
+        """Has as many workers as a service grants, which is told again and again."""
+        staff = self._state.staff
+        if self._end is None and grant.number != staff.grant:
+            workers = max(1, min(grant.workers, self._state.config.num_slices))
+            self._handle(ev.ScaleEvent(workers, f"granted: {grant.why}", grant.number))
+        schedule = self._state.schedule
+        return Situation(
+            number=staff.grant,
+            workers=len(self._state.of("worker")),
+            ready=self._state.num_ready,
+            step=schedule.steps_before(self._state.version) if schedule else 0,
+            steps=schedule.total_steps if schedule else 0,
+        )
 
     def _status(self) -> Status:
-        return self._story.status(self._state, places=self._places(), **self._counters())
+        members = self._state.members.values()
+        places = {each.name: f"carried by {each.carrier}" for each in members if each.carrier}
+        places |= {name: where for name in self._state.members if (where := self._backend.where(name))}
+        return self._story.status(self._state, places=places, **self._counters())
+
+    @property
+    def _term(self) -> int:
+        """0: nobody claims any, for there is one machine."""
+        return self._fence.term if self._fence else 0
 
     def _counters(self) -> dict[str, int]:
-        listener = self._listener
-        return {"incarnation": self._incarnation, "dropped": listener.dropped, "refused": listener.refused}
-
-    def _places(self) -> dict[str, str]:
-        return {name: where for name in self._state.members if (where := self._backend.where(name))}
-
-    def _note(self, kind: str, text: str) -> None:
-        self._story.note(ac.NoteAction(kind, text))
-        say(f"{kind}: {text}")
-        self._news += 1
+        return {"incarnation": self._incarnation, **self._connections.counters()}
 
     # --- events and actions ----------------------------------------------------------------------
 
     def _handle(self, event: ev.Event) -> None:
         accepted = isinstance(event, (Progress, Written)) and self._state.accepts(event)
         actions = self._state.handle(event, time.monotonic())
-        if isinstance(event, (Heartbeat, Leaving)):
-            self._story.keep_usage(self._state)
-        elif isinstance(event, Progress) and accepted:
-            self._story.progress(self._state, event)
-            self._news += 1
-        elif isinstance(event, Written) and accepted and self._state.schedule:
-            self._story.written(self._state.schedule.steps_before(event.tick), event)
+        self._announcing.happened(event, self._state, accepted=accepted)
         self._do(actions)
         if actions or not isinstance(event, _TOLD_AGAIN):
             self._journal.write(self._remembered())
@@ -520,150 +407,107 @@ class Master:
     def _remembered(self) -> Journal:
         return Journal(
             incarnation=self._incarnation,
-            port=self._listener.port,
+            port=self._connections.listener.port,
             memory=self._state.memory(),
             story=self._story.remembered(),
+            term=self._term,
         )
 
     def _do(self, actions: list[ac.Action]) -> None:
         for action in actions:
             try:
-                _DO[type(action)](self, action)
+                if (order := ORDERS.get(type(action))) is not None:
+                    names, message = order(action)
+                    for name in names:
+                        self._connections.tell(name, message)
+                else:
+                    _DO[type(action)](self, action)
             except ElasticFlowError as error:
                 self._give_up(str(error))
-            self._news += 1
+            self._connections.news += 1
 
     def _give_up(self, text: str) -> None:
         """Ends the run for a reason that the state does not know of."""
-        for name in self._routes:
-            self._tell(name, Quit(reason=text))
+        self._connections.tell_all(Quit(reason=text))
         self._state.state = RunState.FAILED
         self._finish(ac.EndAction(RunState.FAILED, text))
 
-    def _start(self, action: ac.StartAction) -> None:
-        self._backend.start(
-            MemberSettings.of(
-                self._config,
-                name=action.name,
-                role=action.role,
-                host=self._backend.member_host,
-                master=self.endpoint,
-                run_dir=str(self._run.path),
-                started_s=time.time(),
-            )
+    def _start(self, action: ac.StartAction, *, waits: bool = False) -> None:
+        waits = waits or self._state.state is RunState.STARTING
+        if action.carrier:
+            done = partial(self._carry, action.name, action.carrier)
+            return self._keyring.give(action.name, done, waits=waits)
+        settings = MemberSettings.of(
+            self._state.config,
+            name=action.name,
+            role=action.role,
+            host=self._backend.member_host,
+            master=self.endpoint,
+            run_dir=str(self._run.path),
+            started_s=time.time(),
         )
+        self._keyring.give(action.name, lambda error: self._launch(settings, error), waits=waits)
+
+    def _launch(self, settings: MemberSettings, error: str) -> None:
+        if self._has_keys(settings.name, error):
+            self._backend.start(settings)
+
+    def _carry(self, name: str, carrier: str, error: str) -> None:
+        if self._has_keys(name, error):
+            self._carried[name] = carrier
+            self._tell_carrier(carrier)
+
+    def _has_keys(self, name: str, error: str) -> bool:
+        """A member's keys are there, or cannot be; meanwhile it may not be wanted any more."""
+        wanted = not self._end and name in self._state.members
+        if wanted and error:
+            self._handle(ev.ExitedEvent(name, True, f"could not be given its keys: {error}"))
+        return wanted and not error
+
+    def _tell_carrier(self, worker: str) -> None:
+        servers = tuple(name for name, carrier in self._carried.items() if carrier == worker)
+        self._connections.tell(worker, Carry(servers=servers))
 
     def _kill(self, action: ac.KillAction) -> None:
-        if action.never_came:
-            self._backend.give_up(action.name)
-        else:
-            self._backend.kill(action.name)
+        if carrier := self._carried.pop(action.name, ""):
+            return self._tell_carrier(carrier)
+        end = self._backend.give_up if action.never_came else self._backend.kill
+        end(action.name)
 
     def _assign(self, action: ac.AssignAction) -> None:
-        self._tell(action.name, action.assignment)
-
-    def _plan(self, action: ac.PlanAction) -> None:
-        for name in action.servers:
-            self._tell(name, Plan(number=action.number, shares=action.shares))
+        self._connections.tell(action.name, self._keyring.told(action.name, action.assignment))
 
     def _commit(self, action: ac.CommitAction) -> None:
-        manifest = self._manifest_of(action)
+        manifest = self._saving.manifest_of(self._state, action)
         self._background.submit(
-            lambda: self._commit_now(manifest),
+            lambda: self._saving.commit(manifest),
             lambda _, error: self._handle(ev.CommittedEvent(action.tick, error)),
-            self._tell_trouble,
+            lambda text: self._announcing.trouble(text, self._state),
         )
-
-    def _commit_now(self, manifest: Manifest) -> None:
-        if self._fence:
-            self._fence.check()
-        commit(self._storage, manifest)
 
     def _prune(self, action: ac.PruneAction) -> None:
         assert self._state.schedule is not None
-        step, keep = self._state.schedule.steps_before(action.tick), self._config.keep_checkpoints
-        self._background.submit(
-            lambda: prune(self._storage, keep, step),
-            lambda _, error: self._not_pruned(error),
-            lambda text: None,
-        )
+        step = self._state.schedule.steps_before(action.tick)
+        standing = self._state.standings.at(action.tick)
+        best = standing.best.step if standing else 0
 
-    def _not_pruned(self, error: str) -> None:
-        if error:
-            self._note("warning", f"old checkpoints cannot be removed: {error}")
+        def pruned(_: None, error: str) -> None:
+            if error:
+                self._announcing.note("warning", f"old checkpoints cannot be removed: {error}")
 
-    def _tell_trouble(self, text: str) -> None:
-        """The storage refuses a commit, and is asked again; an empty text: it took it."""
-        if text:
-            self._state.troubles["master"] = text
-            self._note("fault", f"the master cannot commit a checkpoint, and tries again: {text}")
-        elif self._state.troubles.pop("master", ""):
-            self._note("info", "the master can commit again")
-
-    def _manifest_of(self, action: ac.CommitAction) -> Manifest:
-        assert self._state.schedule is not None and self._state.spec is not None
-        schedule, spec = self._state.schedule, self._state.spec
-        step = schedule.steps_before(action.tick)
-        data = {name: getattr(spec, name) for name in ("num_records", "num_test", "data_signature")}
-        return Manifest(
-            program=os.path.basename(self._config.program),
-            tick=action.tick,
-            step=step,
-            epoch=step // schedule.steps_per_epoch,
-            optimizer=spec.optimizer.settings(),
-            work={**work_of(self._config), "slicing": SLICING, **data},
-            fingerprint=dict(self._state.fingerprint),
-            quarantined=tuple((each.row, each.from_tick) for each in self._state.excluded),
-            signature=Layout(spec.entries).signature,
-            entries=spec.entries,
-            tables=spec.tables,
-            parts=action.parts,
-            programs=self._programs(),
-            sources=files_told(spec.files),
-        )
-
-    def _settle(self, action: ac.SettledAction) -> None:
-        for name in action.names:
-            self._tell(name, Settled(tick=action.tick))
-
-    def _tell_fault(self, action: ac.FaultAction) -> None:
-        self._story.fault(action.name, action.role, action.text, time.monotonic())
-        self._note("fault", f"{action.name} {action.text}")
-
-    def _tell_regrouped(self, action: ac.RegroupedAction) -> None:
-        self._story.regrouped(action.reached, action.start, action.source, time.monotonic())
-        assert self._state.schedule
-        back, step = (self._state.schedule.steps_before(v) for v in (action.reached, action.start))
-        text = f"the servers go on from step {step}, {_SOURCES[action.source]}"
-        self._note("info", f"{text}: {back - step} steps back" if back > step else f"{text}: no step is lost")
-
-    def _tell_resized(self, action: ac.ResizedAction) -> None:
-        self._story.resized(action.old, action.new, action.reason)
-        self._note("info", f"from {action.old} to {action.new} workers, {action.reason}")
-
-    def _quarantine(self, action: ac.QuarantineAction) -> None:
-        for name in action.names:
-            self._tell(name, Quarantine(excluded=action.excluded))
-
-    def _attempt(self, action: ac.AttemptAction) -> None:
-        for name in action.names:
-            self._tell(name, Attempt(tick=action.tick, slice=action.slice, careful=action.careful))
-
-    def _look(self, action: ac.LookAction) -> None:
-        for name in action.names:
-            self._tell(name, Look(number=action.number))
+        self._background.submit(lambda: self._saving.prune(step, best), pruned, lambda text: None)
 
     def _hand_over(self, action: ac.HandOverAction) -> None:
-        with contextlib.suppress(OSError):
-            self._journal.write_now(self._remembered())
+        with contextlib.suppress(OSError, Superseded):
+            self._journal.write_now(self._remembered())  # what the other one begins with
         try:
             self._backend.hand_over()
         except RunError as error:
-            self._note("warning", f"no other master can take over: {error}")
+            self._announcing.note("warning", f"no other master can take over: {error}")
             self._handle(ev.StopEvent("the time limit of master and servers is near"))
 
     def _finish(self, action: ac.EndAction) -> None:
-        self._note("end", action.text)
+        self._announcing.note("end", action.text)
         if action.detail:
             say(action.detail)
         self._end = action
@@ -671,63 +515,23 @@ class Master:
 
 _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.StartAction: Master._start,
+    ac.FixAction: lambda master, action: master._saving.fix(action.config),
     ac.KillAction: Master._kill,
     ac.AssignAction: Master._assign,
-    ac.HaltAction: lambda master, action: master._tell(action.name, Halt(generation=action.generation)),
-    ac.PlanAction: Master._plan,
-    ac.DrainAction: lambda master, action: master._tell(action.name, Drain()),
-    ac.CutAction: lambda master, action: master._tell(action.name, Finish() if action.finish else Cut()),
-    ac.SettledAction: Master._settle,
     ac.CommitAction: Master._commit,
     ac.PruneAction: Master._prune,
-    ac.QuarantineAction: Master._quarantine,
-    ac.AttemptAction: Master._attempt,
-    ac.InspectAction: lambda master, action: master._tell(
-        action.name, Inspect(tick=action.tick, slices=action.slices)
-    ),
-    ac.QuitAction: lambda master, action: master._tell(action.name, Quit(reason=action.reason)),
-    ac.NoteAction: lambda master, action: master._note(action.kind, action.text),
-    ac.FaultAction: Master._tell_fault,
-    ac.RegroupedAction: Master._tell_regrouped,
-    ac.ResizedAction: Master._tell_resized,
+    ac.NoteAction: lambda master, action: master._announcing.note(action.kind, action.text),
+    ac.FaultAction: lambda master, action: master._announcing.fault(action),
+    ac.RegroupedAction: lambda master, action: master._announcing.regrouped(action, master._state),
+    ac.ResizedAction: lambda master, action: master._announcing.resized(action),
     ac.HandOverAction: Master._hand_over,
-    ac.LookAction: Master._look,
     ac.EndAction: Master._finish,
 }
+"""What is more than to tell a member something, see ``ORDERS``."""
 
 
 _TOLD_AGAIN = (Heartbeat, Progress, ev.ClockEvent, ev.PlacedEvent, ev.ExpiryEvent, ev.LimitEvent)
 """What happens often, and the next master need not be told of."""
-
-
-def _check_same_data(manifest: Manifest, spec: Any) -> None:
-    for name in ("num_records", "num_test", "data_signature"):
-        before, now = manifest.work.get(name), getattr(spec, name)
-        if before != now:
-            what = {"num_records": "records to train on", "num_test": "records to test with"}.get(name, "")
-            found = f"had {before} {what}, now it has {now}" if what else "has other columns"
-            raise CheckpointError(
-                f"the data has changed since the checkpoint at step {manifest.step}: it {found}. "
-                "Give the same data, or start anew in another --run-dir."
-            )
-
-
-def _listen(
-    context: Context, keys: MasterKeys, host: str, port: int, before: Journal | None
-) -> ControlListener:
-    """At the port of the master before this one, where there was one: its members look for it there."""
-    if before:
-        with contextlib.suppress(zmq.ZMQError):
-            return ControlListener(context, keys, host, before.port)
-        port = 0  # somebody has taken it: the members find another one in RUN/master.json
-    return ControlListener(context, keys, host, port)
-
-
-_SOURCES = {
-    "memory": "which they had in memory",
-    "storage": "which is committed",
-    "beginning": "as nothing is committed yet",
-}
 
 
 def serve(
@@ -748,7 +552,7 @@ def serve(
     config = run.config()
     keys = read_keys(run.master_keys, MasterKeys)
     context: Context = zmq.Context()
-    authenticator = admit_only_members(context, keys.member)
+    authenticator = admit_only_members(context, keys.of("master"))
     try:
         try:
             master = Master(run, config, context, keys, resume, again, term)
@@ -757,10 +561,11 @@ def serve(
             raise RunError(
                 f"{where} cannot be listened on: {error.strerror}; choose another --port."
             ) from error
-        if not again:
+        if not again:  # and before there is an address: a run with a report is taken to be over
             run.report.unlink(missing_ok=True)
         with contextlib.suppress(OSError) if again else contextlib.nullcontext():
-            publish(run.address, Address(master.endpoint, sockets.gethostname(), os.getpid()))
+            address = Address(master.endpoint, sockets.gethostname(), os.getpid())
+            publish(run.address, address, durable=False)
         ready("")
         try:
             end = master.run(client_fd)
@@ -770,8 +575,9 @@ def serve(
         except (SystemExit, ElasticFlowError):  # otherwise another master will go on with the members
             master.leave()
             raise
-        with contextlib.suppress(OSError):  # or another master would begin what is over
-            run.address.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, RunError):  # or another master would begin what is over
+            if run.read_address().endpoint == master.endpoint:  # else it has begun
+                run.address.unlink(missing_ok=True)
         return end
     finally:
         authenticator.stop()

@@ -33,7 +33,9 @@ from elasticflow.run.telling import (
     Report,
     Resize,
     Size,
+    StartPart,
     Status,
+    ToldBest,
     ToldFault,
     ToldMaster,
     ToldServer,
@@ -41,9 +43,12 @@ from elasticflow.run.telling import (
     WorkersSeconds,
 )
 from elasticflow.step.schedule import Schedule
+from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Progress, Usage, Written
+from elasticflow.wire.seal import Guard
 
 RATE_WINDOW_S = 5.0
+"""The speed is that of steps of so long: of fewer it would jump, of more it would say what was."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the deadline will be kept."""
 SHOWN = 50
@@ -88,6 +93,10 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     """Whether the deadline will be kept."""
     programs: tuple[ProgramUse, ...] = ()
     """Those that the run went by so far, the present one last."""
+    standing: WatchStanding | None = None
+    """What evaluations have decided."""
+    start: list[StartPart] = []
+    """What the time until the first step went into, as far as it is known."""
 
 
 def _sum(usages: list[Usage]) -> Usage:
@@ -135,10 +144,15 @@ class Story:
         return self._wall() - self._memory.started_at
 
     @property
+    def parts_failed(self) -> int:
+        """Parts of checkpoints that could not be written."""
+        return self._memory.parts_failed
+
+    @property
     def stop_at_s(self) -> float | None:
-        """When the time limit is over, counted from the first master's start; None: there is none."""
-        limit_s = self._config.time_limit_s
-        return None if limit_s is None else self._origin_s + limit_s
+        """When the time limit, or ``max_time``, is over, from the first master's start on; None: never."""
+        limits = (self._config.time_limit_s, self._config.max_time_s)
+        return min((self._origin_s + limit_s for limit_s in limits if limit_s is not None), default=None)
 
     def remembered(self) -> StoryMemory:
         """What the next master has to know. Goes on changing: encode it now."""
@@ -157,6 +171,15 @@ class Story:
         self._memory.events.append(Event(self._time_s(), note.kind, text))
         del self._memory.events[:-KEPT]
 
+    def began(self, parts: Sequence[tuple[str, float]]) -> None:
+        """What a worker that has just joined did before; only the first one's counts."""
+        memory = self._memory
+        if memory.start or memory.first_step_s is not None or not parts:
+            return
+        master_s = max(0.0, self._time_s() - sum(seconds for _, seconds in parts))
+        told = (("master", master_s), *((sendable(what, EVENT_CHARS), seconds) for what, seconds in parts))
+        memory.start = [StartPart(what, round(seconds, 3)) for what, seconds in told]
+
     def goes_by(self, programs: tuple[ProgramUse, ...]) -> None:
         """The programs that the run went by so far, the present one last."""
         self._memory.programs = programs
@@ -168,10 +191,16 @@ class Story:
         """
         self._memory.faults.add(member, role, sendable(text, EVENT_CHARS), self._time_s(now_s))
 
-    def regrouped(self, lost_version: int, start_version: int, source: str, now_s: float) -> None:
-        """The servers go on from another version than they had; source: memory, storage or beginning."""
+    def regrouped(
+        self, lost_version: int, start_version: int, source: str, now_s: float, *, moved: bool = False
+    ) -> None:
+        """The servers go on from another version than they had; source: memory, storage or beginning.
+
+        moved: since places have; that is no fault by itself.
+        """
         steps = self._steps_before(lost_version) - self._steps_before(start_version)
-        self._memory.faults.regrouped(lost_version, start_version, steps, source, self._time_s(now_s))
+        time_s = self._time_s(now_s)
+        self._memory.faults.regrouped(lost_version, start_version, steps, source, time_s, moved=moved)
         self._steps.clear()
 
     def resized(self, old: int, new: int, reason: str) -> None:
@@ -199,6 +228,9 @@ class Story:
         steps = self._steps_before(progress.version)
         if steps > memory.start_step and memory.first_step_s is None:
             memory.first_step_s = time_s
+            if memory.start:
+                rest_s = max(0.0, time_s - sum(part.seconds for part in memory.start))
+                memory.start.append(StartPart("servers and first step", round(rest_s, 3)))
         memory.loss = progress.loss if progress.loss is not None else memory.loss
         self._steps.append((now_s, steps))
         while self._steps[0][0] < now_s - RATE_WINDOW_S and len(self._steps) > 2:
@@ -275,6 +307,7 @@ class Story:
         for name, text in ((name, sendable(text, EVENT_CHARS)) for name, text in state.troubles.items()):
             if name not in known or known[name].text != text:
                 faults.add(name, "storage", text, time_s)
+        memory.standing = state.standings.newest
         if state.committed_tick is not None and state.schedule is not None:
             memory.committed_step = state.schedule.steps_before(state.committed_tick)
 
@@ -312,6 +345,9 @@ class Story:
             staleness=self._config.staleness,
             snapshot_s=self._config.snapshot_s,
             compression=self._config.compression,
+            guarded=Guard.between_hosts(
+                encrypt=self._config.encrypt_data, authenticate=self._config.authenticate_data
+            ).value,
             started_at=memory.started_at,
             elapsed_s=time_s,
             attempt=1 + len(self._past),
@@ -322,13 +358,14 @@ class Story:
             finished_at=None,
             met_deadline=_met(self._config.deadline_at, self._wall(), finished=False),
             first_step_s=memory.first_step_s,
+            start=memory.start if memory.first_step_s is not None else [],
             epoch=min(step // schedule.steps_per_epoch + 1, schedule.epochs) if schedule else 1,
             epochs=schedule.epochs if schedule else self._config.epochs,
             start_step=memory.start_step,
             step=step,
             steps_total=schedule.total_steps if schedule else None,
             records_covered=_covered(schedule, step) if schedule else 0,
-            records_total=schedule.records_per_epoch * schedule.epochs if schedule else None,
+            records_total=_covered(schedule, schedule.total_steps) if schedule else None,
             records_left_out=schedule.records_left_out if schedule else None,
             quarantined=list(memory.quarantined),
             skipped=memory.skipped,
@@ -354,6 +391,8 @@ class Story:
             shortage=memory.sizes[-1].why if memory.sizes else "",
             num_events=memory.num_events,
             events=memory.events[-most:],
+            best=_best(memory.standing),
+            lr_scale=memory.standing.scale if memory.standing else 1.0,
         )
 
     def _seconds(self) -> dict[str, float]:
@@ -364,7 +403,7 @@ class Story:
         blocked_s = min(memory.blocked_s, usage.waiting_s)
         duplicated_s = 0.0
         if memory.schedule and usage.num_slices:
-            ticks = max(0, memory.version - _tick_of(memory.schedule, memory.start_step))
+            ticks = max(0, memory.version - memory.schedule.tick_of(memory.start_step))
             needed = (ticks + memory.faults.ticks_lost) * memory.schedule.num_slices
             extra = min(max(0, usage.num_slices - needed), usage.num_backup)
             duplicated_s = min(extra * usage.computing_s / usage.num_slices, usage.computing_s - redone_s)
@@ -395,7 +434,7 @@ class Story:
         schedule, rate = self._memory.schedule, self._records_per_s()
         if not rate or schedule is None:
             return None
-        return max(0, schedule.records_per_epoch * schedule.epochs - _covered(schedule, self._step)) / rate
+        return max(0, _covered(schedule, schedule.total_steps) - _covered(schedule, self._step)) / rate
 
     def status(
         self,
@@ -481,10 +520,10 @@ def _covered(schedule: Schedule, step: int) -> int:
     return epochs * schedule.records_per_epoch + min(steps * schedule.batch_size, schedule.records_per_epoch)
 
 
-def _tick_of(schedule: Schedule, step: int) -> int:
-    """The tick at which a run that has made ``step`` steps goes on; an evaluation may be left to do."""
-    epochs, steps = divmod(step, schedule.steps_per_epoch)
-    return epochs * schedule.ticks_per_epoch + steps
+def _best(standing: WatchStanding | None) -> ToldBest | None:
+    if standing is None or standing.rules.best is None or standing.best.best is None:
+        return None
+    return ToldBest(standing.rules.best.metric, standing.best.best, standing.best.step)
 
 
 def _fault(fault: Fault) -> ToldFault:

@@ -66,6 +66,7 @@ class Supervisor:
         again: the first of them goes on with what masters of another supervisor have left behind.
         """
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has died comes here to be buried
+        # Before the first fork: the end of a master that ends at once waits for ``sigwait`` then.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             if not again:
@@ -98,6 +99,7 @@ class Supervisor:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _leave)
+            # Last: a signal that waits by now comes with this.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             code = self._master(again)
         except SystemExit as left:

@@ -44,6 +44,16 @@ def own_address(wanted: str = "", towards: str = "") -> str:
     )
 
 
+def is_here(address: str) -> bool:
+    """Whether this machine, or container, has this IPv4 address."""
+    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
+        try:
+            socket.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
 def _resolved(name: str) -> str:
     with contextlib.suppress(OSError, ValueError, TypeError):  # some texts cannot even be asked for
         return sockets.gethostbyname(name)
@@ -55,6 +65,7 @@ def _source(towards: str) -> str:
     address = _resolved(towards) if towards else ""
     with contextlib.suppress(OSError), sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
         if address:
+            # Of datagrams this sends nothing: it only chooses the way. Any port would do.
             socket.connect((address, 9))
             return str(socket.getsockname()[0])
     return ""
@@ -66,6 +77,8 @@ def _addresses() -> dict[str, str]:
     with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
         for _, name in sockets.if_nameindex():
             with contextlib.suppress(OSError):
+                # An ifreq: a name of 16 bytes with its NUL; then a sockaddr_in, whose address follows family
+                # and port.
                 answer = fcntl.ioctl(socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 found[name] = sockets.inet_ntoa(answer[20:24])
     return found

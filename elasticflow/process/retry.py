@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from elasticflow.errors import CheckpointError, RunError
@@ -26,6 +27,27 @@ class Backoff:
             return None
         grown_s = self.first_s * self.factor ** min(failures - 1, 64)  # 64: far beyond most_s, no overflow
         return min(grown_s, self.most_s, self.patience_s - passed_s)
+
+
+_AWAY = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+    }
+)
+
+
+def is_away(error: BaseException | None) -> bool:
+    """Whether a medium did not answer, so that nothing is known of what lies there."""
+    is_line = isinstance(error, (ConnectionError, TimeoutError)) and not isinstance(error, BrokenPipeError)
+    return is_line or (isinstance(error, OSError) and error.errno in _AWAY)
 
 
 def is_curable(error: BaseException) -> bool:

@@ -89,6 +89,11 @@ class Activity:
         return self._number
 
 
+def num_threads() -> int:
+    """Of this process, those included that only libraries know of: with more than one it cannot be forked."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def _threads() -> list[str]:
     own = str(threading.get_native_id())
     with suppress(OSError):

@@ -17,17 +17,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+from elasticflow.training.standing import Watch, WatchRules, keep_best
 
 if TYPE_CHECKING:
     from elasticflow.program.copy import Copy
 
 REQUIRED = ("model", "forward")
-OPTIONAL = ("data", "metrics", "learning_rate")
+OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable")
+RULES = {"early_stopping": "stopping", "keep_best": "best"}
+"""What a program may say of its evaluations, by the name of the rule that it is."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The functions that a program defines; the optional ones are None where it has none."""
+    """The functions that a program defines; the optional ones are None where it has none.
+
+    whole: where ``forward`` was made to take the columns of ``encode``, what it was before.
+    """
 
     path: str
     model: Callable[[], dict[str, Any]]
@@ -35,6 +41,16 @@ class Program:
     data: Callable[[], Any] | None
     metrics: Callable[..., Any] | None
     learning_rate: Callable[[int, int], float] | None
+    predict: Callable[..., Any] | None = None
+    rules: WatchRules = WatchRules()
+    encode: Callable[..., Any] | None = None
+    whole: Callable[..., Any] | None = None
+    trainable: Callable[[int], object] | None = None
+
+    @property
+    def reads(self) -> str:
+        """The name of the function that takes the columns of the data."""
+        return "forward" if self.encode is None else "encode"
 
 
 def parse(path: str) -> ast.Module:
@@ -101,7 +117,22 @@ def load(path: str, copy: Copy | None = None) -> Program:
                 f"and may define {'(), '.join(OPTIONAL)}(); found: {', '.join(sorted(found)) or 'none'}."
             )
     functions: dict[str, Any] = defined
-    return Program(path=path, **functions)
+    return Program(path=path, **functions, rules=_rules(path, module))
+
+
+def _rules(path: str, module: ModuleType) -> WatchRules:
+    """What evaluations decide. Who may stop early keeps the best checkpoint. Raises ProgramError."""
+    found = {rule: getattr(module, name, None) for name, rule in RULES.items()}
+    for name, rule in RULES.items():
+        if not (found[rule] is None or isinstance(found[rule], Watch)):
+            raise ProgramError(
+                f"{path}: {name} is a {type(found[rule]).__name__}; it must be what ef.{name}(...) returns."
+            )
+    stopping, best = found["stopping"], found["best"]
+    if stopping and not best:
+        best = keep_best(stopping.metric, stopping.mode)
+    plateau = getattr(getattr(module, "learning_rate", None), "plateau", None)
+    return WatchRules(stopping=stopping, best=best, plateau=plateau)
 
 
 def _execute(path: str, copy: Copy | None) -> ModuleType:
@@ -185,11 +216,13 @@ def naming(path: str) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from error
 
 
-def bind(program: Program, name: str, columns: Sequence[str], positional: bool) -> dict[str, str]:
-    """Which column goes to which argument of ``forward`` or ``metrics``: {argument: column}.
+def bind(
+    program: Program, name: str, columns: Sequence[str], positional: bool, optional: Sequence[str] = ()
+) -> dict[str, str]:
+    """Which column goes to which argument of ``forward``, ``encode`` or ``metrics``: {argument: column}.
 
-    By name; by position where the data came as a tuple. ``forward`` must take every column, each
-    function only arguments that are columns, or have a default, and ``params``.
+    By name; by position where the data came as a tuple. What ``Program.reads`` must take every column, but
+    those that are optional, each function only arguments that are columns, or have a default, and ``params``.
     """
     parameters = inspect.signature(getattr(program, name)).parameters.values()
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -206,14 +239,15 @@ def bind(program: Program, name: str, columns: Sequence[str], positional: bool) 
                 f"{len(arguments)} besides params ({names})."
             )
         return {p.name: column for p, column in zip(arguments, columns, strict=False)}
+    unknown = [column for column in columns if column not in {p.name for p in arguments}]
+    columns = [*columns, *(each for each in optional if takes_any or each in {p.name for p in arguments})]
     missing = [p.name for p in arguments if p.name not in columns and p.default is p.empty]
     if missing:
         raise DataError(
             f"{program.path}: {name}() takes {', '.join(missing)}, but the data has no such column; "
             f"its columns are {', '.join(columns)}."
         )
-    unknown = [column for column in columns if column not in {p.name for p in arguments}]
-    if unknown and name == "forward" and not takes_any:
+    if unknown and name == program.reads and not takes_any:
         raise DataError(
             f"{program.path}: the data has a column {', '.join(map(repr, unknown))} that {name}() does not "
             f"know; its arguments are {names}, params. Rename or leave out the column, or add the argument."

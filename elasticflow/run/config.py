@@ -32,6 +32,10 @@ COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
 DEVICES = ("auto", "cpu", "cuda", "delayed")
 """``delayed`` is for tests: see ``elasticflow.frameworks.devices``."""
+ALL_REDUCE = "all_reduce"
+STRATEGIES = ("parameter_server", ALL_REDUCE)
+MOST_PLACES, USUAL_PLACES = 32, 8
+"""Nobody talks to more than so many others, however many workers there are."""
 DATED = ("data", "run_dir")
 """Settings that may hold dates in braces, see ``elasticflow.run.dates``."""
 
@@ -48,20 +52,33 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     workers: str = "2"
     servers: Processes = 1
+    places: Annotated[int, Meta(ge=0, le=MOST_PLACES)] = 0
+    least_gain: Annotated[float, Meta(ge=0, le=1)] = 0.1
     threads: Processes = 1
     server_threads: Processes = 1
+    read_processes: Annotated[int, Meta(ge=0, le=64)] = 0
     device: str = "auto"
     graphs: bool = False
 
     epochs: Positive = 10
+    max_steps: Annotated[int, Meta(ge=0, le=2**53 - 1)] = 0
+    max_time: str = ""
+    evaluate_every: Annotated[int, Meta(ge=0, le=2**53 - 1)] = 0
     batch_size: Positive = 64
     slices: Annotated[int, Meta(ge=0, le=MOST_SLICES)] = 0
+    measure_slices: bool = False
     mode: str = "sync"
     staleness: Annotated[int, Meta(ge=0, le=MOST_SLICES - 1)] = 0
     staleness_rule: str = "inverse"
     drop_last: bool = False
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     data: str = ""
+    args: dict[str, Any] = {}
+    """Of the program, by name: see ``elasticflow.program.arguments``."""
+    init_from: str = ""
+    """Where a new run's first values come from: see ``elasticflow.worker.warm``."""
+    init_map: str = ""
+    init_optimizer: bool = False
 
     checkpoint_every: str = "60s"
     keep_checkpoints: Positive = 3
@@ -84,6 +101,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     encrypt_data: bool = False
+    authenticate_data: bool = True
     shared_memory: bool = True
     overlap: bool = True
     compression: str = "none"
@@ -105,6 +123,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.slices & (self.slices - 1):
             raise ConfigError(f"slices: {self.slices} is not a power of two; use 1, 2, 4, 8, 16, ...")
         self._check_mode()
+        if not self.init_from and (self.init_map or self.init_optimizer):
+            name = "init_map" if self.init_map else "init_optimizer"
+            raise ConfigError(
+                f"{name}: is for a run that begins with the weights of another: name it by init_from."
+            )
         if self.slices > most:
             raise ConfigError(
                 f"slices: {self.slices} slices cannot share a batch of {self.batch_size} records; "
@@ -148,10 +171,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"lost_s: {self.lost_s} must be more than suspect_s, {self.suspect_s}.")
         self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
         self.time_limit_s  # noqa: B018
+        self.max_time_s  # noqa: B018
 
     def _check_mode(self) -> None:
         if self.mode not in ("sync", "async"):
             raise ConfigError(f"mode: {self.mode!r}; allowed are sync and async.")
+        self._check_strategy()
         if self.staleness_rule not in ("none", "inverse"):
             raise ConfigError(f"staleness_rule: {self.staleness_rule!r}; allowed are none and inverse.")
         if self.staleness and not self.asynchronous:
@@ -163,6 +188,43 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"slices: {self.slices} is for mode: sync; in mode: async each batch is one slice, and "
                 "staleness says how many may be computed at once."
             )
+        if self.measure_slices and self.asynchronous:
+            raise ConfigError("measure_slices: is for mode: sync; in mode: async each batch is one slice.")
+
+    def _check_strategy(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ConfigError(f"strategy: {self.strategy!r}; allowed are {' and '.join(STRATEGIES)}.")
+        if not self.all_reduce:
+            if self.places:
+                raise ConfigError(
+                    f"places: {self.places} is for strategy: all_reduce, where workers carry them; with "
+                    "parameter servers, leave it out (--places 0), and say how many by servers."
+                )
+            return
+        if self.servers > 1:
+            raise ConfigError(
+                f"servers: {self.servers} is for strategy: parameter_server; with all_reduce the workers "
+                "carry what servers would hold: leave it out (--servers 1), and see places."
+            )
+        if self.asynchronous:
+            raise ConfigError("strategy: all_reduce is for mode: sync; use parameter_server in mode: async.")
+
+    @property
+    def all_reduce(self) -> bool:
+        """Whether workers carry the parameter servers, and no others are started."""
+        return self.strategy == ALL_REDUCE
+
+    @property
+    def num_servers(self) -> int:
+        """So many a backend is asked for."""
+        return 0 if self.all_reduce else self.servers
+
+    @property
+    def num_places(self) -> int:
+        """So many parameter servers share the model, at most: never a matter of bits."""
+        if not self.all_reduce:
+            return self.servers
+        return self.places or min(self.worker_range[1], USUAL_PLACES)
 
     @property
     def asynchronous(self) -> bool:
@@ -171,7 +233,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def num_slices(self) -> int:
-        """Slices of a step: as set, or 8, or as many as a smaller batch allows.
+        """Slices of a step: as set, or 8, or as many as a smaller batch allows, or as the first worker has
+        found (``fixed``).
 
         Never a function of the number of workers: the slices decide the model's bits. Asynchronously, the
         batches of a step: while one is computed all others can be applied, so the largest power of two of
@@ -180,6 +243,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.asynchronous:
             return 1 << ((self.staleness + 1).bit_length() - 1)
         return self.slices or min(8, 1 << (self.batch_size.bit_length() - 1))
+
+    @property
+    def free_slices(self) -> bool:
+        """Whether the first worker may choose another number of slices than ``num_slices``."""
+        return not self.slices and not self.asynchronous
+
+    def fixed(self, num_slices: int) -> Config:
+        """The same, with a number of slices that is chosen once and for all."""
+        return self if self.asynchronous else msgspec.structs.replace(self, slices=num_slices)
 
     @property
     def step_records(self) -> int:
@@ -222,6 +294,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return dates.length_s("time_limit", self.time_limit) if self.time_limit.strip() else None
 
     @property
+    def max_time_s(self) -> float | None:
+        """How long a run trains from its start, and is done then; None: until its last step."""
+        return dates.length_s("max_time", self.max_time) if self.max_time.strip() else None
+
+    @property
     def deadline_at(self) -> float | None:
         """When the run should be done, since 1970, once it has begun; None: there is no such moment."""
         return datetime.fromisoformat(self.deadline).timestamp() if self.deadline else None
@@ -242,6 +319,12 @@ def _unknown(names: Iterable[str], where: str) -> ConfigError:
     return ConfigError(f"{where}: unknown key {', '.join(parts)}. Known keys: {', '.join(known)}.")
 
 
+def check_names(names: Iterable[str], where: str = "settings") -> None:
+    """Raises ConfigError if one is no setting, with one that may be meant."""
+    if unknown := set(names) - set(Config.__struct_fields__):
+        raise _unknown(unknown, where)
+
+
 def read_file(path: str) -> dict[str, Any]:
     """The settings in a YAML file, unchecked but for their names, which may be written with dashes."""
     try:
@@ -258,9 +341,7 @@ def read_file(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold lines of 'key: value', but holds a {type(values).__name__}.")
     named = {str(name).replace("-", "_"): value for name, value in values.items()}
-    unknown = named.keys() - set(Config.__struct_fields__)
-    if unknown:
-        raise _unknown(unknown, path)
+    check_names(named, path)
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -283,7 +364,13 @@ def make(
         if before and before.get(name):
             in_file.pop(name, None)
     values = {**(before or {}), **in_file, **given}
-    for name in ("workers", "checkpoint_every", "time_limit"):  # YAML reads a plain number as one
+    if isinstance(given.get("args"), dict):
+        values["args"] = {
+            **((before or {}).get("args") or {}),
+            **(in_file.get("args") or {}),
+            **given["args"],
+        }
+    for name in ("workers", "checkpoint_every", "time_limit", "max_time"):  # YAML reads a plain number as one
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             values[name] = str(values[name])
     for name in ("deadline", "date"):

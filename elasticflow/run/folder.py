@@ -6,10 +6,11 @@ program/        the run's own copy of its program, see elasticflow.program.copy
 job.json        on a cluster: the job in which the master is
 master.json     the master's endpoint and process number; stays while another master takes over
 journal.json    what the next master has to know if this one dies
-keys/           for the run's owner alone: the keys of the job, member.json and master.json; and what
-                the local backend keeps of its processes
+keys/           for the run's owner alone: the keys of the job, master.json, client.json, and of each member
+                in of/NAME.json; and what the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint
 logs/           one file a process
+.reserve        space for report and journal where the file system is full, see elasticflow.run.reserve
 attempts.json   of a run that was resumed: when each time before began, and how long it took
 status.json     with ``share: group``, how it goes, for those who may not ask the master
 report.json     how the run went, once it is over
@@ -34,13 +35,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow import __version__
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.errors import ConfigError, NoRunError, RunError, UnknownError
+from elasticflow.process.retry import is_away
 from elasticflow.process.stamps import unstamped
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config, differences
+from elasticflow.run.telling import Report
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
-from elasticflow.wire.keys import make_keys, write_secret
+from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys, write_secret
 
 T = TypeVar("T")
 RunPath = Path | HdfsPath
@@ -110,19 +113,26 @@ def _attempt_of(path: RunPath) -> PastAttempt | None:
     return None
 
 
-def publish(path: RunPath, value: Any) -> None:
-    """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part."""
-    replace(path, msgspec.json.format(as_json(value)))
+def publish(path: RunPath, value: Any, *, durable: bool = True) -> None:
+    """Writes a value as JSON. Whoever reads the file finds the old or the new one, never a part.
+
+    durable: also after a power cut, which takes a disk some milliseconds.
+    """
+    replace(path, msgspec.json.format(as_json(value)), durable=durable)
 
 
-def replace(path: RunPath, data: bytes) -> None:
+def replace(path: RunPath, data: bytes, *, durable: bool = True) -> None:
     """Writes a file, as ``publish`` does."""
     if isinstance(path, HdfsPath):
         path.replace_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        temporary.write_bytes(data)
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            if durable:  # before it gets its name: a power cut may leave that, and no bytes
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -169,7 +179,7 @@ class RunDir:
         self.address = self.path / "master.json"
         self.job = self.path / "job.json"
         self.journal = self.path / "journal.json"
-        self.member_keys = self.path / "keys" / "member.json"
+        self.client_keys = self.path / "keys" / "client.json"
         self.master_keys = self.path / "keys" / "master.json"
         self.report = self.path / "report.json"
         self.attempts = self.path / "attempts.json"
@@ -230,11 +240,29 @@ class RunDir:
                 self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
-        publish(self.settings, {"version": __version__, **differences(config)})
-        self.member_keys.parent.mkdir(mode=0o700, exist_ok=True)
+        self.write_settings(config)
+        self.client_keys.parent.mkdir(mode=0o700, exist_ok=True)
+        remove_tree(self._members_keys)  # of a run that is resumed
+        self._members_keys.mkdir(mode=0o700, exist_ok=True)
         keys = make_keys()
-        write_secret(self.member_keys, msgspec.json.encode(keys.member))
+        write_secret(self.client_keys, msgspec.json.encode(keys.of(CLIENT)))
         write_secret(self.master_keys, msgspec.json.encode(keys))
+
+    def write_settings(self, config: Config) -> None:
+        """Those that are not the defaults. Raises OSError."""
+        publish(self.settings, {"version": __version__, **differences(config)})
+
+    @property
+    def _members_keys(self) -> RunPath:
+        return self.path / "keys" / "of"
+
+    def keys_of(self, name: str) -> RunPath:
+        """Where a member finds its keys."""
+        return self._members_keys / f"{name}.json"
+
+    def hand_out(self, keys: MemberKeys) -> None:
+        """Leaves a member's keys for it. Raises OSError."""
+        write_secret(self.keys_of(keys.name), msgspec.json.encode(keys))
 
     def _admit(self, share: str) -> None:
         """Says who may look into the folder: its owner; with ``group`` that group too, at what is shown."""
@@ -271,15 +299,14 @@ class RunDir:
         """Where the master listens, or did, if it was killed. Raises RunError if nothing is known."""
         return self._read(self.address, Address)
 
-    def read_report(self) -> dict[str, Any] | None:
+    def read_report(self) -> Report | None:
         """How the run ended; None if it left no word."""
         if not self.report.exists():
             return None
         try:
-            report = msgspec.json.decode(read_bounded(self.report), type=dict[str, Any])
+            return msgspec.json.decode(read_bounded(self.report), type=Report)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunError(f"{self.report}: is damaged: {error}.") from error
-        return report
 
     def past_attempts(self) -> tuple[PastAttempt, ...]:
         """Those before this one, the oldest first. Raises RunError."""
@@ -317,9 +344,10 @@ class RunDir:
         try:
             return msgspec.json.decode(read_bounded(path), type=kind)
         except FileNotFoundError as error:
-            raise RunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
+            raise NoRunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
         except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise RunError(f"{path}: cannot be read: {error}") from error
+            kind_of = UnknownError if is_away(error) else RunError
+            raise kind_of(f"{path}: cannot be read: {error}") from error
 
     def hold(self) -> int:
         """Takes the run's lock, as long as the descriptor is open in this process or one forked from it.
@@ -350,6 +378,7 @@ class RunDir:
             return False
         descriptor = os.open(self.lock, os.O_RDWR)
         try:
+            # Shared: of two that look at the same time neither takes the other for a master.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

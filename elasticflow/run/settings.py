@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from elasticflow.run.config import Config
@@ -35,6 +37,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     lost_s: float
     storage_patience_s: float = 300.0
     encrypt_data: bool
+    authenticate_data: bool = True
     shared_memory: bool = True
     overlap: bool = True
     compression: str = "none"
@@ -47,6 +50,16 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     program_sha256: str = ""
     """Of the run's copy of the program; "": there is none, the file itself is meant."""
     drop_last: bool = False
+    args: dict[str, Any] = {}
+    init_from: str = ""
+    """Not "": the run's first checkpoint has parameters that are not trained, see ``worker.warm``."""
+    read_processes: int = 0
+    free_slices: bool = False
+    """Whether the worker may choose another number of slices than ``num_slices``, and tell the master."""
+    measure_slices: bool = False
+    """Whether it does so by what they cost, too."""
+    most_workers: int = 1
+    """So many share them at most."""
 
     @classmethod
     def of(
@@ -70,6 +83,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             batch_size=config.step_records,
             num_slices=config.num_slices,
             asynchronous=config.asynchronous,
+            most_workers=config.worker_range[1],
             started_s=started_s,
             **{each: getattr(config, each) for each in _SAME},
         )
@@ -89,6 +103,7 @@ _SAME = (
     "lost_s",
     "storage_patience_s",
     "encrypt_data",
+    "authenticate_data",
     "shared_memory",
     "overlap",
     "compression",
@@ -97,5 +112,10 @@ _SAME = (
     "timeline",
     "program_sha256",
     "drop_last",
+    "args",
+    "init_from",
+    "read_processes",
+    "free_slices",
+    "measure_slices",
 )
 """Settings that a run and its members have in common."""

@@ -6,7 +6,7 @@ one; the schemas are in ``docs/schema``. Times in seconds are since the run's st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,13 @@ class PartStory(msgspec.Struct):
     copy_s: float
     write_s: float
     error: str = ""
+
+
+class StartPart(msgspec.Struct):
+    """What some of the seconds until the first step went into."""
+
+    what: str
+    seconds: float
 
 
 class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
@@ -86,6 +93,9 @@ class WorkersSeconds(msgspec.Struct, kw_only=True):
     recovering: float
     checkpointing: float
 
+    def by_name(self) -> dict[str, float]:
+        return msgspec.structs.asdict(self)
+
 
 class ToldMember(msgspec.Struct, kw_only=True):
     """place: where it is, or what it waits for, by the cluster. step: that it is at."""
@@ -128,6 +138,17 @@ class ToldMaster(msgspec.Struct, kw_only=True):
     refused_connections: int
 
 
+AnyMember: TypeAlias = ToldMaster | ToldServer | ToldWorker
+
+
+class ToldBest(msgspec.Struct):
+    """The best evaluation so far, by ``metric``. The checkpoint of that step is kept."""
+
+    metric: str
+    value: float
+    step: int
+
+
 class Past(msgspec.Struct, kw_only=True):
     """A run's past; of lists of what happened the last ones.
 
@@ -135,8 +156,12 @@ class Past(msgspec.Struct, kw_only=True):
     knows yet. steps_total, records_total: None: the program is not known yet. skipped: steps that were left
     out, asynchronously updates. attempt: 1, and one more for each ``--resume``; total_s: of all of them,
     elapsed_s: of this one. evaluation: the last one. goodput: the part of the workers' seconds that is
-    productive. standstill_s: in which no step was made because of faults. stalled_s: that workers stood idle
-    until they were given the slices of others. shortage: why there are fewer workers than wanted.
+    productive. guarded: of messages between servers and workers of different hosts: ``headers``,
+    ``arrays`` (nothing can be altered on the way) or ``all`` (nor read). standstill_s: in which no step
+    was made because of faults. stalled_s: that workers stood idle until they were given the slices of
+    others. shortage: why there are fewer workers than wanted. best: None: nobody asks for it, or there is
+    none yet. lr_scale: what evaluations have the learning rate multiplied by. start: what ``first_step_s``
+    is made of, one after the other, as the first worker has measured it; empty where nobody knows.
     """
 
     format: int = FORMAT
@@ -149,6 +174,7 @@ class Past(msgspec.Struct, kw_only=True):
     staleness: int
     snapshot_s: float
     compression: str
+    guarded: str = "headers"
     started_at: float
     elapsed_s: float
     attempt: int = 1
@@ -191,6 +217,9 @@ class Past(msgspec.Struct, kw_only=True):
     shortage: str
     num_events: int
     events: list[Event]
+    best: ToldBest | None = None
+    lr_scale: float = 1.0
+    start: list[StartPart] = []
 
 
 class Status(Past, kw_only=True):
@@ -212,9 +241,48 @@ class Status(Past, kw_only=True):
     servers: list[ToldServer]
     workers: list[ToldWorker]
 
+    @property
+    def members(self) -> tuple[AnyMember, ...]:
+        """All processes, the master first."""
+        return (self.master, *self.servers, *self.workers)
+
+
+class LiveStatus(Status, kw_only=True):
+    """A status as it is told. news: how much the master had to tell so far; text: as that of a report."""
+
+    news: int | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Untold(msgspec.Struct, kw_only=True):
+    """Of a run of which there is no status. state: ``waiting``, ``killed``, ``unknown`` or ``absent``."""
+
+    state: str
+    text: str
+
+
+class Killed(Untold, kw_only=True):
+    """It is over, and left no report. cluster_end: how its cluster says that its job ended."""
+
+    cluster_end: dict[str, Any] | None
+
+
+class Remembered(Past, kw_only=True):
+    """What the master of a run that was killed wrote down last, beside what ``Killed`` says."""
+
+    state: str
+    text: str
+    cluster_end: dict[str, Any] | None
+
 
 class Report(Status, kw_only=True):
     """How a run went: its last status, and more. text: why it ended. traceback: of what ended it."""
 
     text: str
     traceback: str
+
+
+class LastStatus(Report, kw_only=True):
+    """A report as it is told to who watches a run. news: see ``LiveStatus``."""
+
+    news: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elasticflow.api import Optimizer
@@ -27,9 +27,11 @@ def work_of(config: Config) -> dict[str, Any]:
         "batch_size": config.batch_size,
         "slices": config.num_slices,
         "drop_last": config.drop_last,
+        "evaluate_every": config.evaluate_every,
         "threads": config.threads,
         "compression": config.compression,
         "on_nan": config.on_nan,
+        **({"args": config.args} if config.args else {}),
         **({"top_k": config.top_k} if config.compression == "top-k" else {}),
     }
 
@@ -37,8 +39,18 @@ def work_of(config: Config) -> dict[str, Any]:
 def check_same_work(manifest: Manifest, config: Config) -> None:
     """Raises CheckpointError if a run with these settings cannot go on from this checkpoint."""
     for name, value in work_of(config).items():
+        if name == "slices" and not manifest.step:
+            continue  # nothing was computed: the first worker may still choose
         usual = {"mode": "sync", "compression": "none", "drop_last": False, "on_nan": "stop"}
+        usual["evaluate_every"] = 0
         before = {**usual, **manifest.work}.get(name)
+        if name == "args" and before != value:
+            given = " ".join(f"--set {each}={said}" for each, said in (before or {}).items()) or "no --set"
+            raise CheckpointError(
+                f"the checkpoint at step {manifest.step} was made with other arguments of the program: the "
+                f"model would be another. Resume with {given}, or begin a new run with --init-from and this "
+                f"one's folder."
+            )
         if before != value:
             option = f"{name}: {'true' if before else 'false'}" if isinstance(value, bool) else ""
             option = option or f"--{name.replace('_', '-')} {before}"
@@ -49,26 +61,42 @@ def check_same_work(manifest: Manifest, config: Config) -> None:
     _check_same_slicing(manifest, config)
 
 
-def check_same_optimizer(manifest: Manifest, optimizer: Optimizer, slots: Collection[str]) -> None:
+def settings_of(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """As a manifest has them: those of the first, and of groups of parameters as a list of others."""
+    first, *others = (optimizer.settings() for optimizer in optimizers)
+    return {**first, **({"groups": others} if others else {})}
+
+
+def check_same_optimizer(
+    manifest: Manifest, optimizers: Sequence[Optimizer], slots: Sequence[Collection[str]]
+) -> None:
     """Raises CheckpointError if the checkpoint's parameters were kept for another optimizer.
 
-    slots: the arrays that this one keeps of each parameter. Its numbers, such as lr, may be others now.
+    slots: by optimizer, the arrays that it keeps of each parameter. Numbers, such as lr, may be others now.
     """
     layout = manifest.layout()
-    kept = {
-        name
-        for part in manifest.parts
-        for number, arrays in part.chunks.items()
-        if layout.groups[layout.chunks[number].group].rule is Rule.UPDATE
-        for name in arrays.keys() - {VALUE}
-    }
-    updates = any(entry.rule is Rule.UPDATE for entry in manifest.entries)
-    if updates and kept != set(slots):
+    all_kept: dict[int, set[str]] = {}
+    for saved in manifest.parts:
+        for number, arrays in saved.chunks.items():
+            group = layout.groups[layout.chunks[number].group]
+            if group.rule is Rule.UPDATE:
+                all_kept.setdefault(group.part, set()).update(arrays.keys() - {VALUE})
+    for number, kept in all_kept.items():
+        _check_slots(manifest, number, optimizers[number], kept, slots[number])
+
+
+def _check_slots(
+    manifest: Manifest, number: int, optimizer: Optimizer, kept: set[str], slots: Collection[str]
+) -> None:
+    if kept != set(slots):
         before, now = dict(manifest.optimizer), optimizer.settings()
+        groups = before.pop("groups", [])
+        before = groups[number - 1] if number else before
         raise CheckpointError(
             f"the checkpoint at step {manifest.step} was made with {_called(before, now)}, and the program "
             f"has {_called(now, before)} now, which keeps {_listed(slots)} of each parameter, where there is "
-            f"{_listed(kept)}. Put the optimizer back to go on, or start anew in another --run-dir."
+            f"{_listed(kept)}. Put the optimizer back to go on, or begin a new run with "
+            "these weights: --init-from and the folder of this one."
         )
 
 
@@ -124,5 +152,5 @@ def check_same_files(manifest: Manifest, spec: Spec) -> None:
         what = f"there are {len(now)} files, and were {len(before)}"
     raise CheckpointError(
         f"the data has changed since the checkpoint at step {manifest.step}: {what}. "
-        "Give the same data, or start anew in another --run-dir."
+        "Give the same data, or begin a new run with these weights: --init-from and the folder of this one."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +18,20 @@ class AdmissionRules:
     """A job that has room is promised its deadline at once, unless it is dear and the room is scarce.
 
     cheap_part: a job is dear if this part of those that came lately cost less. room: then its window must
-    still have so many times its GPU-seconds free. imminent_s: who is done so soon is promised anyway.
+    still have so many times its GPU-seconds free; and more, by the root of how much dearer it is, where it
+    costs more than ``many`` times what those do: for its promise so many others are lost if a crowd comes,
+    of which nobody knows yet. imminent_s: who is done so soon is promised anyway.
     """
 
     cheap_part: float = 0.6
     room: float = 4.0
+    many: float = 4.0
     imminent_s: float = 60.0
+
+    def room_for(self, cost: float, usual: float) -> float:
+        """How many times its GPU-seconds must be free; usual: the cost of jobs that are not dear."""
+        times = max(1.0, cost / (self.many * usual)) if usual else 1.0
+        return self.room * math.sqrt(times)
 
 
 def may_promise(
@@ -36,7 +45,7 @@ def may_promise(
     if demand.part_cheaper(track.cost) <= rules.cheap_part:
         return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours"
     free = free_gpu_seconds(timeline, track.deadline_s)
-    if free >= rules.room * plan.gpu_seconds:
+    if free >= rules.room_for(track.cost, demand.cost_at(rules.cheap_part)) * plan.gpu_seconds:
         return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours, {free / 3600:.0f} stay free in its time"
     return None
 

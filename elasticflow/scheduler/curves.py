@@ -38,10 +38,6 @@ class Curve:
         allowed = [size for size in self.sizes if size <= max_gpus]
         return max(allowed, key=self.rate) if allowed else 0
 
-    def smallest_size(self, rate: float, max_gpus: int) -> int:
-        """The smallest size of at least this rate; 0 if there is none."""
-        return next((size for size in self.sizes if size <= max_gpus and self.rate(size) >= rate), 0)
-
     def gpu_seconds(self, num_gpus: int) -> float:
         """GPU-seconds of one iteration at this size: what it costs."""
         return num_gpus / self.rate(num_gpus)
@@ -63,16 +59,6 @@ class Curve:
                 kept.append(size)
         return tuple(kept)
 
-    @cached_property
-    def efficient(self) -> tuple[int, ...]:
-        """Sizes on the upper concave hull from (0, 0): no mixture of other sizes gives as much for less."""
-        hull: list[int] = [0]
-        for size in self.useful:
-            while len(hull) > 1 and self._slope(hull[-2], hull[-1]) <= self._slope(hull[-2], size):
-                hull.pop()
-            hull.append(size)
-        return tuple(hull[1:])
-
     def scaled(self, factor: float) -> Curve:
         """The same curve, every rate times ``factor``."""
         return Curve(self.sizes, tuple(rate * factor for rate in self.rates))
@@ -91,9 +77,6 @@ class Curve:
     @cached_property
     def _by_size(self) -> dict[int, float]:
         return dict(zip(self.sizes, self.rates, strict=True))
-
-    def _slope(self, size: int, larger: int) -> float:
-        return (self.rate(larger) - self.rate(size)) / (larger - size)
 
 
 def curve(rates: Mapping[int, float]) -> Curve:

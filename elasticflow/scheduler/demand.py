@@ -25,6 +25,15 @@ class Demand:
         while self.arrivals[0][0] < now_s - MEMORY_S:
             del self.costs[bisect_left(self.costs, self.arrivals.popleft()[1])]
 
+    def copy(self) -> Demand:
+        """One that can be added to by itself."""
+        return Demand(deque(self.arrivals), list(self.costs))
+
     def part_cheaper(self, gpu_seconds: float) -> float:
         """Which part of the arrivals cost less; few arrivals count as if there had been more, and dearer."""
         return bisect_left(self.costs, gpu_seconds) / max(len(self.costs), ENOUGH_ARRIVALS)
+
+    def cost_at(self, part: float) -> float:
+        """What an arrival costs at least of which this part is cheaper; 0 as long as too few have come."""
+        index = int(part * max(len(self.costs), ENOUGH_ARRIVALS))
+        return self.costs[index] if index < len(self.costs) else 0.0

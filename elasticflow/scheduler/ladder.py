@@ -42,6 +42,27 @@ class Ladder:
         """The highest rung."""
         return len(self.rates) - 1
 
+    @cached_property
+    def corners(self) -> Ints:
+        """The rungs of its concave envelope, from 0 on: between them more GPUs bring less and less."""
+        kept = [0]
+        for rung in range(1, self.top + 1):
+            if self.rates[rung] <= self.rates[kept[-1]]:
+                continue
+            while len(kept) > 1 and self._gain(kept[-2], kept[-1]) <= self._gain(kept[-1], rung):
+                kept.pop()
+            kept.append(rung)
+        return np.array(kept)
+
+    @cached_property
+    def gains(self) -> Floats:
+        """Iterations a second from each corner to the next."""
+        return np.diff(self.vectors.rates[self.corners])
+
+    def _gain(self, low: int, high: int) -> float:
+        """Iterations a second that a GPU brings from one rung to another."""
+        return (self.rates[high] - self.rates[low]) / (self.sizes[high] - self.sizes[low])
+
     def rung(self, num_gpus: int) -> int:
         """The rung of a share that is on the ladder."""
         return min(num_gpus.bit_length(), self.top)

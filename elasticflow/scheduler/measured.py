@@ -69,14 +69,21 @@ class Change:
     lost_s: float
 
 
-def steps_of(begins_s: Mapping[int, float], num_steps: int, evaluates: bool) -> list[Step]:
-    """From when each tick began. num_steps: of an epoch; evaluates: a tick that is no step follows them."""
-    ticks = sorted(begins_s)
-    epoch = num_steps + evaluates
+def steps_of(begins_s: Mapping[int, float], num_steps: int, evaluates: bool, stages: int = 1) -> list[Step]:
+    """From when each tick began. num_steps: of an epoch; evaluates: a tick that is no step follows them.
+
+    stages: ticks of a step.
+    """
+    end = num_steps * stages
+    firsts = [
+        tick
+        for tick in sorted(begins_s)
+        if (inside := tick % (end + evaluates)) < end and not inside % stages
+    ]
     return [
-        Step(begins_s[tick], begins_s[after])
-        for tick, after in zip(ticks, ticks[1:], strict=False)
-        if after == tick + 1 and tick % epoch < num_steps
+        Step(begins_s[tick], begins_s[tick + stages])
+        for tick in firsts
+        if all(tick + number in begins_s for number in range(1, stages + 1))
     ]
 
 

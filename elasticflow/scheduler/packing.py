@@ -8,10 +8,18 @@ either, the world has become worse than was promised for: the dearest will be la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from elasticflow.scheduler.shares import Need, SharePlan, carried_plan, cheapest_plan, fastest_plan
+from elasticflow.scheduler.balance import Player, balance
+from elasticflow.scheduler.shares import (
+    Need,
+    SharePlan,
+    carried_plan,
+    cheapest_plan,
+    fastest_plan,
+    fastest_s,
+)
 from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
@@ -102,7 +110,8 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
         if plan is None and not _is_hopeful(track) and not packing.has_hopeful_before(at):
             old = None if packing.num_urgent else carry(packing, now_s, rules)
             if old is not None:
-                return old
+                packing = old
+                break
             plan = _by_profile(track, packing.timeline)
         if plan is not None:
             packing.add(track, plan)
@@ -127,23 +136,72 @@ def _is_hopeful(track: Track) -> bool:
 def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
     """The plans that the promised jobs had, from now on; those without a promise have none. None if that
     does not do: a plan that was kept to goes on to do, whatever a new one by deadline would be."""
-    timeline = ClusterTimeline(now_s, packing.num_gpus, rules.max_steps)
-    order = [one for one in packing.order if one.standing is Standing.PROMISED]
-    others = [one for one in packing.order if one.standing is not Standing.PROMISED]
-    carried = Packing(
-        packing.num_gpus, timeline, order, dropped=packing.dropped + others, num_carried=len(order)
-    )
-    for track in order:
+    promised = [one for one in packing.order if not _is_hopeful(one)]
+    others = [one for one in packing.order if _is_hopeful(one)]
+    carried = kept(promised, now_s, packing.num_gpus, rules)
+    if carried is not None:
+        carried.dropped, carried.late = packing.dropped + others, packing.late
+        carried.num_carried = len(promised)
+    return carried
+
+
+def kept(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing | None:
+    """All keep the plans that they had; who had none, or whose plan does not do any more, is dropped. None if
+    one of these has a promise."""
+    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    for track in packing.order:
         plan = None
         if track.plan is not None:
             safe = track.need(track.deadline_s, track.ladders.safe)
             expected = track.need(track.deadline_s, track.ladders.expected)
-            plan = carried_plan(safe, carried.timeline, track.plan)
-            plan = plan or carried_plan(expected, carried.timeline, track.plan)
-        if plan is None:
+            plan = carried_plan(safe, packing.timeline, track.plan)
+            if plan is None and (unsafe := carried_plan(expected, packing.timeline, track.plan)):
+                plan = unsafe._replace(is_safe=not _is_hopeful(track))
+        if plan is not None:
+            packing.add(track, plan)
+        elif _is_hopeful(track):
+            packing.dropped.append(track)
+        else:
             return None
-        carried.add(track, plan)
-    return carried
+    return packing
+
+
+def rebalanced(tracks: Sequence[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing | None:
+    """Plans of jobs that make room for one another; None if those with a promise do not come to fit."""
+    players = [player for track in tracks if (player := _player(track, now_s, rules))]
+    plans = balance(players, now_s, num_gpus)
+    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    needs = {one.name: one.need for one in players}
+    for track in packing.order:
+        guide = plans.get(track.job_id)
+        plan = carried_plan(needs[track.job_id], packing.timeline, guide) if guide else None
+        if plan is not None and guide is not None:
+            packing.add(track, plan._replace(is_safe=guide.is_safe))
+        elif _is_hopeful(track):
+            packing.dropped.append(track)
+        else:
+            return None
+    return packing
+
+
+def _player(track: Track, now_s: float, rules: Rules) -> Player | None:
+    """The job with the most careful need that it can meet alone."""
+    safe, expected = track.ladders.safe, track.ladders.expected
+    ways = [(track.deadline_s - _margin_s(track, now_s, rules), safe), (track.deadline_s, safe)]
+    if expected is not safe:
+        ways.append((track.deadline_s, expected))
+    for deadline_s, of in ways:
+        need = track.need(deadline_s, of)
+        if fastest_s(need) <= deadline_s - now_s:
+            return Player(
+                track.job_id,
+                need,
+                not _is_hopeful(track),
+                track.job.priority,
+                track.steady_cost(),
+                of is safe,
+            )
+    return None
 
 
 def by_deadline(tracks: Iterable[Track]) -> list[Track]:
@@ -154,13 +212,18 @@ def by_deadline(tracks: Iterable[Track]) -> list[Track]:
 def plan_one(track: Track, timeline: ClusterTimeline, rules: Rules) -> SharePlan | None:
     """The cheapest plan: with a margin if there is one; by the bare profile only without a promise."""
     deadline_s, safe = track.deadline_s, track.ladders.safe
-    margin_s = (deadline_s - timeline.now_s) * rules.margin_part
-    margin_s = min(max(margin_s, rules.margin_least_s), rules.margin_max_s)
+    margin_s = _margin_s(track, timeline.now_s, rules)
     plan = cheapest_plan(track.need(deadline_s - margin_s, safe), timeline)
     plan = plan or cheapest_plan(track.need(deadline_s, safe), timeline)
     if plan is None and track.standing is not Standing.PROMISED:
         plan = _by_profile(track, timeline)
     return plan
+
+
+def _margin_s(track: Track, now_s: float, rules: Rules) -> float:
+    """How long before its deadline its plan ends if it can."""
+    part_s = (track.deadline_s - now_s) * rules.margin_part
+    return min(max(part_s, rules.margin_least_s), rules.margin_max_s)
 
 
 def _by_profile(track: Track, timeline: ClusterTimeline) -> SharePlan | None:

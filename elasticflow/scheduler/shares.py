@@ -87,6 +87,18 @@ def fastest_plan(need: Need, timeline: ClusterTimeline) -> SharePlan | None:
     return _stepped_plan(need._replace(deadline_s=end_s), timeline, len(timeline.free), ladder.top)
 
 
+def fastest_s(need: Need) -> float:
+    """Seconds that it takes on the one size that is fastest; infinite if it can run on none."""
+    ladder = need.ladder
+    took = [
+        (need.lost_s if ladder.sizes[rung] == need.num_gpus else ladder.change_s(need.num_gpus, rung))
+        + need.remaining / rate
+        for rung, rate in enumerate(ladder.rates)
+        if rate
+    ]
+    return min(took, default=np.inf)
+
+
 def carried_plan(need: Need, timeline: ClusterTimeline, old: SharePlan) -> SharePlan | None:
     """The plan with the GPUs that an older one had at each time; None if that does not do any more."""
     if isinstance(old.shares, int):
@@ -142,7 +154,16 @@ def _stepped_plan(
     if not enough.any():
         return None
     row = int(enough.argmax())
-    return _cut(need, timeline, rungs[row], done[row], int(levels[row]))
+    return _cut(need, timeline.starts_s, rungs[row], done[row], int(levels[row]))
+
+
+def plan_of_shares(need: Need, starts_s: Floats, rungs: Ints) -> SharePlan | None:
+    """The plan that has these rungs in these steps; None if it is not in time with them."""
+    lasts_s = np.diff(starts_s[: len(rungs)], append=need.deadline_s)
+    done = need.ladder.vectors.rates[rungs] * np.maximum(lasts_s - _lost(need, rungs[None, :])[0], 0.0)
+    if done.sum() < need.remaining:
+        return None
+    return _cut(need, starts_s, rungs, done, int(rungs.max()))
 
 
 def _lost(need: Need, rungs: Ints) -> Floats:
@@ -156,20 +177,19 @@ def _lost(need: Need, rungs: Ints) -> Floats:
     return lost
 
 
-def _cut(
-    need: Need, timeline: ClusterTimeline, rungs: Ints, done: npt.NDArray[np.float64], level: int
-) -> SharePlan:
+def _cut(need: Need, starts_s: Floats, rungs: Ints, done: npt.NDArray[np.float64], level: int) -> SharePlan:
     """The plan up to where the job is done."""
     ladder = need.ladder
     total = done.cumsum()
     last = int((total >= need.remaining).argmax())
-    end_s = float(timeline.starts_s[last + 1]) if last + 1 < len(timeline.starts_s) else need.deadline_s
+    end_s = float(starts_s[last + 1]) if last + 1 < len(starts_s) else need.deadline_s
     end_s = min(end_s, need.deadline_s)
     finish_s = end_s - float(total[last] - need.remaining) / ladder.rates[rungs[last]]
     shares = ladder.vectors.sizes[rungs[: last + 1]]
-    lasts_s = np.diff(timeline.starts_s[: last + 1], append=finish_s)
+    lasts_s = np.diff(starts_s[: last + 1], append=finish_s)
     grows = shares > shares[0]
-    grows_s = float(timeline.starts_s[int(grows.argmax())]) if grows.any() else np.inf
-    starts_s = timeline.starts_s[: last + 1].copy()
+    grows_s = float(starts_s[int(grows.argmax())]) if grows.any() else np.inf
     gpu_seconds = float((shares * lasts_s).sum())
-    return SharePlan(level, int(shares[0]), shares, finish_s, gpu_seconds, starts_s, grows_s)
+    return SharePlan(
+        level, int(shares[0]), shares, finish_s, gpu_seconds, starts_s[: last + 1].copy(), grows_s
+    )

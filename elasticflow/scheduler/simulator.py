@@ -6,6 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from math import inf
 
 from elasticflow.scheduler import events as ev
@@ -31,10 +32,31 @@ def simulate(
     return _Simulation(policy, jobs, world, clock).run()
 
 
+class _Agenda:
+    """What is to happen, by time; of what is at one time, in the order in which it was put down."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], list[ev.Event]]]] = []
+        self._order = count()
+
+    def put(self, at_s: float, what: Callable[[], list[ev.Event]]) -> None:
+        heapq.heappush(self._heap, (at_s, next(self._order), what))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_s(self) -> float:
+        return self._heap[0][0]
+
+    def take(self) -> list[ev.Event]:
+        """Has the next happen; what comes of it."""
+        return heapq.heappop(self._heap)[2]()
+
+
 class _Simulation:
     def __init__(self, policy: Policy, jobs: Sequence[Job], world: World, clock: Callable[[], float]) -> None:
         self.policy, self.world, self.clock = policy, world, clock
-        self.overheads = policy.overheads
         self.now_s, self.wake_s = 0.0, inf
         self.running: dict[str, Running] = {}
         self.endings = {job.job_id: TrueEnding(job) for job in jobs}
@@ -44,19 +66,18 @@ class _Simulation:
         self.segments: list[Segment] = []
         self.decision_times: list[DecisionTime] = []
         self.num_resizes, self.num_migrations = 0, 0
-        self._heap: list[tuple[float, int, Callable[[], list[ev.Event]]]] = []
-        self._order = 0
+        self._agenda = _Agenda()
         for job in jobs:
-            self._at(job.submit_s, partial(self._arrive, job))
+            self._agenda.put(job.submit_s, partial(self._arrive, job))
         self._foretell_nodes()
 
     def run(self) -> JobSchedule:
         """Until no job is under way any more, and none is to come."""
-        while self._heap and (self.running or self.num_to_come):
-            self.now_s = self._heap[0][0]
+        while self._agenda and (self.running or self.num_to_come):
+            self.now_s = self._agenda.next_s
             happened: list[ev.Event] = []
-            while self._heap and self._heap[0][0] <= self.now_s:
-                happened += heapq.heappop(self._heap)[2]()
+            while self._agenda and self._agenda.next_s <= self.now_s:
+                happened += self._agenda.take()
             if happened:
                 self._decide(happened)
         return JobSchedule(
@@ -70,17 +91,13 @@ class _Simulation:
             num_migrations=self.num_migrations,
         )
 
-    def _at(self, at_s: float, what: Callable[[], list[ev.Event]]) -> None:
-        self._order += 1
-        heapq.heappush(self._heap, (at_s, self._order, what))
-
     def _foretell_nodes(self) -> None:
         for outage in self.world.outages:
-            self._at(outage.start_s, partial(self._lose, outage.node))
-            self._at(outage.end_s, partial(self._give_back, outage.node))
+            self._agenda.put(outage.start_s, partial(self._lose, outage.node))
+            self._agenda.put(outage.end_s, partial(self._give_back, outage.node))
         for slow in self.world.slow:
-            self._at(slow.start_s, partial(self._set_speed, slow.node, slow.factor))
-            self._at(slow.end_s, partial(self._set_speed, slow.node, 1.0))
+            self._agenda.put(slow.start_s, partial(self._set_speed, slow.node, slow.factor))
+            self._agenda.put(slow.end_s, partial(self._set_speed, slow.node, 1.0))
 
     def _decide(self, happened: list[ev.Event]) -> None:
         progress = {one: job.remaining_at(self.now_s) for one, job in self.running.items() if job.gpus}
@@ -101,7 +118,7 @@ class _Simulation:
             self._stop(self.running.pop(decision.job_id))
         elif isinstance(decision, WakeAt) and decision.at_s != self.wake_s:
             self.wake_s = decision.at_s
-            self._at(decision.at_s, self._wake)
+            self._agenda.put(decision.at_s, self._wake)
 
     def _arrive(self, job: Job) -> list[ev.Event]:
         self.running[job.job_id] = Running(job, self.world.true_curve(job), job.iterations)
@@ -122,16 +139,16 @@ class _Simulation:
         from_s = self.now_s if had else max(self.now_s, running.ready_s)
         self.num_resizes += len(had) not in (0, len(gpus))
         self.num_migrations += len(had) == len(gpus)
-        self._start(running, gpus, from_s + self.overheads.change_s(running.last_gpus, set(gpus)))
+        self._start(running, gpus, from_s + self.policy.overheads.change_s(running.last_gpus, set(gpus)))
 
     def _start(self, running: Running, gpus: tuple[int, ...], ready_s: float) -> None:
         factor = self._factor(gpus)
         running.start(gpus, self.now_s, ready_s, factor)
         version = running.version
-        self._at(running.finish_s(), partial(self._complete, running, version))
+        self._agenda.put(running.finish_s(), partial(self._complete, running, version))
         if factor != 1.0 or (running.job.curve, len(gpus)) not in self.measured:
             measured_s = max(ready_s, self.now_s) + MEASURE_S
-            self._at(measured_s, partial(self._measure, running, version, factor))
+            self._agenda.put(measured_s, partial(self._measure, running, version, factor))
 
     def _stop(self, running: Running) -> None:
         segment = running.stop(self.now_s)
@@ -162,7 +179,7 @@ class _Simulation:
         for running in self._on_node(node):
             self._stop(running)
             running.last_gpus = frozenset()
-            running.ready_s = self.now_s + self.overheads.failure_s
+            running.ready_s = self.now_s + self.policy.overheads.failure_s
         return [ev.NodeLostEvent(node)]
 
     def _give_back(self, node: int) -> list[ev.Event]:

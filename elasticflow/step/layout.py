@@ -1,9 +1,10 @@
 """How a model's tensors lie in flat vectors, and how those are cut into chunks.
 
-Tensors with the same rule and dtype lie one after the other in one flat vector, a *group*, each
-padded to 64 bytes so that its alignment, and with it the bits that BLAS computes, is the same in
-every process. A group is cut into *chunks*: fixed ranges that are the unit of placement, transfer,
-update and storage. The cut depends on the model alone, never on how many servers there are.
+Tensors with the same rule, dtype and optimizer, trained in the same epochs, lie one after the other in one
+flat vector, a *group*, each padded to 64 bytes so that its alignment, and with it the bits that BLAS
+computes, is the same in every process. A group is cut into *chunks*: fixed ranges that are the unit of
+placement, transfer, update and storage. The cut depends on the model alone, never on how many servers
+there are.
 
 An embedding table is a group as well, of which no process holds a vector; its chunks are its buckets.
 """
@@ -16,16 +17,20 @@ import mmap
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from elasticflow.step.rows import NUM_BUCKETS, Rows, no_rows
+from elasticflow.step.schedule import Kind
+from elasticflow.training.freezing import Toggles, is_trained
 
 Array = npt.NDArray[np.generic]
 
 ALIGN_BYTES = 64
+# Messages of 0.25 MB, and of 50 MB, were half as fast as those of 4 MB.
 CHUNK_BYTES = 4 << 20
 MOST_ENTRIES, MOST_CHUNKS = 1 << 17, 1 << 20
 """Of a layout: terabytes. Who asks for more, as a forged file may, is told so before it is made."""
@@ -46,20 +51,40 @@ class Rule(str, Enum):
     """A buffer of whole numbers (a counter): the value of the first slice."""
     ROWS = "rows"
     """An embedding table: slices send gradients of the rows they looked up; no vector holds any of it."""
+    MEASURE = "measure"
+    """Sums of which metrics are made: slices of an evaluation send them, those of a step do not."""
+    BATCH = "batch"
+    """What slices make of their records for the others to see: all of it, from the tick that encodes."""
     REPORT = "report"
     """Cost and metrics: the weighted mean of the slices' values; shown to people, not kept."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+SHOWN = (Rule.MEASURE, Rule.REPORT)
+"""What is for people: no part of the model. Server 0, which leads, has it all."""
+PASSING = (*SHOWN, Rule.BATCH)
+"""What is of one step: no part of the model, and of no checkpoint."""
+
+
+def is_pushed(rule: Rule, kind: Kind) -> bool:
+    """Whether slices of a tick of this kind send regions of this rule."""
+    if kind is Kind.TRAIN:
+        return rule not in (Rule.MEASURE, Rule.BATCH)
+    return rule in SHOWN if kind is Kind.EVALUATE else rule is Rule.BATCH
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tensor of the model. ``dtype`` is NumPy's name for it, such as ``float32``.
 
-    A table's shape is (rows, dim), rows 0 if any id may come.
+    A table's shape is (rows, dim), rows 0 if any id may come. part: of a parameter, the number of the
+    optimizer that updates it. toggles: of a parameter or table, see ``training.freezing``.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     rule: Rule
+    part: int = 0
+    toggles: Toggles = ()
 
     @property
     def size(self) -> int:
@@ -71,12 +96,28 @@ class Entry(msgspec.Struct, frozen=True):
         return self.size * np.dtype(self.dtype).itemsize
 
 
+class Frozen(msgspec.Struct, frozen=True):
+    """A parameter that is not trained: it is in no vector, and no message carries it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+
 class Group(msgspec.Struct, frozen=True):
     """One flat vector: ``size`` elements of ``dtype``, padding included; or a table of ``size`` buckets."""
 
     rule: Rule
     dtype: str
     size: int
+    part: int = 0
+    toggles: Toggles = ()
+
+    def is_pushed(self, kind: Kind, epoch: int) -> bool:
+        """Whether slices of a tick of this kind, in this epoch, send what is in it."""
+        frozen = self.rule is Rule.UPDATE and not is_trained(self.toggles, epoch)
+        return is_pushed(self.rule, kind) and not frozen
 
     @property
     def num_bytes(self) -> int:
@@ -107,12 +148,13 @@ class Layout:
         self.entries: tuple[Entry, ...] = tuple(entries)
         if len(self.entries) > MOST_ENTRIES:
             raise ValueError(f"{len(self.entries):,} tensors; there can be at most {MOST_ENTRIES:,}")
-        sizes: dict[tuple[Rule, str, str], int] = {}
-        numbers: dict[tuple[Rule, str, str], int] = {}
+        sizes: dict[tuple[Rule, str, str, int, Toggles], int] = {}
+        numbers: dict[tuple[Rule, str, str, int, Toggles], int] = {}
         self.places: dict[str, tuple[int, int]] = {}
         for entry in self.entries:
             _check_entry(entry)
-            key = (entry.rule, entry.dtype, entry.name if entry.rule is Rule.ROWS else "")
+            own = entry.name if entry.rule is Rule.ROWS else ""
+            key = (entry.rule, entry.dtype, own, entry.part, entry.toggles)
             start = sizes.setdefault(key, 0)
             if entry.name in self.places:
                 raise ValueError(f"two tensors are named {entry.name!r}")
@@ -121,7 +163,7 @@ class Layout:
             padded = max(1, math.ceil(entry.size / per_line)) * per_line
             sizes[key] = start + (NUM_BUCKETS if entry.rule is Rule.ROWS else padded)
         self.groups: tuple[Group, ...] = tuple(
-            Group(rule, dtype, size) for (rule, dtype, _), size in sizes.items()
+            Group(rule, dtype, size, part, toggles) for (rule, dtype, _, part, toggles), size in sizes.items()
         )
         self.tables: tuple[Entry, ...] = tuple(self.of_rule(Rule.ROWS))
         self.chunks: tuple[Chunk, ...] = tuple(self._cut())
@@ -186,11 +228,24 @@ def _check_entry(entry: Entry) -> None:
         if dtype is None or dtype.kind not in KINDS or dtype.name != entry.dtype:
             raise ValueError(f"{entry.name!r} is of type {entry.dtype!r}, which is none of numbers")
         _known.add(entry.dtype)
+    if entry.part < 0 or (entry.part and entry.rule is not Rule.UPDATE):
+        raise ValueError(f"{entry.name!r} is updated by optimizer {entry.part}")
+    if entry.toggles and (
+        entry.rule not in (Rule.UPDATE, Rule.ROWS)
+        or entry.toggles[0] < 0
+        or any(later <= toggle for toggle, later in pairwise(entry.toggles))
+    ):
+        raise ValueError(f"{entry.name!r} is trained, or not, by {entry.toggles}")
     if any(length < 0 for length in entry.shape) or (entry.rule is Rule.ROWS and len(entry.shape) != 2):
         raise ValueError(f"{entry.name!r} has the shape {entry.shape}")
 
 
 _known: set[str] = set()
+
+
+def stages_of(entries: Iterable[Entry]) -> int:
+    """Ticks of a step of such a model: see ``Schedule``."""
+    return 1 + any(entry.rule is Rule.BATCH for entry in entries)
 
 
 def spread(layout: Layout, num_servers: int) -> list[list[int]]:
@@ -201,7 +256,7 @@ def spread(layout: Layout, num_servers: int) -> list[list[int]]:
     Servers beyond the number of chunks get none.
     """
     rule = {number: group.rule for number, group in enumerate(layout.groups)}
-    dense = [c for c in layout.chunks if rule[c.group] not in (Rule.REPORT, Rule.ROWS)]
+    dense = [c for c in layout.chunks if rule[c.group] not in (*SHOWN, Rule.ROWS)]
     total = sum(layout.chunk_bytes(c) for c in dense)
     shares: list[list[int]] = [[] for _ in range(num_servers)]
     before = 0
@@ -212,7 +267,7 @@ def spread(layout: Layout, num_servers: int) -> list[list[int]]:
     for chunk in layout.chunks:
         if rule[chunk.group] is Rule.ROWS:
             shares[chunk.start * num_servers // NUM_BUCKETS].append(chunk.number)
-    shares[0].extend(c.number for c in layout.chunks if rule[c.group] is Rule.REPORT)
+    shares[0].extend(c.number for c in layout.chunks if rule[c.group] in SHOWN)
     return shares
 
 

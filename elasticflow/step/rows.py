@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.embedding import Constant, Initializer, Normal, Uniform
+from elasticflow.hashing import GAMMA, mixed
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]
@@ -26,29 +27,17 @@ NUM_BUCKETS = 1 << BUCKET_BITS
 EARLY_MOST = 1_000
 """So many questions of a worker may wait at a server for a version that is not made yet."""
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _FIRST_BACK, _SECOND_BACK = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
 _WORDS = 4
 """Of 64 random bits, for a number that is to look normal: three fields of 21 bits each."""
 _FIELDS = 3 * _WORDS
 
 
-def _mixed(z: Keys) -> Keys:
-    """Source: SplitMix64's finalizer (Steele, Lea, Flood, OOPSLA 2014). Changes ``z``."""
-    z ^= z >> np.uint64(30)
-    z *= _FIRST
-    z ^= z >> np.uint64(27)
-    z *= _SECOND
-    z ^= z >> np.uint64(31)
-    return z
-
-
 def keys_of(ids: npt.NDArray[np.int64]) -> Keys:
     """The keys of ids, one by one, in their order and shape."""
     keys: Keys = np.array(ids, np.int64).view(np.uint64)
-    keys += _GAMMA
-    return _mixed(keys)
+    keys += GAMMA
+    return mixed(keys)
 
 
 def ids_of(keys: Keys) -> npt.NDArray[np.int64]:
@@ -59,7 +48,7 @@ def ids_of(keys: Keys) -> npt.NDArray[np.int64]:
     z ^= (z >> np.uint64(27)) ^ (z >> np.uint64(54))
     z *= _FIRST_BACK
     z ^= (z >> np.uint64(30)) ^ (z >> np.uint64(60))
-    z -= _GAMMA
+    z -= GAMMA
     return z.view(np.int64)
 
 
@@ -171,33 +160,5 @@ def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> V
 
 def _words(seed: int, keys: Keys, count: int) -> Keys:
     """64 random bits each, (k, count). Source: SplitMix64, one stream a key."""
-    z: Keys = (keys ^ np.uint64(seed))[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA
-    return _mixed(z)
-
-
-def hash_ids(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """An id for each text or bytes string of an array, by its UTF-8 bytes: for ``data()``.
-
-    The same everywhere and in every version of Python. FNV-1a over bytes, mixed. Trailing NUL characters
-    do not count. Raises TypeError for what is not text.
-    """
-    array = np.asarray(values)
-    if array.dtype.kind == "O" and all(isinstance(value, (str, bytes)) for value in array.flat):
-        encoded = [value.encode() if isinstance(value, str) else value for value in array.flat]
-        array = np.array(encoded, np.bytes_).reshape(array.shape)
-    elif array.dtype.kind == "U":
-        array = np.char.encode(array, "utf-8")
-    if array.dtype.kind != "S":
-        raise TypeError(
-            f"hash_ids() takes strings alone; found an array of {array.dtype}. Numbers are ids as they are; "
-            "what is missing needs a name, such as ''."
-        )
-    width = array.dtype.itemsize
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, width)
-    lengths = width - (flat[:, ::-1] != 0).argmax(axis=1)
-    lengths[~flat.any(axis=1)] = 0
-    hashes = np.full(len(flat), 0xCBF29CE484222325, np.uint64)
-    for place in range(width):
-        more = (hashes ^ flat[:, place]) * np.uint64(0x100000001B3)
-        hashes = np.where(place < lengths, more, hashes)
-    return _mixed(hashes).view(np.int64).reshape(array.shape)
+    z: Keys = (keys ^ np.uint64(seed))[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GAMMA
+    return mixed(z)

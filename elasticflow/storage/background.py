@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from elasticflow.errors import ElasticFlowError
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.process.texts import sendable
@@ -45,7 +45,8 @@ class Background:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         """Between ``close`` and the thread: a closed ``fd`` may be another file's number already."""
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = FdEvent()
+        self.fd = self._wake.fd
         self.busy = 0
         """Number of jobs whose ``done`` has not been called."""
 
@@ -68,10 +69,7 @@ class Background:
 
     def turn(self) -> None:
         """Calls what is due of ``done`` and ``trouble``. Returns at once."""
-        try:
-            os.eventfd_read(self.fd)
-        except BlockingIOError:
-            pass  # a look without need
+        self._wake.clear()
         while self._news and not self._closed.is_set():
             self._news.popleft()()
 
@@ -80,7 +78,7 @@ class Background:
         with self._lock:
             if not self._closed.is_set():
                 self._closed.set()
-                os.close(self.fd)
+                self._wake.close()
         self._jobs.put(None)
 
     # --- in the thread ---------------------------------------------------------------------------
@@ -126,4 +124,4 @@ class Background:
         with self._lock:
             if not self._closed.is_set():
                 self._news.append(news)
-                os.eventfd_write(self.fd, 1)
+                self._wake.set()

@@ -47,6 +47,8 @@ class DirectoryStorage:
                 with open(temporary, "x+b") as file:
                     yield file
                     file.flush()
+                    # Before it gets its name, which might otherwise survive a power cut that its bytes do
+                    # not.
                     os.fsync(file.fileno())
                 _publish(temporary, path)
             finally:
@@ -123,6 +125,7 @@ class DirectoryStorage:
     def _make_folder(self, folder: Path) -> None:
         """Creates a folder and those above it, up to the root."""
         if folder != self.root and not os.path.isdir(folder):
+            # Not ``os.makedirs``, which would make a root anew that is gone.
             self._make_folder(folder.parent)
             with suppress(FileExistsError):
                 os.mkdir(folder)

@@ -379,6 +379,7 @@ class WebHdfs:
         excluded = set[str]()
 
         def act() -> Writing:
+            # createparent: otherwise HDFS would make the folder anew of a storage that is gone.
             node = self._datanode(
                 "PUT", "CREATE", path, excluded, overwrite="false", createparent="false", **options
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,13 +10,12 @@ import zmq
 
 from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import CHUNK_BYTES, Array
-from elasticflow.wire.control import as_curve_client
-from elasticflow.wire.gate import USER
-from elasticflow.wire.keys import MemberKeys, data_password
+from elasticflow.wire.gate import say_once
+from elasticflow.wire.keys import MemberKeys, Pass
 from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, encode
 from elasticflow.wire.numbers import BAD, check
 from elasticflow.wire.router import Router
-from elasticflow.wire.seal import NONCE_BYTES, Seal, session_key
+from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
 from elasticflow.wire.sockets import Context, Socket, monitor_of, readable, send_frames
 
 DATA_BYTES = 2 * CHUNK_BYTES
@@ -78,15 +76,10 @@ class DataListener:
     there nobody knows, and one end might wait for it for ever. Both hear that it is closed.
     """
 
-    def __init__(self, context: Context, keys: MemberKeys, host: str, port: int, encrypt: bool) -> None:
+    def __init__(self, context: Context, keys: MemberKeys, host: str, port: int) -> None:
         self._keys = keys
         socket = new_data_socket(context, zmq.ROUTER)
-        if encrypt:
-            socket.curve_server = True
-            socket.curve_publickey = keys.server_public.encode()
-            socket.curve_secretkey = keys.server_secret.encode()
-        else:
-            socket.plain_server = True
+        socket.plain_server = True
         try:
             self._router = Router(socket, host, port, DATA_BYTES)
         except zmq.ZMQError:
@@ -113,7 +106,7 @@ class DataListener:
         for route, hello in early.items():
             try:
                 self._greet(route, hello)
-            except ProtocolError:
+            except BAD:
                 self.dropped += 1
 
     def receive(self) -> Iterator[Opened | Closed | Received]:
@@ -135,15 +128,12 @@ class DataListener:
         if peer is None:
             if len(header) > HELLO_BYTES or frames or route in self._early:
                 raise ProtocolError("a connection must begin with one Hello")
-            hello = _decode_to_server(Seal(self._keys.data, b"server", b"worker").open(header))
-            if not isinstance(hello, Hello):
-                raise ProtocolError("a connection must begin with one Hello")
-            check(hello)
-            self._greet(route, hello)
+            self._greet(route, self._opened(header))
             return
         try:
-            payload = peer.seal.open(header)
+            payload = peer.seal.open(header, frames)
         except ProtocolError:
+            say_once(f"what {peer.name} sent has not come as it was sent: its connection is closed")
             self._router.hang_up(route)
             yield from self._forget(route)
             raise
@@ -156,6 +146,25 @@ class DataListener:
             yield Opened(peer)
         yield Received(peer, message, frames)
 
+    def _opened(self, header: memoryview) -> Hello:
+        """A Hello that is by whom it says. Raises ProtocolError."""
+        hello = _decode_to_server(header[:-MAC_BYTES])
+        if not isinstance(hello, Hello):
+            raise ProtocolError("a connection must begin with one Hello")
+        check(hello)
+        if len(hello.nonce) != NONCE_BYTES:
+            raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes")
+        try:
+            self._seal_of(hello).open(header)
+        except ProtocolError:
+            say_once(f"somebody says to be {hello.name}, and has not its key: dropped")
+            raise
+        return hello
+
+    def _seal_of(self, hello: Hello) -> Seal:
+        """Of a handshake."""
+        return Seal(self._keys.pass_for(hello.name, hello.generation).key, b"server", b"worker")
+
     def _forget(self, route: bytes) -> Iterator[Closed]:
         peer = self._peers.pop(route, None)
         if peer and route in self._proved:
@@ -164,8 +173,6 @@ class DataListener:
 
     def _greet(self, route: bytes, hello: Hello) -> None:
         """Answers a Hello of this generation, keeps a later one. Raises ProtocolError for others."""
-        if len(hello.nonce) != NONCE_BYTES:
-            raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes")
         if hello.generation < max(1, self.generation):
             raise ProtocolError(f"generation {hello.generation} is past")
         if hello.generation > self.generation:
@@ -175,12 +182,14 @@ class DataListener:
             return
         if len(self._peers) >= MOST_PEERS:
             raise ProtocolError("too many connections")
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        welcome = Seal(self._keys.data, b"server", b"worker")
-        sealed = welcome.close(hello.nonce + encode(Welcome(nonce=nonce)))
+        way = self._keys.pass_for(hello.name, hello.generation)
+        guard = Guard(hello.guard)
+        half = Half(way.key, secret=guard is Guard.ALL)
+        seal = Seal(half.key(hello.nonce, first=False), b"server", b"worker", guard)
+        # With the nonce it answers this Hello, and no other that somebody has recorded.
+        sealed = self._seal_of(hello).close(hello.nonce + encode(Welcome(nonce=half.nonce)))
         if self._router.send(route, [sealed]) is not False:
-            key = session_key(self._keys.data, hello.nonce, nonce)
-            self._peers[route] = Peer(route, hello.name, Seal(key, b"server", b"worker"))
+            self._peers[route] = Peer(route, hello.name, seal)
 
     def send(
         self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()
@@ -188,43 +197,37 @@ class DataListener:
         """Sends to a member; to one that has gone, nothing."""
         if peer.route not in self._peers:
             return None
-        return self._router.send(peer.route, [peer.seal.close(encode(message))], arrays) or None
+        header = peer.seal.close(encode(message), arrays)
+        return self._router.send(peer.route, [header], peer.seal.hidden(arrays)) or None
 
     def close(self) -> None:
         self._router.close(linger_ms=0)
 
 
 class DataLink:
-    """The other end: of a worker, or of a server to another, for one generation.
+    """The other end: of a worker, or of a server to another, for the generation of its pass.
 
     ``greeted``: the server has answered ``hello``, and may be sent messages.
-    ``dropped`` counts messages that were malformed or did not come from a server of this job.
+    ``dropped`` counts messages that were malformed or did not come from that server.
     """
 
-    def __init__(self, context: Context, keys: MemberKeys, endpoint: str, encrypt: bool) -> None:
-        self._keys = keys
+    def __init__(self, context: Context, way: Pass, endpoint: str, guard: Guard) -> None:
+        self._way, self._guard = way, guard
         self.endpoint = endpoint
         self.socket = new_data_socket(context, zmq.DEALER)
         self.socket.maxmsgsize = DATA_BYTES
         self.socket.reconnect_ivl = -1  # a new connection would need a new handshake
-        if encrypt:
-            as_curve_client(self.socket, keys, keys.server_public)
-        else:
-            self.socket.plain_username = USER
-            self.socket.plain_password = data_password(keys)
+        self.socket.plain_username = way.user
+        self.socket.plain_password = way.password
         self.monitor = monitor_of(self.socket, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         self.socket.connect(endpoint)
         self.greeted = False
         self.dropped = 0
         self._broken = False
-        self._nonce = b""
-        self._seal = Seal(keys.data, b"worker", b"server")
-
-    def hello(self, name: str, generation: int) -> None:
-        """The first word; does not wait for the answer, which ``receive`` takes."""
-        assert not self._nonce
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
-        self._send(Hello(name=name, generation=generation, nonce=self._nonce))
+        self._half = Half(way.key, secret=guard is Guard.ALL)
+        self._seal = Seal(way.key, b"worker", b"server")
+        nonce = self._half.nonce
+        self._send(Hello(name=way.name, generation=way.generation, nonce=nonce, guard=guard.value))
 
     @property
     def sent(self) -> int:
@@ -238,7 +241,8 @@ class DataLink:
 
     def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
         try:
-            return send_frames(self.socket, [self._seal.close(encode(message))], arrays)
+            header = self._seal.close(encode(message), arrays)
+            return send_frames(self.socket, [header], self._seal.hidden(arrays))
         except zmq.Again:  # a link that is closed; ZeroMQ would wait for another
             return None
 
@@ -249,15 +253,16 @@ class DataLink:
                 header, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
+            arrays = [frame.buffer for frame in frames]
             try:
-                message = self._open(header.buffer)
+                message = self._open(header.buffer, arrays)
             except BAD:
                 self.dropped += 1
             else:
                 if message is not None:
-                    return message, [frame.buffer for frame in frames]
+                    return message, arrays
 
-    def _open(self, header: memoryview) -> FromServer | None:
+    def _open(self, header: memoryview, arrays: list[memoryview]) -> FromServer | None:
         """None: it was the Welcome."""
         if self._broken:
             raise ProtocolError("after a message whose seal does not fit there is no other")
@@ -265,8 +270,11 @@ class DataLink:
             self._take_welcome(self._seal.open(header))
             return None
         try:
-            payload = self._seal.open(header)
+            payload = self._seal.open(header, arrays)
         except ProtocolError:
+            say_once(
+                f"what {self.endpoint} sent has not come as it was sent: the connection is not used again"
+            )
             self._broken = True
             raise
         message: FromServer = _decode_from_server(payload)
@@ -275,12 +283,12 @@ class DataLink:
 
     def _take_welcome(self, payload: memoryview) -> None:
         welcome = _decode_from_server(payload[NONCE_BYTES:])
-        if not self._nonce or payload[:NONCE_BYTES] != self._nonce or not isinstance(welcome, Welcome):
+        if payload[:NONCE_BYTES] != self._half.nonce or not isinstance(welcome, Welcome):
             # It may be one that somebody has recorded: the right one is still to come.
-            self._seal = Seal(self._keys.data, b"worker", b"server")
+            self._seal = Seal(self._way.key, b"worker", b"server")
             raise ProtocolError("not the answer to this Hello")
-        key = session_key(self._keys.data, self._nonce, welcome.nonce)
-        self._seal = Seal(key, b"worker", b"server")
+        key = self._half.key(welcome.nonce, first=True)
+        self._seal = Seal(key, b"worker", b"server", self._guard)
         self.greeted = True
 
     def is_closed(self) -> bool:

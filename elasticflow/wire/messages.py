@@ -3,13 +3,14 @@
 Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
 
     worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost, Stacks, Here
-    worker -> master           Faulty, Inspected
+    worker -> master           Faulty, Inspected, ServerEnded
     server -> master           Progress, Written, Troubled, Offer, Diverged
     both -> master             Skipped
     master -> server           Assignment, Halt, Plan, Cut, Finish, Settled, Quit
-    master -> worker           Assignment, Drain, Quarantine, Attempt, Inspect, Quit
+    master -> worker           Assignment, Drain, Quarantine, Attempt, Inspect, Quit, Carry
     master -> both             Beat, the answer to each Heartbeat; Look
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
+    service -> master          Grant, as a client, again and again; each is answered by Situation
 
 A member that hears nothing from its master for ``lost_s`` leaves by itself. Control messages travel
 over TCP with reconnection, so one is lost only with its receiver, or with the connection. A master that
@@ -45,9 +46,11 @@ from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
-from elasticflow.step.layout import Entry
+from elasticflow.step.layout import Entry, Frozen
 from elasticflow.step.schedule import Schedule
 from elasticflow.storage.file_ids import FileId
+from elasticflow.training.metrics import SummedMetric
+from elasticflow.training.standing import WatchRules, WatchStanding
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -84,6 +87,25 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their entries."""
     files: tuple[FileId, ...] = ()
     """From which the records come, those to test with last."""
+    frozen: tuple[Frozen, ...] = ()
+    """Parameters that are not trained. They lie in the storage before the master hears of them."""
+    others: tuple[Optimizer, ...] = ()
+    """Of groups of parameters; ``optimizer`` is that of all others."""
+    measures: tuple[SummedMetric, ...] = ()
+    """Those of the metrics that are no means, but made of sums."""
+    rules: WatchRules = WatchRules()
+    """What evaluations decide."""
+    updates_before: int = 0
+    """Of ``Schedule``: as the run's first checkpoint says."""
+
+    def __post_init__(self) -> None:
+        if any(entry.part > len(self.others) for entry in self.entries):
+            raise ValueError("a parameter is updated by an optimizer that is not there")
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """By the number that entries have of them."""
+        return self.optimizer, *self.others
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +113,16 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Its place in the row of servers stays the same when another server takes it.
     holder: the server that has its chunks of the version to go on from, where it has not got them itself.
+    carrier: the worker that it lives and dies with; "": none. leaves: it has no place any more, and is asked
+    for copies alone.
     """
 
     name: str
     endpoint: str
     chunks: tuple[int, ...]
     holder: str = ""
+    carrier: str = ""
+    leaves: bool = False
 
 
 class Excluded(msgspec.Struct, frozen=True):
@@ -127,6 +153,16 @@ class Join(_Message, frozen=True):
     available_bytes: dict[str, int] = {}
     rehearsed_s: float = 0.0
     """Seconds for which a worker has computed its first slice, and all that comes with that."""
+    num_slices: int = 0
+    """Of its schedule: the first worker's are those of the run. 0: as many as it was told."""
+    slices_why: str = ""
+    """Why so many, if they are others than it was told, or were measured."""
+    began: tuple[tuple[str, float], ...] = ()
+    """What it did since it was ordered, one after the other, in words, and the seconds of each."""
+
+    def __post_init__(self) -> None:
+        if self.num_slices < 0 or self.num_slices & (self.num_slices - 1):
+            raise ValueError(f"{self.num_slices} slices are no power of two")
 
 
 class Ready(_Message, frozen=True):
@@ -196,6 +232,16 @@ class Departing(_Message, frozen=True):
     reason: str
 
 
+class ServerEnded(_Message, frozen=True):
+    """Of a worker: a server that it carried has ended, or could not be started. Said again to each Carry that
+    names it. failed: by an error of its own."""
+
+    name: str
+    member: str
+    failed: bool
+    text: str
+
+
 class Failed(_Message, frozen=True):
     """A member's last word when it cannot go on. ``kind`` is the error's class name.
 
@@ -232,7 +278,8 @@ class Progress(_Message, frozen=True):
     To a new master: with all evaluations that this server knows of.
     last: the run ends with this version. loss: mean cost of the steps since the last Progress.
     evaluations: (tick, cost and metrics) of those since the last. stalls: (tick, seconds) of ticks that
-    took long: so many seconds more than twice the median of their kind.
+    took long: so many seconds more than twice the median of their kind. standings: what those evaluations
+    have decided, where there are rules.
     """
 
     name: str
@@ -242,6 +289,7 @@ class Progress(_Message, frozen=True):
     loss: float | None = None
     evaluations: tuple[tuple[int, tuple[float, ...]], ...] = ()
     stalls: tuple[tuple[int, float], ...] = ()
+    standings: tuple[WatchStanding, ...] = ()
 
 
 class Lost(_Message, frozen=True):
@@ -254,7 +302,8 @@ class Lost(_Message, frozen=True):
 class Written(_Message, frozen=True):
     """A server's part of the checkpoint of version ``tick`` is written, or could not be.
 
-    last: the run ends with that version. copy_s: seconds for which no step could be made.
+    last: the run ends with that version. copy_s: seconds for which no step could be made. standing: from the
+    leading server, what evaluations had decided by then, where there are rules.
     """
 
     name: str
@@ -265,6 +314,7 @@ class Written(_Message, frozen=True):
     error: str = ""
     copy_s: float = 0.0
     write_s: float = 0.0
+    standing: WatchStanding | None = None
 
 
 class Troubled(_Message, frozen=True):
@@ -361,6 +411,19 @@ class ScaleRequest(_Message, frozen=True):
     workers: int
 
 
+class Grant(_Message, frozen=True):
+    """The service that shares the cluster among runs: so many workers, and no more.
+
+    number: one that is lower than the newest is not obeyed. until_s: since 1970, when that is looked at again
+    at the latest; 0: when something happens. Without news of the service a run keeps to its last grant.
+    """
+
+    number: int
+    workers: int
+    why: str
+    until_s: float = 0.0
+
+
 class StopRequest(_Message, frozen=True):
     """Please end the step, commit a checkpoint, and leave."""
 
@@ -372,6 +435,19 @@ class Answer(_Message, frozen=True):
 
     error: str = ""
     status: dict[str, Any] | None = None
+
+
+class Situation(_Message, frozen=True):
+    """To a service. number: of the newest grant that the run knows.
+
+    workers: that it has, whether they are ready, or are still leaving. steps: of the whole run; 0: not known.
+    """
+
+    number: int
+    workers: int
+    ready: int
+    step: int
+    steps: int
 
 
 # --- master -> members ---------------------------------------------------------------------------
@@ -399,11 +475,17 @@ class Assignment(_Message, frozen=True):
     snapshot_s: float = 0.0
     """Seconds between two snapshots in other servers' memory; 0: none."""
     staleness_rule: str = "none"
-    """What becomes of an asynchronous update that is late: see ``elasticflow_ps.serving.slowed``."""
+    """What becomes of an asynchronous update that is late: see ``elasticflow_ps.updating.slowed``."""
     ends: bool = False
     """The run ends with the version to go on from: to be written, and nothing else."""
     on_nan: str = "stop"
     """What becomes of a step with numbers that are none: ``stop`` or ``skip``."""
+    passes: dict[str, bytes] = {}
+    """By server, the key of whoever this is told to: see ``elasticflow.wire.keys``."""
+    standing: WatchStanding | None = None
+    """What evaluations have decided by ``start_tick``; None: there are no rules."""
+    careful_to: int = -1
+    """Workers may have died of slices of ticks up to this one: they are tried in another process first."""
 
 
 class Halt(_Message, frozen=True):
@@ -435,6 +517,15 @@ class Settled(_Message, frozen=True):
 
 class Drain(_Message, frozen=True):
     """To a worker: leave once the plan in force has no slices for you."""
+
+
+class Carry(_Message, frozen=True):
+    """To a worker: carry these servers, and no others: start who is new, end who is not among them.
+
+    Said again over each new connection.
+    """
+
+    servers: tuple[str, ...]
 
 
 class Quarantine(_Message, frozen=True):
@@ -483,11 +574,18 @@ class Quit(_Message, frozen=True):
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
     | Troubled | Offer | Diverged | Skipped | Inspected | StatusRequest | ScaleRequest | StopRequest
-    | Stacks | Here
+    | Stacks | Here | Grant | ServerEnded
 )  # fmt: skip
+_SAID_BY_MEMBERS = (Join, Ready, Heartbeat, Leaving, Failed, Lost, Skipped, Stacks, Here)
+SAID_BY: dict[str, tuple[type[ToMaster], ...]] = {
+    "worker": (*_SAID_BY_MEMBERS, Departing, Faulty, Inspected, ServerEnded),
+    "server": (*_SAID_BY_MEMBERS, Progress, Written, Troubled, Offer, Diverged),
+    "client": (StatusRequest, ScaleRequest, StopRequest, Grant),
+}
+"""What each role may say to the master."""
 FromMaster: TypeAlias = (
     Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Inspect | Beat | Quit
-    | Answer | Look
+    | Answer | Look | Situation | Carry
 )  # fmt: skip
 
 
@@ -495,7 +593,7 @@ FromMaster: TypeAlias = (
 
 
 class Hello(_Compact, frozen=True):
-    """First word on a connection. nonce: 16 random bytes; see ``elasticflow.wire``.
+    """First word on a connection. nonce: 32 random bytes. guard: a ``Guard``; see ``elasticflow.wire.seal``.
 
     One of a generation to come is answered when that begins; one of a past generation, never.
     """
@@ -503,6 +601,7 @@ class Hello(_Compact, frozen=True):
     name: str
     generation: int
     nonce: bytes
+    guard: str = "headers"
 
 
 class Welcome(_Compact, frozen=True):
@@ -566,7 +665,8 @@ class Version(_Compact, frozen=True):
     (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
     this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
     slices of the tick that others were asked for. checks: as in Push. heard: so many of the worker's messages
-    over this connection the server is done with.
+    over this connection the server is done with. scale: with the leading server's first parcel, what the
+    learning rate is multiplied by. ends: likewise, there is no such tick: the run ends with this version.
     """
 
     version: int
@@ -581,6 +681,8 @@ class Version(_Compact, frozen=True):
     given: tuple[int, ...] = ()
     checks: tuple[int, ...] = ()
     heard: int = 0
+    scale: float = 1.0
+    ends: bool = False
 
 
 class Lend(_Compact, frozen=True):
@@ -646,20 +748,30 @@ class Compute(_Compact, frozen=True):
 class Norms(_Compact, frozen=True):
     """From a server to server 0: (chunk, squared norm) of its gradients, if they are clipped.
 
-    finite: there are no other numbers in what it is about to apply.
+    finite: there are no other numbers in what it is about to apply. round: from 0; in a second one servers
+    tell of tensors where gradients are clipped by what they told in the first. tensors: in the last one, of
+    those whose learning rate follows from norms, (tensor, chunk, squared norm of its values, of its change)
+    of what of it lies in a chunk.
     """
 
     tick: int
     norms: tuple[tuple[int, float], ...]
     finite: bool = True
+    round: int = 0
+    tensors: tuple[tuple[int, int, float, float], ...] = ()
 
 
 class Clip(_Compact, frozen=True):
-    """From server 0: the norm of all gradients of ``tick`` together. skip: leave the step out."""
+    """From server 0: the norm of all gradients of ``tick`` together. skip: leave the step out.
+
+    round: as in Norms. trust: by tensor, what its learning rate is multiplied with.
+    """
 
     tick: int
     norm: float
     skip: bool = False
+    round: int = 0
+    trust: tuple[tuple[int, float], ...] = ()
 
 
 class Fetch(_Compact, frozen=True):

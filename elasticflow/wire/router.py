@@ -37,6 +37,7 @@ class Router:
 
     def __init__(self, socket: Socket, host: str, port: int, max_bytes: int) -> None:
         self.socket = socket
+        # Otherwise what is sent to one who has gone would be dropped without a word.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.zap_domain = DOMAIN

@@ -16,6 +16,7 @@ from elasticflow.step.layout import Array
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[Socket]"
 
+# pyzmq's own threshold: below it pyzmq copies even where it is told not to.
 COPY_BELOW_BYTES = 64 << 10
 """Frames below this are copied into the socket; others are sent in place."""
 

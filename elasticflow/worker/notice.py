@@ -23,6 +23,7 @@ def on_notice(tell: Callable[[str], None]) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     for number in SIGNALS:
+        # Into the pipe Python writes only signals that have a handler of its own.
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 

@@ -13,20 +13,33 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.slices import Node
-from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import Assignment, Share
 
-STRATEGIES = {"parameter_server": "elasticflow_ps.client:ParameterServers"}
+STRATEGIES = {
+    "parameter_server": "elasticflow_ps.client:ParameterServers",
+    "all_reduce": "elasticflow_ps.client:ParameterServers",
+}
+"""They differ in who runs the servers: see ``elasticflow.worker.carrying``."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The version a worker has, and what governs the tick that starts from it."""
+    """The version a worker has, and what governs the tick that starts from it.
+
+    scale: of the learning rate. ends: there is no such tick, the run ends with this version.
+    """
 
     version: int
     shares: tuple[Share, ...]
     cut: bool = False
     snapshot: bool = False
     finish: bool = False
+    scale: float = 1.0
+    ends: bool = False
+
+    def slices_of(self, worker: str) -> range:
+        """Those that a worker is to compute; none if it is not in the plan."""
+        mine = (range(share.first, share.stop) for share in self.shares if share.worker == worker)
+        return next(mine, range(0))
 
 
 class Overdue(msgspec.Struct, frozen=True):
@@ -73,7 +86,7 @@ class Strategy(ABC):
     """A worker's way to the others. It is told whom to connect to, and says when the way is lost."""
 
     @abstractmethod
-    def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
+    def __init__(self, settings: MemberSettings, state: Vector, wake_fd: int) -> None:
         """state: where versions are put. wake_fd: a descriptor that ends a wait early."""
 
     @property

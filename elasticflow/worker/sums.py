@@ -15,11 +15,10 @@ Total = tuple[Node, Vector | None]
 """A node and the sum over its slices; None if those hold no records."""
 
 
-def add(left: Vector, right: Vector, kind: Kind) -> None:
-    """left := the sum of two sibling nodes, in what is pushed for a tick of this kind."""
+def add(left: Vector, right: Vector, kind: Kind, epoch: int = 0) -> None:
+    """left := the sum of two sibling nodes, in what is pushed for a tick of this kind, in this epoch."""
     for group, mine, other in zip(left.layout.groups, left.groups, right.groups, strict=True):
-        pushed = kind is Kind.TRAIN or group.rule is Rule.REPORT
-        if pushed and group.rule is not Rule.FIRST:
+        if group.is_pushed(kind, epoch) and group.rule is not Rule.FIRST:
             np.add(mine, other, out=mine)
     if kind is Kind.TRAIN:
         left.rows = [mine.plus(other) for mine, other in zip(left.rows, right.rows, strict=True)]

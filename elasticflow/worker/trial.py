@@ -3,7 +3,8 @@
 The child (``elasticflow.worker.tried``) loads the program, gets the state of the worker, and computes what it
 is told to. If it dies of that, or does not come back, another child tries the next. So a segmentation fault
 in a library costs a child, and the worker can say which records did it. A record counts as deadly only if it
-is so twice: somebody else may have ended the child.
+is so twice: somebody else may have ended the child. Children are forked from a nursery, a process that has
+imported the framework, if they can be.
 
 What is said between the two, each as one packet of a pipe that is theirs alone:
 
@@ -16,11 +17,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket as sockets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple, TypeAlias
 
@@ -184,7 +186,8 @@ class Trial:
         self._state_fd = os.memfd_create("elasticflow-trial", os.MFD_CLOEXEC)
         for group in state.groups if state else ():
             _write(self._state_fd, group.tobytes())
-        self._process: subprocess.Popen[bytes] | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._socket: sockets.socket
         self._pipe: Connection[bytes, bytes]
         self._limit_s = LOAD_S
         self._begun: Begun | None = None
@@ -209,7 +212,7 @@ class Trial:
 
     def begin(self) -> Begun:
         """Has a child load the program, unless there is one. Raises TrialError if none gets so far."""
-        if self._process is not None and self._begun is not None:
+        if self._begun is not None:
             return self._begun
         for _ in range(2):  # the first may be ended from outside
             self._start()
@@ -235,12 +238,21 @@ class Trial:
             self._moves()
 
     def _start(self) -> None:
+        if self._nursery is None:
+            self._launch()
         self._pipe, theirs = Pipe()
         self._limit_s = LOAD_S
+        with theirs, suppress(OSError):  # the nursery has ended, which waiting for an answer will show
+            sockets.send_fds(self._socket, [b"."], [theirs.fileno()])
+
+    def _launch(self) -> None:
+        self._socket, theirs = sockets.socketpair()
+        self._socket.settimeout(END_S)
         with theirs:
             descriptors = theirs.fileno(), self._state_fd
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", CHILD, *map(str, (os.getpid(), *descriptors))],
+            arguments = os.getpid(), *descriptors, self._begin.settings.program
+            self._nursery = subprocess.Popen(
+                [sys.executable, "-m", CHILD, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 env=self._environment,
@@ -291,19 +303,22 @@ class Trial:
         self._send(RowsAre(np.ascontiguousarray(values, np.float32).tobytes()))
 
     def _end(self, *, at_once: bool = False) -> str:
-        """Ends the child, if it has not ended by itself. How it ended."""
-        process, self._process = self._process, None
-        if process is None:
+        """Ends the child, if it has not ended by itself, and at once with its nursery. How it ended."""
+        self._begun = None
+        if self._nursery is None:
             return "is not there"
         self._pipe.close()
-        if at_once:
-            process.kill()
         try:
-            status = process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
-        return how_it_ended(status)
+            told = b"" if at_once else self._socket.recv(8)
+        except OSError:  # it takes too long
+            at_once, told = True, b""
+        if told:
+            return how_it_ended(int(told))
+        nursery, self._nursery = self._nursery, None
+        self._socket.close()
+        if at_once:
+            nursery.kill()
+        return how_it_ended(nursery.wait())  # it has ended: where it could not fork it was the child
 
 
 def try_first_slice(settings: MemberSettings, environment: Mapping[str, str]) -> Deadly | None:

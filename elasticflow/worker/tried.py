@@ -1,35 +1,44 @@
-"""The child process in which a worker has slices tried that may end it: see ``elasticflow.worker.trial``.
+"""The child processes in which a worker has slices tried that may end them: see ``elasticflow.worker.trial``.
 
-``python -m elasticflow.worker.tried PARENT PIPE STATE``: the number of the worker's process, and descriptors.
+``python -m elasticflow.worker.tried PARENT SOCKET STATE PROGRAM``: the number of the worker's process,
+descriptors, and the program's path. It imports the program's framework, which takes seconds, then it forks a
+child for each pipe that comes through the socket, and tells there how that has ended. Where an import has
+started threads nothing can be forked: then it is the child itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
+import gc
 import mmap
 import os
 import signal
+import socket as sockets
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import numpy as np
 
+from elasticflow.errors import ElasticFlowError
+from elasticflow.frameworks import warm_up
+from elasticflow.process.parent import end_with_parent
+from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
+from elasticflow.program.loading import imports
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.schedule import Kind
 from elasticflow.worker.batches import slice_seed
+from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.trial import Begin, Begun, FromChild, RowsAre, RowsOf, ToChild, Tried, Try
-from elasticflow.worker.worker import Loaded
-
-PR_SET_PDEATHSIG = 1
 
 
 class _Child:
@@ -73,11 +82,11 @@ class _Child:
 
     def _compute(self, asked: Try) -> None:
         work = self._schedule.at(asked.tick)
-        seed = slice_seed(self._seed, asked.tick, asked.slice)
+        seed = slice_seed(self._seed, work.draws, asked.slice)
         if asked.rows is not None:
             batches = [self._batches.of_rows(work.kind, np.array(asked.rows))]
         elif work.kind is Kind.EVALUATE:
-            batches = [batch for batch, _ in self._batches.test(work, asked.slice)]
+            batches = [batch for batch, *_ in self._batches.test(work, asked.slice)]
         else:
             batch, _ = self._batches.train(work, asked.slice)
             batches = [] if batch is None else [batch]
@@ -85,6 +94,7 @@ class _Child:
             if work.kind is Kind.EVALUATE:
                 self._replica.evaluate(batch, seed)
             else:
+                self._replica.begin_epoch(work.epoch)
                 self._replica.compute(batch, seed, 1.0, self._out)
 
     def _read(self, table: int, keys: Keys) -> Callable[[], Values]:
@@ -121,21 +131,58 @@ def _fill(state: Vector, fd: int) -> None:
             start += group.nbytes
 
 
+def _live_with(parent: int) -> None:
+    """What hangs here must not live on alone."""
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _be_child(pipe_fd: int, state_fd: int) -> NoReturn:
+    code = 1
+    try:
+        with contextlib.suppress(EOFError):
+            _Child(Connection(pipe_fd), state_fd).run()
+        code = 0
+    except BaseException:  # noqa: BLE001  (the worker's log is all that is left of it)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # as other members: tidying up after a framework takes long
+
+
+def _fork(pipe_fd: int, state_fd: int) -> int:
+    """Forks a child, and returns how it ended."""
+    nursery = os.getpid()
+    pid = os.fork()
+    if not pid:
+        _live_with(nursery)
+        _be_child(pipe_fd, state_fd)
+    # So that the worker sees the pipe end with the child.
+    os.close(pipe_fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def main() -> None:
     """See the module's docstring."""
-    parent, pipe_fd, state_fd = map(int, sys.argv[1:])
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # what hangs here must not live on alone
-    if os.getppid() != parent:
-        return
+    parent, socket_fd, state_fd = map(int, sys.argv[1:4])
+    _live_with(parent)
     with contextlib.suppress(OSError):  # where memory runs out, this one is to end
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()
     stamp_output()
-    with contextlib.suppress(EOFError):
-        _Child(Connection(pipe_fd), state_fd).run()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # as other members: tidying up after a framework takes long
+    with contextlib.suppress(ElasticFlowError):  # what is wrong with the program its child says
+        warm_up(imports(sys.argv[4]))
+    gc.freeze()  # children need not look at what was imported, nor copy its pages for that
+    worker = sockets.socket(fileno=socket_fd)
+    worker.set_inheritable(False)
+    while pipes := sockets.recv_fds(worker, 1, 1)[1]:
+        os.set_inheritable(pipes[0], False)
+        if num_threads() > 1:
+            _be_child(pipes[0], state_fd)
+        worker.send(str(_fork(pipes[0], state_fd)).encode())
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ WORDS = (
     "CUDA error",
 )
 """In the text of a RuntimeError, which is all that PyTorch and Python say it by."""
+OUT_OF_MEMORY = WORDS[:4]
 
 
 def whose_fault(error: BaseException) -> Culprit:
@@ -81,6 +82,19 @@ def cause_of(error: BaseException) -> BaseException:
     """The first in the chain of an error that is to blame for its class."""
     fault = whose_fault(error)
     return next(each for each, handled in _chain(error) if _of_one(each, handled) is fault)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a computation that wants less of it may do."""
+    return any(_is_of_memory(each) for each, _ in _chain(error))
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, MemoryError) or names & {"OutOfMemoryError", "ResourceExhaustedError"}:
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
 
 
 class OutsideError(ElasticFlowError, RuntimeError):

@@ -6,9 +6,12 @@
 #
 # RUN is the run's folder, one for each night. A run that is not there begins; one that was stopped, failed
 # or was killed goes on from its last checkpoint; one that is under way, or in a queue, is waited for; one
-# that has finished is left as it is. So a scheduler may call this as often as it likes.
+# that has finished is left as it is. So a scheduler may call this as often as it likes. Where a run cannot
+# be asked, since HDFS, SLURM or YARN does not answer, nothing is begun: it is asked again every minute.
 #
-# 0 finished; 1 failed, or could not begin; 2 wrong usage; 3 stopped before its end, as by --time-limit.
+# 0 finished; 1 failed, or could not begin; 2 wrong usage; 3 stopped before its end, as by --time-limit;
+# 4 diverged, 5 stalled, 6 broken: nothing goes on by itself, a person is to look; 75 nobody has answered for
+# six hours (NIGHTLY_TRIES times every NIGHTLY_AGAIN_S seconds): try again later.
 
 if [ $# -lt 2 ]; then
     echo "usage: nightly.sh RUN submit|train ..." >&2
@@ -17,19 +20,36 @@ fi
 run=$1
 shift
 
-state() {
-    elasticflow status "$run" --json 2>/dev/null | sed -n 's/^  "state": "\([a-z]*\)".*/\1/p'
+ask() { # sets $state
+    tries=${NIGHTLY_TRIES:-360}
+    while :; do
+        said=$(elasticflow status "$run" --json 2>/dev/null)
+        state=$(printf '%s\n' "$said" | sed -n 's/^  "state": "\([a-z]*\)".*/\1/p')
+        [ "$state" = unknown ] || return
+        printf '%s\n' "$said" | sed -n 's/^  "text": "\(.*\)".*/waiting: \1/p' >&2
+        [ $((tries -= 1)) -gt 0 ] || exit 75
+        sleep "${NIGHTLY_AGAIN_S:-60}"
+    done
 }
 
-case $(state) in
-    "") exec elasticflow "$@" --run-dir "$run" ;;
-    finished) ;;
+ask
+case $state in
+    absent) exec elasticflow "$@" --run-dir "$run" ;;
+    finished | diverged | stalled | broken) ;;
     failed | stopped | killed) exec elasticflow "$@" --run-dir "$run" --resume ;;
+    "") # not even that could be asked
+        elasticflow status "$run" >&2
+        exit 1
+        ;;
     *) elasticflow attach "$run" ;;
 esac
 
-case $(state) in # it may have ended before anybody could look
+ask # it may have ended before anybody could look
+case $state in
     finished) exit 0 ;;
     stopped) exit 3 ;;
+    diverged) exit 4 ;;
+    stalled) exit 5 ;;
+    broken) exit 6 ;;
     *) exit 1 ;;
 esac

@@ -63,5 +63,6 @@ def _huge_pages(num_bytes: int) -> Bytes:
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     block = np.frombuffer(memory, np.uint8)
+    # Only what is aligned can be a huge page.
     skip = -block.ctypes.data % HUGE_PAGE_BYTES
     return block[skip : skip + num_bytes]

@@ -1,42 +1,28 @@
-"""A worker's way to the parameter servers: sockets and arrays around ClientState."""
+"""A worker's way to the parameter servers: arrays and messages around ClientState."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from weakref import WeakKeyDictionary
 
 import zmq
 
-from elasticflow.process import poison
 from elasticflow.run.settings import MemberSettings
-from elasticflow.step.layout import Layout, Rule, Vector, paged_vector
+from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
-from elasticflow.step.schedule import Schedule
 from elasticflow.step.slices import Node
-from elasticflow.wire.data import DataLink
-from elasticflow.wire.keys import MemberKeys
-from elasticflow.wire.messages import (
-    Assignment,
-    Initial,
-    Lend,
-    Mapped,
-    Pull,
-    Push,
-    RowsRead,
-)  # fmt: skip
-from elasticflow.wire.sockets import Context
+from elasticflow.wire.messages import Assignment, Initial, Lend, Mapped, Pull, Push, RowsRead
+from elasticflow.wire.sockets import Context, Socket
 from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow_ps import client_state as cs
 from elasticflow_ps import native
 from elasticflow_ps.compression import compression_of
-from elasticflow_ps.loans import Block, try_block
-from elasticflow_ps.outgoing import Pushing, Routes
+from elasticflow_ps.outgoing import Pushing
 from elasticflow_ps.parcels import Parcel
-from elasticflow_ps.reading import RowReading
 from elasticflow_ps.remote import Arrived, Remote
+from elasticflow_ps.remote_row import RemoteRow
 from elasticflow_ps.store import Tracker
+from elasticflow_ps.vector_pool import VectorPool
 
 
 class _UsedUp:
@@ -62,93 +48,79 @@ class ParameterServers(Strategy):
     through memory: see ``elasticflow_ps.neighbours``.
     """
 
-    def __init__(self, settings: MemberSettings, keys: MemberKeys, state: Vector, wake_fd: int) -> None:
-        self._name, self._encrypt, self._keys = settings.name, settings.encrypt_data, keys
-        self._layout: Layout = state.layout
-        self._dense = [entry for entry in self._layout.entries if entry.rule is not Rule.ROWS]
-        self._state = state
-        self._wake_fd = wake_fd
-        self._spares: list[Vector] = []
-        self._sending: deque[tuple[Vector, list[Tracker]]] = deque()
-        self._settings, self._compression = settings, compression_of(settings)
-        self._lends = settings.shared_memory and self._compression.lends
-        self._overlaps = settings.overlap
-        self._blocks: WeakKeyDictionary[Vector, Block] = WeakKeyDictionary()
-        """Where vectors lie that servers may read."""
+    def __init__(self, settings: MemberSettings, state: Vector, wake_fd: int) -> None:
+        self._settings, self._state, self._wake_fd = settings, state, wake_fd
+        self._compression = compression_of(settings)
+        """Of the present connections: it may keep what their servers were not pushed."""
+        lends = settings.shared_memory and self._compression.lends
+        self._pool = VectorPool(state.layout, lends=lends)
         native.set_threads(settings.threads)  # for copies of what has arrived
         self._context: Context = zmq.Context()
-        self._remotes: list[Remote] = []
-        self._routes = Routes(self._layout, [])
-        self._poller = self._new_poller()
-        self._schedule: Schedule
-        self._client: cs.ClientState
+        self._now: RemoteRow | None = None
+        """The last ones; without servers, once they are severed."""
         self._questions = count(1)
-        """Never the same number twice: answers over another connection may come late."""
-        self._reading = RowReading(self._layout, [], wake_fd, self._questions)
         self._dropped = 0
 
     @property
     def dropped(self) -> int:
-        return self._dropped + sum(remote.link.dropped for remote in self._remotes)
+        return self._dropped + (self._now.dropped if self._now else 0)
+
+    @property
+    def _row(self) -> RemoteRow:
+        """Where there must be some, or have been."""
+        assert self._now
+        return self._now
+
+    @property
+    def _remotes(self) -> Sequence[Remote]:
+        return self._now.remotes if self._now else ()
 
     # --- connections -----------------------------------------------------------------------------
 
     def connect(self, assignment: Assignment) -> None:
         self._disconnect()
         self._compression = compression_of(self._settings)
-        infos = [info for info in assignment.servers if info.chunks]
-        for info in infos:
-            link = DataLink(self._context, self._keys, info.endpoint, self._encrypt)
-            self._remotes.append(Remote(info, link, self._layout, self._compression))
-            self._poller.register(link.socket, zmq.POLLIN)
-            self._poller.register(link.monitor, zmq.POLLIN)
-            link.hello(self._name, assignment.generation)
-        self._routes = Routes(self._layout, self._remotes)
-        self._reading = RowReading(self._layout, self._remotes, self._wake_fd, self._questions)
-        self._schedule = assignment.schedule
-        self._client = cs.ClientState(
-            [len(remote.parcels) for remote in self._remotes],
-            assignment.schedule,
-            has_first=not assignment.in_memory and assignment.restore_step is None,
+        self._now = RemoteRow(
+            self._context,
+            self._settings,
+            self._state.layout,
+            self._compression,
+            self._wake_fd,
+            self._questions,
+            assignment,
         )
 
     def _disconnect(self) -> None:
-        """Lets go of all servers at once, and of what has not been sent yet."""
         self._dropped = self.dropped
-        remotes, self._remotes = self._remotes, []
-        for remote in remotes:
-            remote.link.close(linger_ms=0)
-        self._routes = Routes(self._layout, [])
-        self._reading = RowReading(self._layout, [], self._wake_fd, self._questions)
-        self._sending.clear()  # who still sends or reads these may; they are not filled again
-        self._poller = self._new_poller()
-
-    def _new_poller(self) -> zmq.Poller:
-        poller = zmq.Poller()
-        poller.register(self._wake_fd, zmq.POLLIN)
-        return poller
+        if self._now:
+            self._now.sever()
+        self._pool.forget_sent()
 
     def close(self) -> None:
-        for remote in self._remotes:
-            remote.link.close()
+        if self._now:
+            self._now.close()
         self._context.term()
 
     # --- waiting ---------------------------------------------------------------------------------
 
     def wait(self) -> Event:
         while True:
-            early = any(remote.early for remote in self._remotes)
-            woken = {source for source, _ in self._poller.poll(0 if early else None)}
+            woken = self._now.wait() if self._now else self._wait_for_a_row()
             for number, remote in enumerate(self._remotes):
-                sources = (remote.link.socket, remote.link.monitor)
-                if woken.isdisjoint(sources) and not remote.early:
+                if woken.isdisjoint(remote.sources) and not remote.early:
                     continue
                 if event := self._hear(number, remote):
                     return event
+                # Only now: what a server had said before counts.
                 if remote.link.is_closed():
                     return self._handle(cs.LinkClosedEvent(number))
             if self._wake_fd in woken:
                 return None
+
+    def _wait_for_a_row(self) -> set[Socket | int]:
+        poller = zmq.Poller()
+        poller.register(self._wake_fd, zmq.POLLIN)
+        return {source for source, _ in poller.poll()}
 
     def _hear(self, number: int, remote: Remote) -> Event:
         """Takes in what has come from a server, up to the first thing that matters to the worker."""
@@ -159,22 +131,21 @@ class ParameterServers(Strategy):
             elif isinstance(message, Mapped):
                 remote.mapped.add(message.number)
             elif isinstance(message, RowsRead):
-                self._reading.take(remote, message, frames)
+                self._row.reading.take(remote, message, frames)
             elif remote.is_late(message):
                 continue
             elif event := self._handle(cs.ReceivedEvent(number, message, remote.arrived(message, frames))):
                 return event
         if remote.link.greeted and not remote.greeted:
             remote.greeted = True
-            for block in self._blocks.values():
-                remote.link.send(block.lend())
+            self._pool.lend_all(remote)
             self._handle(cs.GreetedEvent(number))
         return None
 
     def _handle(self, event: cs.Event) -> Event:
         """At most one of the actions concerns the worker, and it is the last."""
         result: Event = None
-        for action in self._client.handle(event):
+        for action in self._row.state.handle(event):
             result = self._act(action)
         return result
 
@@ -186,7 +157,7 @@ class ParameterServers(Strategy):
             return None
         if isinstance(action, cs.ComputeSlicesAction):
             return Overdue(action.tick, action.slices, action.careful)
-        remote = self._remotes[action.server]
+        remote = self._row.remotes[action.server]
         if isinstance(action, cs.PlaceAction):
             self._place(remote.parcels[action.parcel], action.frames)
             return None
@@ -195,6 +166,7 @@ class ParameterServers(Strategy):
             remote.link.send(Pull(version=action.version, have=action.have))
         elif isinstance(action, cs.InitialAction):
             for parcel in remote.parcels:
+                # A version may be put into the state before these have left.
                 values = [span.view(self._state).copy() for span in parcel.state]
                 remote.link.send(Initial(parcel=parcel.number), values)
         elif isinstance(action, cs.SeveredAction):
@@ -213,11 +185,14 @@ class ParameterServers(Strategy):
             cut=orders.cut,
             snapshot=orders.snapshot,
             finish=orders.finish,
+            scale=orders.scale,
+            ends=orders.ends,
         )
 
     def _fill(self, frames: Sequence[Mapping[int, Arrived | tuple[()]]]) -> None:
         """Puts a version into the state: of each server, by parcel."""
-        for remote, arrived, bases in zip(self._remotes, frames, self._client.bases, strict=True):
+        now = self._row
+        for remote, arrived, bases in zip(now.remotes, frames, now.state.bases, strict=True):
             remote.bases = bases
             for parcel in remote.parcels:
                 self._place(parcel, arrived[parcel.number])
@@ -230,12 +205,13 @@ class ParameterServers(Strategy):
         for span, array, view in zip(parcel.state, arrived.arrays, mine, strict=True):
             self._compression.unpack(span, array, view)
         taken = arrived.arrays if self._compression.packs_versions else mine
-        arrived.watched.compare(taken, parcel.state, self._name)
+        arrived.watched.compare(taken, parcel.state, self._settings.name)
 
     def read(
         self, table: int, keys: Keys, urgent: Callable[[], bool], *, early: bool = False
     ) -> Callable[[], Values]:
-        return self._reading.ask(table, self._client.held + early, keys, urgent)
+        now = self._row
+        return now.reading.ask(table, now.state.held + early, keys, urgent)
 
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None
@@ -243,28 +219,10 @@ class ParameterServers(Strategy):
     # --- pushes ----------------------------------------------------------------------------------
 
     def spare(self) -> Vector:
-        while self._sending and all(tracker.done for tracker in self._sending[0][1]):
-            self._spares.append(self._sending.popleft()[0])
-        if not self._spares:
-            return self._new_vector()
-        vector = self._spares.pop()
-        if poison.ON:
-            poison.poison(*vector.tensors(self._dense))  # and not the padding, which is to stay zero
-        return vector
-
-    def _new_vector(self) -> Vector:
-        block = try_block(self._layout.num_bytes) if self._lends else None
-        if block is None:
-            return paged_vector(self._layout)
-        vector = Vector(self._layout, block.memory, own_pages=True)
-        self._blocks[vector] = block
-        for remote in self._remotes:
-            if remote.greeted:
-                remote.link.send(block.lend())
-        return vector
+        return self._pool.spare(self._remotes)
 
     def give_back(self, vector: Vector) -> None:
-        self._spares.append(vector)
+        self._pool.give_back(vector)
 
     @property
     def rounding(self) -> Callable[[Vector], None] | None:
@@ -272,7 +230,7 @@ class ParameterServers(Strategy):
 
     @property
     def streams(self) -> bool:
-        return self._overlaps and len(self._routes.all) > 1
+        return self._settings.overlap and bool(self._now) and len(self._row.routes.all) > 1
 
     def push(
         self,
@@ -297,8 +255,8 @@ class ParameterServers(Strategy):
         slice_s: float,
         last: bool,
     ) -> Pushing:
-        tick, client = position.version, self._client
-        at_once = self._schedule.applies_slices(tick)
+        tick, now = position.version, self._row
+        at_once, work = now.schedule.applies_slices(tick), now.schedule.at(tick)
         template = Push(
             tick=tick,
             parcel=0,
@@ -314,24 +272,25 @@ class ParameterServers(Strategy):
 
         def sent(trackers: list[Tracker], lent: bool) -> None:
             for total in parts[:1]:
-                used_up = [_UsedUp(client, tick, at_once=at_once)] if lent else []
-                self._sending.append((total, [*trackers, *used_up]))
-            self._spares.extend(parts[1:])
+                used_up = [_UsedUp(now.state, tick, at_once=at_once)] if lent else []
+                self._pool.sent(total, [*trackers, *used_up])
+            # The sum was made in the first: nothing of the others leaves.
+            self._pool.give_back(*parts[1:])
 
-        block = self._blocks.get(parts[0]) if parts else None
         return Pushing(
-            self._routes,
-            self._schedule.at(tick).kind,
+            now.routes,
+            work.kind,
             template,
             parts,
-            block=block.number if block else -1,
+            block=self._pool.block_of(parts[0]) if parts else -1,
             asks=last,
             sent=sent,
             compression=self._compression,
+            epoch=work.epoch,
         )
 
     def ask(self, position: Position) -> None:
-        if self._client.ordered:
+        if self._row.state.ordered:
             return  # not now: what was asked for before that is on its way
-        for remote in self._remotes:
+        for remote in self._row.remotes:
             remote.link.send(Pull(version=position.version + 1, have=position.version))

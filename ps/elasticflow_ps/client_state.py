@@ -163,6 +163,31 @@ class _ServerView:
         self.version, self.frames, self.updates, self.orders = -1, {}, {}, None
 
 
+class _Asked:
+    """Slices of the present tick that somebody asked this worker for, beside those of the plan."""
+
+    def __init__(self) -> None:
+        self.ordered: set[int] = set()
+        """To be computed once ``held`` is in the state again."""
+        self.extra: set[int] = set()
+        """Those that are not left to others."""
+        self.careful: set[int] = set()
+        """Of this tick, or the one before: those that a server says are to be computed with care."""
+
+    def take(self, slices: tuple[int, ...], *, rest: bool) -> None:
+        """rest: they are the worker's own."""
+        self.extra.update(() if rest else slices)
+
+    def left(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        """What was ordered, without the worker's own that were ``given`` to others meanwhile."""
+        return tuple(sorted(self.ordered - set(given).difference(self.extra)))
+
+    def forget(self) -> None:
+        """Another tick begins. What is ordered was forgotten when the version came."""
+        self.extra.clear()
+        self.careful.clear()
+
+
 class ClientState:
     """See the module's text.
 
@@ -175,34 +200,24 @@ class ClientState:
     def __init__(self, num_parcels: Sequence[int], schedule: Schedule, *, has_first: bool) -> None:
         self._servers = [_ServerView(number) for number in num_parcels]
         self._schedule = schedule
-        self._total_ticks, self._num_slices = schedule.total_ticks, schedule.num_slices
         self._has_first = has_first
         self.held = -1
         self.fills = 0
         self.bases: list[dict[int, int]] = [{} for _ in num_parcels]
         self._mixed = False
         """The state is not ``held`` alone: parcels of the version after it, or updates, are in it."""
-        self._ordered: set[int] = set()
-        """Slices to be computed once ``held`` is in the state again."""
-        self._asked: set[int] = set()
-        """Those of the present tick that were asked for: they are not left to others."""
-        self._careful: set[int] = set()
-        """Those of them, or of the tick before, that a server says are to be computed with care."""
+        self._placed: set[tuple[int, int]] = set()
+        """(server, parcel) of those. All others are of ``held``."""
+        self._asked = _Asked()
         self._catching_up = True
         self._floor = 0
         """No server has an older version than this any more, or will not when it is asked."""
         self._severed = False
-        self._readers: dict[type, Callable[[int, Any, Any], Sequence[Action]]] = {
-            Version: self._on_version,
-            Compute: self._on_compute,
-            Gone: self._on_gone,
-            Uninitialised: self._on_uninitialised,
-        }
 
     @property
     def ordered(self) -> bool:
         """Whether there are slices to be computed once ``held`` is there again."""
-        return bool(self._ordered)
+        return bool(self._asked.ordered)
 
     def handle(self, event: Event) -> Sequence[Action]:
         """What to do, in this order, now that ``event`` has happened."""
@@ -210,10 +225,10 @@ class ClientState:
             return NOTHING
         if isinstance(event, ReceivedEvent):
             number, message, frames = event
-            reader = self._readers.get(type(message))
+            reader = _READERS.get(type(message))
             if reader is None:
                 return [IgnoreAction(number, f"{type(message).__name__} is not for a worker")]
-            return reader(number, message, frames)
+            return reader(self, number, message, frames)
         if isinstance(event, GreetedEvent):
             self._servers[event.server].greeted = True
             return [self._ask(event.server, LATEST)]
@@ -227,11 +242,11 @@ class ClientState:
     def _on_version(self, number: int, message: Version, frames: Any) -> Sequence[Action]:
         server, version = self._servers[number], message.version
         parcel, num_parcels = message.parcel, server.num_parcels
-        fits = frames is not None and 0 <= parcel < num_parcels and 0 <= version <= self._total_ticks
+        fits = frames is not None and 0 <= parcel < num_parcels and 0 <= version <= self._schedule.total_ticks
         if not fits or (message.same and self.held < 0) or not self._are_shares(message.shares):
             return [IgnoreAction(number, f"version {version}, parcel {parcel}: not what it should be")]
         # Late answers to earlier questions are passed over: there is one to the last question, too.
-        if message.same and self._mixed:
+        if message.same and (number, parcel) in self._placed:
             return NOTHING
         if self._catching_up:
             wanted = version >= self._floor and server.asked in (LATEST, version)
@@ -247,13 +262,15 @@ class ClientState:
         if parcel == 0:
             server.orders = message
         actions: Sequence[Action] = [PlaceAction(number, parcel, frames)] if places else NOTHING
-        self._mixed |= places and not self._schedule.evaluates(self.held)  # who evaluates changes nothing
+        if places and self._schedule.trains(self.held):  # other ticks change nothing of the model
+            self._mixed = True
+            self._placed.add((number, parcel))
         if len(server.frames) < num_parcels or not all([each.whole for each in self._servers]):
             return actions
         return self._meet() if self._catching_up else [*actions, *self._adopt()]
 
     def _are_shares(self, shares: tuple[Share, ...]) -> bool:
-        return all([0 <= share.first <= share.stop <= self._num_slices for share in shares])
+        return all([0 <= share.first <= share.stop <= self._schedule.num_slices for share in shares])
 
     def _meet(self) -> Sequence[Action]:
         """Every server has given a version; those that are ahead are asked for the oldest of these."""
@@ -271,32 +288,34 @@ class ClientState:
         lead = self._servers[0]
         assert lead.orders is not None and len({server.version for server in self._servers}) == 1
         version, orders, frames = lead.version, lead.orders, [server.frames for server in self._servers]
-        ordered, again = bool(self._ordered), version == self.held
-        slices = tuple(sorted(self._ordered - set(orders.given).difference(self._asked)))
+        ordered, again = self.ordered, version == self.held
+        slices = self._asked.left(orders.given)
         self.bases = [server.updates for server in self._servers]
         made = [number for updates in self.bases for number in updates.values()]
         self._catching_up, self._mixed, self.held = False, any(made), version
+        self._placed = {
+            (n, parcel) for n, of in enumerate(self.bases) for parcel, count in of.items() if count
+        }
         self.fills += 1
-        self._ordered.clear()
+        self._asked.ordered.clear()
         for server in self._servers:
             server.forget()
         if not (ordered and again):
-            self._asked.clear()
-            self._careful.clear()
+            self._asked.forget()
             return [AdoptAction(version, frames, orders)]
         asks = [PullAction(number, version + 1, version) for number in range(len(self._servers))]
         if not self._schedule.applies_slices(version):
             return [RestoreAction(frames), *asks, self._compute(slices)]
-        past = min(made) == self._num_slices  # to all servers
+        past = min(made) == self._schedule.num_slices  # to all servers
         needed = bool(slices) and not past
         return [RestoreAction(frames), *([self._compute(slices)] if needed else asks)]
 
     def _on_gone(self, number: int, message: Gone, frames: Any) -> Sequence[Action]:
-        if not 0 <= message.latest <= self._total_ticks:
+        if not 0 <= message.latest <= self._schedule.total_ticks:
             return [IgnoreAction(number, f"there is no version {message.latest}")]
         if self._catching_up and self._servers[number].asked == LATEST:
             return NOTHING  # of an earlier question: the latest version is never gone
-        self._ordered.clear()
+        self._asked.ordered.clear()
         # Whoever has a version has had the one before from all others.
         self._catching_up, self._floor = True, max(self._floor, message.latest - 1)
         behind = [
@@ -313,26 +332,39 @@ class ClientState:
 
     def _on_compute(self, number: int, message: Compute, frames: Any) -> Sequence[Action]:
         slices = message.slices
-        if not slices or list(slices) != sorted({*slices}) or slices[0] < 0 or slices[-1] >= self._num_slices:
+        if (
+            not slices
+            or list(slices) != sorted({*slices})
+            or slices[0] < 0
+            or slices[-1] >= self._schedule.num_slices
+        ):
             return [IgnoreAction(number, f"there are no slices {slices}")]
         if message.tick == self.held:
-            self._careful.update(message.careful)
+            self._asked.careful.update(message.careful)
         return self._order(message.tick, slices)
 
     def _order(self, tick: int, slices: tuple[int, ...], *, rest: bool = False) -> Sequence[Action]:
-        if tick != self.held or (self._catching_up and not self._ordered):
+        if tick != self.held or (self._catching_up and not self.ordered):
             return NOTHING  # somebody else was quicker
-        self._asked.update(() if rest else slices)
+        self._asked.take(slices, rest=rest)
         refreshes = self._schedule.applies_slices(tick)
         if not (self._mixed or refreshes):
             return [self._compute(slices)]
-        begun = bool(self._ordered)
-        self._ordered.update(slices)
+        begun = self.ordered
+        self._asked.ordered.update(slices)
         if begun:
             return NOTHING
         self._catching_up = True
         return [self._ask(number, self.held) for number in range(len(self._servers))]
 
     def _compute(self, slices: tuple[int, ...]) -> ComputeSlicesAction:
-        careful = tuple(number for number in slices if number in self._careful)
+        careful = tuple(number for number in slices if number in self._asked.careful)
         return ComputeSlicesAction(self.held, slices, careful)
+
+
+_READERS: dict[type, Callable[[ClientState, int, Any, Any], Sequence[Action]]] = {
+    Version: ClientState._on_version,
+    Compute: ClientState._on_compute,
+    Gone: ClientState._on_gone,
+    Uninitialised: ClientState._on_uninitialised,
+}

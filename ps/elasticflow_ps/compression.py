@@ -65,7 +65,7 @@ class Compression:
         """What was pushed. Raises ProtocolError if the frames are not those of ``spans``."""
         check_sizes(frames, [self.pushed_bytes(span) for span in spans])
         arrays = [self._total(span, frame) for span, frame in zip(spans, frames, strict=True)]
-        return Sum(arrays, [span.rule for span in spans])
+        return Sum(arrays, spans)
 
     def _total(self, span: Span, frame: memoryview) -> Array:
         return np.frombuffer(frame, span.dtype)
@@ -76,8 +76,8 @@ class _RoundedSum(Sum):
 
     def plus(self, right: Sum) -> Sum:
         super().plus(right)
-        for array, rule in zip(self.arrays, self.rules, strict=True):
-            if is_compressed(rule, str(array.dtype)):
+        for array, span in zip(self.arrays, self.spans, strict=True):
+            if is_compressed(span.rule, span.dtype):
                 round_to_bfloat16(array)
         return self
 
@@ -90,6 +90,7 @@ class Bfloat16(Compression):
     same answer holds.
     """
 
+    # What travels is made of what lies in memory, and cannot be read there.
     lends, packs_versions = False, True
 
     def __init__(self) -> None:
@@ -121,7 +122,7 @@ class Bfloat16(Compression):
 
     def sum_of(self, spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
         total = super().sum_of(spans, frames)
-        return _RoundedSum(total.arrays, total.rules)
+        return _RoundedSum(total.arrays, total.spans)
 
     def _total(self, span: Span, frame: memoryview) -> Array:
         if not is_compressed(span.rule, span.dtype):

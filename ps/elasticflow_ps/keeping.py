@@ -70,6 +70,12 @@ class Keeping:
         """A version of ``store`` is whole of which a snapshot was ordered, or with which all begins."""
         self._do(self.snapshots.made(version, time.monotonic()))
 
+    def hold(self, copy: sn.Copy) -> None:
+        """``store`` is at the version of this copy, which others will ask for."""
+        if copy not in self._copies and self.store:
+            self._copies[copy] = self.store.snapshot(copy[1])
+            self.snapshots.hold(copy)
+
     def receive(
         self, sender: str, message: Keep | Kept | Safe | AllSafe | Fetch, frames: Sequence[memoryview] = ()
     ) -> None:
@@ -146,6 +152,7 @@ class Keeping:
         elif isinstance(action, sn.ForgetAction):
             self._copies.pop((action.place, action.version)).release()
             if action.place == row.place:
+                # What was not sent yet has nothing left to be sent from.
                 self._outgoing = deque(each for each in self._outgoing if each[0] != action.version)
         else:
             self.dropped += 1

@@ -60,6 +60,7 @@ class Block:
         )
 
     def __del__(self) -> None:
+        # The system may have refused it.
         if hasattr(self, "_fd"):
             os.close(self._fd)
 
@@ -83,6 +84,7 @@ def borrow(lend: Lend, *, writable: bool) -> Bytes:
     path = f"/proc/{lend.pid}/fd/{lend.fd}"
     if lend.host != this_host() or not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.ENOENT, "not of this host", path)
+    # Numbers are used again: by now it may be a pipe, which would keep who opens it waiting.
     fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         sealed = fcntl.fcntl(fd, _F_GET_SEALS) & _SEALS == _SEALS

@@ -49,6 +49,7 @@ def needs(
     optimizer: Optimizer,
     row: Sequence[Sequence[int]],
     *,
+    others: Sequence[Optimizer] = (),
     tables: Sequence[TableSpec] = (),
     snapshots: bool,
     num_workers: int,
@@ -58,19 +59,21 @@ def needs(
     """What each server needs at most. row: by place, the numbers of its chunks; none: it stands by.
 
     packs_versions: whether of each version there is one of half the size as well, to be sent.
+    others: optimizers of groups of parameters.
     A gradient waits for its sibling in the tree over the slices: so there are half as many as slices at once,
     at most, and one for each worker as they are planned.
     """
-    num_slots = len(kernel_for(optimizer).slots)
+    num_slots = [len(kernel_for(each).slots) for each in (optimizer, *others)]
     waiting = min(num_workers, max(1, num_slices // 2))
     copies = COPIES if snapshots and len(row) > 1 else 0
     held = [_bytes_of(layout, chunks) for chunks in row]
-    whole = [state + num_slots * updated for _, state, updated in held]
+    slots = [_slot_bytes(layout, chunks, num_slots) for chunks in row]
+    whole = [state + mine for (_, state, _), mine in zip(held, slots, strict=True)]
     rows = [sum(_rows_bytes(layout, chunk, tables, optimizer) for chunk in chunks) for chunks in row]
     return [
         MemoryNeed(
             parameters=VERSIONS * state + packs_versions * VERSIONS * updated // 2,
-            slots=num_slots * updated,
+            slots=slots[place],
             gradients=waiting * pushed,
             snapshots=copies * (whole[place] + whole[place - 1]),  # each keeps for the one before it
             checkpoint=whole[place] + rows[place],
@@ -86,8 +89,15 @@ def _rows_bytes(layout: Layout, number: int, tables: Sequence[TableSpec], optimi
     if table is None or tables[table].rows is None:
         return 0
     spec = tables[table]
-    arrays = 1 + len(kernel_for(spec.optimizer or optimizer).slots)
+    arrays = 1 + len(kernel_for(spec.updated_by(optimizer)).slots)
     return (spec.rows or 0) * (spec.dim * 4 * arrays + ROW_BYTES) // NUM_BUCKETS
+
+
+def _slot_bytes(layout: Layout, chunks: Sequence[int], num_slots: Sequence[int]) -> int:
+    """num_slots: by the number of the optimizer."""
+    groups = [(layout.chunks[number], layout.groups[layout.chunks[number].group]) for number in chunks]
+    updated = ((layout.chunk_bytes(chunk), group) for chunk, group in groups if group.rule is Rule.UPDATE)
+    return sum(num_bytes * num_slots[group.part] for num_bytes, group in updated)
 
 
 def _bytes_of(layout: Layout, chunks: Sequence[int]) -> tuple[int, int, int]:

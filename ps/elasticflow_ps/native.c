@@ -85,6 +85,8 @@ static void *help(void *number)
     return NULL;
 }
 
+/* A child would get them locked for ever, by a thread that it has not got. In the order in which ``share``
+takes them. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&pool.busy);
@@ -195,15 +197,15 @@ typedef double float64 __attribute__((aligned(1), may_alias));
 
 #else /* REAL: the second half */
 
-/* One span, and the numbers of its update: as native.py packs it. ``constants`` are those of the rule, see
-``Kernel.constants``. An array of ``after`` may be the one of ``before``. ``spoiled`` is for the threads that do
+/* One span, and the numbers of its update: as native.py packs it, see ``Kernel.numbers``; ``constants`` are those
+of the rule. An array of ``after`` may be the one of ``before``. ``spoiled`` is for the threads that do
 the work: set if they find a parameter that is no number any more. */
 typedef struct {
     const REAL *params, *grad;
     REAL *out;
     const REAL *before[3];
     REAL *after[3];
-    double factor, decay, shrink, constants[5];
+    double factor, decay, shrink, bound, constants[8];
     int *spoiled;
 } NAME(Update);
 
@@ -212,7 +214,9 @@ size_t NAME(update_bytes)(void) { return sizeof(NAME(Update)); }
 
 INLINE REAL NAME(gradient)(NAME(Update) u, size_t i)
 {
-    const REAL grad = u.grad[i] * (REAL)u.factor;
+    REAL grad = u.grad[i] * (REAL)u.factor;
+    if (u.bound < (double)INFINITY)
+        grad = grad > (REAL)u.bound ? (REAL)u.bound : grad < -(REAL)u.bound ? -(REAL)u.bound : grad; /* NaN too */
     return u.decay != 0 ? grad + u.params[i] * (REAL)u.decay : grad;
 }
 
@@ -227,26 +231,31 @@ INLINE void NAME(sgd_block)(NAME(Update) u, size_t n)
 INLINE void NAME(momentum_block)(NAME(Update) u, size_t n)
 {
     const REAL rate = u.constants[0], momentum = u.constants[1], intake = u.constants[2];
+    const REAL newest = u.constants[5];
     const int nesterov = u.constants[3] != 0, first = u.constants[4] != 0;
     EACH(i, n)
     {
         const REAL grad = NAME(gradient)(u, i);
         const REAL buffer = first ? grad : u.before[0][i] * momentum + grad * intake;
         u.after[0][i] = buffer;
-        u.out[i] = NAME(moved)(u, i, (nesterov ? grad + buffer * momentum : buffer) * rate);
+        u.out[i] = NAME(moved)(u, i, (nesterov ? grad * newest + buffer * momentum : buffer) * rate);
     }
+}
+
+/* torch.lerp rounds 1 - intake first, and starts from the nearer end. */
+INLINE REAL NAME(lerp)(REAL from, REAL to, REAL intake)
+{
+    const REAL keep = 1 - (double)intake;
+    return intake < 0.5 ? from + (to - from) * intake : to - (to - from) * keep;
 }
 
 INLINE void NAME(any_adam)(NAME(Update) u, size_t n, int amsgrad)
 {
     const REAL rate = u.constants[0], eps = u.constants[1];
     const REAL intake1 = u.constants[2], intake2 = u.constants[3], keep2 = u.constants[4];
-    const REAL keep1 = 1 - (double)intake1; /* torch.lerp rounds 1 - beta1 first, */
-    const int slow = intake1 < 0.5;         /* and starts from the nearer end */
     EACH(i, n)
     {
-        const REAL grad = NAME(gradient)(u, i), way = grad - u.before[0][i];
-        const REAL mean = slow ? u.before[0][i] + way * intake1 : grad - way * keep1;
+        const REAL grad = NAME(gradient)(u, i), mean = NAME(lerp)(u.before[0][i], grad, intake1);
         const REAL square = u.before[1][i] * keep2 + grad * grad * intake2;
         REAL largest = square;
         u.after[0][i] = mean;
@@ -265,12 +274,12 @@ INLINE void NAME(amsgrad_block)(NAME(Update) u, size_t n) { NAME(any_adam)(u, n,
 
 INLINE void NAME(adagrad_block)(NAME(Update) u, size_t n)
 {
-    const REAL rate = u.constants[0], eps = u.constants[1];
+    const REAL rate = u.constants[0], inside = u.constants[1], eps = u.constants[2];
     EACH(i, n)
     {
         const REAL grad = NAME(gradient)(u, i), sum = u.before[0][i] + grad * grad;
         u.after[0][i] = sum;
-        u.out[i] = NAME(moved)(u, i, grad / (SQRT(sum) + eps) * rate);
+        u.out[i] = NAME(moved)(u, i, grad / (SQRT(sum + inside) + eps) * rate);
     }
 }
 
@@ -286,6 +295,89 @@ INLINE void NAME(ftrl_block)(NAME(Update) u, size_t n)
         u.after[0][i] = after;
         u.after[1][i] = z;
         u.out[i] = NAME(moved)(u, i, beyond != 0 ? beyond / (root * inverse + least) : 0);
+    }
+}
+
+INLINE void NAME(any_rmsprop)(NAME(Update) u, size_t n, int centered, int momentum)
+{
+    const REAL keep = u.constants[0], intake = u.constants[1], inside = u.constants[2], eps = u.constants[3];
+    const REAL keep_buffer = u.constants[4], kept_rate = u.constants[5], rate = u.constants[6];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), square = u.before[0][i] * keep + grad * grad * intake;
+        REAL spread = square;
+        u.after[0][i] = square;
+        if (centered) {
+            const REAL mean = NAME(lerp)(u.before[1][i], grad, intake);
+            u.after[1][i] = mean;
+            spread = square - mean * mean;
+        }
+        REAL step = grad / (SQRT(spread + inside) + eps);
+        if (momentum) {
+            step = u.before[1 + centered][i] * keep_buffer + step * kept_rate;
+            u.after[1 + centered][i] = step;
+        }
+        u.out[i] = NAME(moved)(u, i, step * rate);
+    }
+}
+
+INLINE void NAME(rmsprop_block)(NAME(Update) u, size_t n) { NAME(any_rmsprop)(u, n, 0, 0); }
+INLINE void NAME(rmsprop_momentum_block)(NAME(Update) u, size_t n) { NAME(any_rmsprop)(u, n, 0, 1); }
+INLINE void NAME(rmsprop_centered_block)(NAME(Update) u, size_t n) { NAME(any_rmsprop)(u, n, 1, 0); }
+INLINE void NAME(rmsprop_centered_momentum_block)(NAME(Update) u, size_t n) { NAME(any_rmsprop)(u, n, 1, 1); }
+
+INLINE void NAME(adadelta_block)(NAME(Update) u, size_t n)
+{
+    const REAL keep = u.constants[0], intake = u.constants[1], eps = u.constants[2], rate = u.constants[3];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), square = u.before[0][i] * keep + grad * grad * intake;
+        const REAL change = SQRT(u.before[1][i] + eps) / SQRT(square + eps) * grad;
+        u.after[0][i] = square;
+        u.after[1][i] = u.before[1][i] * keep + change * change * intake;
+        u.out[i] = NAME(moved)(u, i, change * rate);
+    }
+}
+
+INLINE void NAME(adamax_block)(NAME(Update) u, size_t n)
+{
+    const REAL intake1 = u.constants[0], keep2 = u.constants[1];
+    const REAL least = u.constants[2], eps = u.constants[3], rate = u.constants[4];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), mean = NAME(lerp)(u.before[0][i], grad, intake1);
+        const REAL size = (grad <= 0 ? 0 - grad : grad) + least, before = u.before[1][i] * keep2;
+        const REAL norm = before >= size || before != before ? before : size; /* passes NaN on */
+        u.after[0][i] = mean;
+        u.after[1][i] = norm;
+        u.out[i] = NAME(moved)(u, i, mean / (norm + eps) * rate);
+    }
+}
+
+INLINE void NAME(nadam_block)(NAME(Update) u, size_t n)
+{
+    const REAL of_grad = u.constants[0], of_mean = u.constants[1], eps = u.constants[2];
+    const REAL intake1 = u.constants[3], intake2 = u.constants[4], keep2 = u.constants[5];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), mean = NAME(lerp)(u.before[0][i], grad, intake1);
+        const REAL square = u.before[1][i] * keep2 + grad * grad * intake2;
+        u.after[0][i] = mean;
+        u.after[1][i] = square;
+        u.out[i] = NAME(moved)(u, i, (grad * of_grad + mean * of_mean) / (SQRT(square) + eps));
+    }
+}
+
+INLINE void NAME(lion_block)(NAME(Update) u, size_t n)
+{
+    const REAL rate = u.constants[0], keep1 = u.constants[1], intake1 = u.constants[2];
+    const REAL keep2 = u.constants[3], intake2 = u.constants[4];
+    EACH(i, n)
+    {
+        const REAL grad = NAME(gradient)(u, i), old = u.before[0][i], way = old * keep1 + grad * intake1;
+        const REAL sign = way != way ? way : (REAL)((way > 0) - (way < 0)); /* passes NaN on */
+        u.after[0][i] = old * keep2 + grad * intake2;
+        u.out[i] = NAME(moved)(u, i, sign * rate);
     }
 }
 
@@ -376,6 +468,14 @@ UPDATE(adam, 2)
 UPDATE(amsgrad, 3)
 UPDATE(adagrad, 1)
 UPDATE(ftrl, 2)
+UPDATE(rmsprop, 1)
+UPDATE(rmsprop_momentum, 2)
+UPDATE(rmsprop_centered, 2)
+UPDATE(rmsprop_centered_momentum, 3)
+UPDATE(adadelta, 2)
+UPDATE(adamax, 2)
+UPDATE(nadam, 2)
+UPDATE(lion, 1)
 
 typedef struct {
     const REAL *grad;

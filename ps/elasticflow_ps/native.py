@@ -21,9 +21,12 @@ from elasticflow.step.rows import Grouped, Keys, Rows, Values
 from elasticflow.step.rows import first_values as first_values_with_numpy
 from elasticflow.step.rows import grouped as grouped_with_numpy
 
-RULES = ("sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl")
+RULES = (
+    "sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl", "rmsprop", "rmsprop_momentum",
+    "rmsprop_centered", "rmsprop_centered_momentum", "adadelta", "adamax", "nadam", "lion",
+)  # fmt: skip
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
-MAX_SLOTS, MAX_NUMBERS = 3, 8
+MAX_SLOTS, MAX_NUMBERS = 3, 12
 
 _UPDATE = struct.Struct(f"{3 + 2 * MAX_SLOTS}P{MAX_NUMBERS}dP")
 """``Update`` in C: where the arrays lie, the numbers, and a place for C's own use."""

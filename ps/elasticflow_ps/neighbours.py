@@ -13,12 +13,10 @@ import select
 from collections.abc import Sequence
 
 from elasticflow.errors import ProtocolError
-from elasticflow.step.layout import Array, Layout, Vector
-from elasticflow.step.schedule import Kind
+from elasticflow.step.layout import Layout, Vector
 from elasticflow.wire.messages import Lend, Mapped
 from elasticflow_ps.arena import ArenaPlace
 from elasticflow_ps.loans import borrow
-from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.ways import Ways
 
 MOST_VECTORS = 64
@@ -112,6 +110,7 @@ class Neighbours:
         try:
             known = neighbour or Neighbour(lend.pid)
             memory = borrow(lend, writable=True)  # sums are made in place
+        # OverflowError: a process number that is none.
         except (OSError, OverflowError):
             return  # of another host, or out of reach
         if memory.nbytes != self.layout.num_bytes:
@@ -119,6 +118,7 @@ class Neighbours:
         known.vectors[lend.number] = Vector(self.layout, memory)
         if neighbour is None:
             self._here[worker] = known
+            # Who lends again has let go of all that it was told before.
             for former in self._former:
                 if former.pid == lend.pid:
                     former.part()
@@ -130,12 +130,12 @@ class Neighbours:
         if neighbour := self._here.get(worker):
             neighbour.adopted = version
 
-    def pushed(self, worker: str, number: int, parcel: Parcel, kind: Kind) -> list[Array]:
-        """What a push carries that lies in a vector of the worker's. Raises ProtocolError if none does."""
+    def pushed(self, worker: str, number: int) -> Vector:
+        """The worker's vector in which lies what a push carries. Raises ProtocolError if there is none."""
         vector = self._here[worker].vectors.get(number) if worker in self._here else None
         if vector is None:
             raise ProtocolError(f"{worker} pushes what lies in {number}, which it has not lent")
-        return parcel.views(vector, kind)
+        return vector
 
     def lend(self, worker: str, places: Sequence[ArenaPlace | None]) -> tuple[tuple[int, int], ...]:
         """(number of the block, first byte in it) of each array, ``FRAME`` for those that must be sent.

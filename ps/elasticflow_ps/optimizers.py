@@ -1,4 +1,4 @@
-"""The update of one chunk on a parameter server: ``torch.optim``, and FTRL, in C or in NumPy.
+"""The update of one chunk on a parameter server: ``torch.optim``, Lion and FTRL, in C or in NumPy.
 
 Only ``+ - * /``, ``sqrt``, ``maximum`` and ``minimum`` touch the elements. IEEE 754 fixes their results to
 the last bit (NaN's payload apart), so an element's next value depends on that element alone: not on where
@@ -9,7 +9,8 @@ Formulas and their order follow ``torch.optim``'s single-tensor functions. Where
 it does on processors that can, its last bits are others. Where it does not (``ATEN_CPU_CAPABILITY=default``),
 SGD's bits are the same in all its forms; those of Adam and Adagrad are not, because torch multiplies by
 ``1 - beta2`` and by the learning rate before it squares and divides, and has Adam's bias correction in each
-element instead of in the learning rate. FTRL is not in torch.
+element instead of in the learning rate. FTRL and Lion are not in torch. Keras's formulas are the same, with
+other numbers.
 
 NumPy works through a chunk block by block, so that what one pass over a block leaves behind is still in cache
 for the next, and writes no temporaries but one block of its own, two with FTRL. C takes a single pass.
@@ -18,177 +19,74 @@ for the next, and writes no temporaries but one block of its own, two with FTRL.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from elasticflow import api
 from elasticflow.step.layout import Array, aligned_empty
-from elasticflow_ps import native
-from elasticflow_ps.finite import are_numbers
-
-BLOCK_BYTES = 128 << 10
-"""Adam's six blocks (parameters, gradient, two moments, output, spare) fit a level-2 cache of 1 MB."""
-
-Slots: TypeAlias = Mapping[str, Array]
-Step: TypeAlias = Callable[[Array, Array, Sequence[Array], Sequence[Array], Array], None]
-"""``step(params, grad, slots, after, out)`` writes what follows the slots of one block to ``after``, which
-may be the same arrays, and what to subtract from its parameters, learning rate included, to ``out``, which
-is scratch until then. ``params`` and ``grad`` are only read.
-"""
+from elasticflow_ps.kernel import BLOCK_BYTES, AnyKernel, Kernel, PerTensorKernel, Slots, Step, lerp
+from elasticflow_ps.norms import Squares, squared_norm
 
 
-class Kernel(ABC):
-    """The update rule of one optimizer. Holds no arrays: any number of threads may share a kernel.
-
-    rule: its name in ``native.RULES``.
-    slots: names of the arrays kept per parameter, as in the state of torch's optimizer. initial: the
-    value of all their elements before the first update.
-    coupled_decay: weight decay that is added to the gradient (L2 regularisation).
-    decoupled_decay: weight decay that shrinks the parameters directly.
-    """
-
-    rule: str
-    slots: tuple[str, ...] = ()
-    initial: float = 0.0
-    coupled_decay: float
-    decoupled_decay: float = 0.0
-
-    def __init__(self, optimizer: api.Optimizer) -> None:
-        self.coupled_decay = optimizer.weight_decay
-        self.maximize = optimizer.maximize
-
-    def new_slots(self, like: Array) -> dict[str, Array]:
-        """Slots before the first update, each of the shape and dtype of the parameters ``like``."""
-        return {name: np.full_like(like, self.initial) for name in self.slots}
-
-    def apply(
-        self,
-        params: Array,
-        grad: Array,
-        slots: Slots,
-        out: Array,
-        slots_out: Slots,
-        *,
-        lr: float,
-        update: int,
-        grad_scale: float = 1.0,
-    ) -> bool:
-        """Write the parameters that follow ``params`` to ``out``, and the slots that follow to ``slots_out``.
-
-        Returns whether all of ``out`` are numbers: False if one is NaN, or infinite and was not before.
-
-        params, grad, slots: (n,) of one dtype, only read; out, slots_out: the same, overlapping none of
-        them, but that an array of ``slots_out`` may be its namesake in ``slots``: the bits are the same.
-        update: the number of this update, from 1.
-        grad_scale: factor on the gradient, see ``clip_scale``.
-        """
-        assert params.shape == grad.shape == out.shape and params.dtype == grad.dtype == out.dtype
-        before, after = ([of[name] for name in self.slots] for of in (slots, slots_out))
-        numbers = self.numbers(lr, update, grad_scale)
-        if native.takes(params, grad, out, *before, *after):
-            return native.update(self.rule, params, grad, out, before, after, numbers)
-        return self.apply_with_numpy(params, grad, out, before, after, numbers)
-
-    def apply_with_numpy(
-        self,
-        params: Array,
-        grad: Array,
-        out: Array,
-        before: Sequence[Array],
-        after: Sequence[Array],
-        numbers: Sequence[float],
-    ) -> bool:
-        """``apply`` where C cannot, and what its bits have to be.
-
-        numbers: see ``numbers``.
-        """
-        length, finite = BLOCK_BYTES // params.itemsize, True
-        spare = aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype)
-        with np.errstate(all="ignore"):
-            # 0-d arrays: cast once per chunk, not in each pass over each block
-            factor, decay, shrink, *constants = (np.array(number, params.dtype) for number in numbers)
-            step = self.step(*constants)
-            for start in range(0, params.size, length):
-                block = slice(start, start + length)
-                p, g, o = params[block], grad[block], out[block]
-                s = spare[: p.size]
-                if factor != 1:
-                    g = np.multiply(g, factor, out=s)
-                if self.coupled_decay:
-                    np.multiply(p, decay, out=o)
-                    g = np.add(g, o, out=s)
-                step(p, g, [slot[block] for slot in before], [slot[block] for slot in after], o)
-                if shrink != 1:  # the gradient, which may lie in s, has been used
-                    p = np.multiply(p, shrink, out=s)
-                np.subtract(p, o, out=o)
-                finite = finite and are_numbers(o, params[block])
-        return finite
-
-    def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
-        """Factor on the gradient, coupled decay, factor on the parameters, and the ``constants``."""
-        factor = -grad_scale if self.maximize else grad_scale
-        shrink = 1 - lr * self.decoupled_decay
-        return factor, self.coupled_decay, shrink, *self.constants(lr, update)
-
-    @abstractmethod
-    def constants(self, lr: float, update: int) -> tuple[float, ...]:
-        """The numbers of the rule for this update, as its function in C, and ``step``, take them."""
-
-    @abstractmethod
-    def step(self, *constants: Array) -> Step:
-        """The step in NumPy with these constants, 0-d arrays of the parameters' dtype."""
-
-
-class SGDKernel(Kernel):
+class SGDKernel(Kernel[api.SGD]):
     """Momentum as in Sutskever et al. 2013, "On the importance of initialization and momentum in deep
-    learning", in torch's form: the learning rate is applied to the buffer, not kept in it.
+    learning": the learning rate is applied to the buffer, or, as Keras does, kept in it.
     """
 
     def __init__(self, optimizer: api.SGD) -> None:
         super().__init__(optimizer)
-        self.optimizer = optimizer
         self.rule = "momentum" if optimizer.momentum else "sgd"
         if optimizer.momentum:
-            self.slots = ("momentum_buffer",)
+            self.rule_slots = ("momentum_buffer",)
 
     def constants(self, lr: float, update: int) -> tuple[float, ...]:
-        if not self.slots:
+        if not self.rule_slots:
             return (lr,)
-        momentum, intake = self.optimizer.momentum, 1 - self.optimizer.dampening
-        return lr, momentum, intake, self.optimizer.nesterov, update == 1  # dampening does not apply yet
+        momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
+        intake = 1 - self.optimizer.dampening
+        if self.optimizer.form == "keras":
+            return 1.0, momentum, intake * lr, nesterov, False, lr
+        return lr, momentum, intake, nesterov, update == 1, 1.0  # at first dampening does not apply
 
     def step(self, *constants: Array) -> Step:
-        def plain(
-            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
-        ) -> None:
-            np.multiply(grad, constants[0], out=out)
-
-        def with_momentum(
-            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
-        ) -> None:
-            rate, momentum, intake, nesterov, first = constants
-            (old,), (buffer,) = slots, after
-            if first:
-                np.copyto(buffer, grad)
-            else:
-                np.multiply(old, momentum, out=buffer)
-                taken = grad if intake == 1 else np.multiply(grad, intake, out=out)
-                np.add(buffer, taken, out=buffer)
-            if nesterov:
-                np.multiply(buffer, momentum, out=out)
-                np.add(grad, out, out=out)
-                np.multiply(out, rate, out=out)
-            else:
-                np.multiply(buffer, rate, out=out)
-
-        return with_momentum if self.slots else plain
+        return momentum_step(*constants) if self.rule_slots else sgd_step(*constants)
 
 
-class AdamKernel(Kernel):
+def sgd_step(rate: Array) -> Step:
+    """Of SGD without momentum."""
+
+    def step(params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        np.multiply(grad, rate, out=out)
+
+    return step
+
+
+def momentum_step(
+    rate: Array, momentum: Array, intake: Array, nesterov: Array, first: Array, newest: Array
+) -> Step:
+    """Of SGD with momentum."""
+
+    def step(params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        (old,), (buffer,) = slots, after
+        if first:
+            np.copyto(buffer, grad)
+        else:
+            np.multiply(old, momentum, out=buffer)
+            taken = grad if intake == 1 else np.multiply(grad, intake, out=out)
+            np.add(buffer, taken, out=buffer)
+        if nesterov:
+            np.multiply(buffer, momentum, out=out)
+            np.add(grad if newest == 1 else np.multiply(grad, newest), out, out=out)
+            np.multiply(out, rate, out=out)
+        else:
+            np.multiply(buffer, rate, out=out)
+
+    return step
+
+
+class AdamKernel(Kernel[api.Adam]):
     """Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1, computed in the
     order of the end of section 2; AMSGrad from Reddi et al. 2018, "On the Convergence of Adam and
     Beyond"; for ``api.AdamW``, Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
@@ -196,66 +94,127 @@ class AdamKernel(Kernel):
 
     def __init__(self, optimizer: api.Adam) -> None:
         super().__init__(optimizer)
-        self.optimizer = optimizer
         self.rule = "amsgrad" if optimizer.amsgrad else "adam"
-        self.slots = ("exp_avg", "exp_avg_sq") + ("max_exp_avg_sq",) * optimizer.amsgrad
+        self.rule_slots = ("exp_avg", "exp_avg_sq") + ("max_exp_avg_sq",) * optimizer.amsgrad
         if isinstance(optimizer, api.AdamW):
             self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
 
     def constants(self, lr: float, update: int) -> tuple[float, ...]:
-        beta1, beta2 = self.optimizer.betas
-        root_correction2 = math.sqrt(1 - beta2**update)
-        rate = lr / (1 - beta1**update) * root_correction2
-        return rate, self.optimizer.eps * root_correction2, 1 - beta1, 1 - beta2, beta2
+        of_keras = self.optimizer.form == "keras"
+        return _adam_constants(lr, update, self.optimizer.betas, self.optimizer.eps, of_keras=of_keras)
 
     def step(self, *constants: Array) -> Step:
-        rate, eps, intake1, intake2, keep2 = constants
-        keep1 = np.array(1 - float(intake1), intake1.dtype)  # torch.lerp rounds 1 - beta1 first
-        slow = float(intake1) < 0.5
-
-        def step(
-            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
-        ) -> None:
-            (old_mean, old_square, *old_largest), (mean, square, *largest) = slots, after
-            np.subtract(grad, old_mean, out=out)
-            if slow:  # torch.lerp starts from the nearer end
-                np.multiply(out, intake1, out=out)
-                np.add(old_mean, out, out=mean)
-            else:
-                np.multiply(out, keep1, out=out)
-                np.subtract(grad, out, out=mean)
-
-            np.multiply(grad, grad, out=out)
-            np.multiply(out, intake2, out=out)
-            np.multiply(old_square, keep2, out=square)
-            np.add(square, out, out=square)
-            for old_top, top in zip(old_largest, largest, strict=True):
-                square = np.maximum(old_top, square, out=top)
-
-            np.sqrt(square, out=out)
-            np.add(out, eps, out=out)
-            np.divide(mean, out, out=out)
-            np.multiply(out, rate, out=out)
-
-        return step
+        return adam_step(*constants)
 
 
-class AdagradKernel(Kernel):
+def _adam_constants(
+    lr: float, update: int, betas: tuple[float, float], eps: float, *, of_keras: bool = False
+) -> tuple[float, ...]:
+    beta1, beta2 = betas
+    root_correction2 = math.sqrt(1 - beta2**update)
+    rate = lr / (1 - beta1**update) * root_correction2
+    return rate, eps * (1 if of_keras else root_correction2), 1 - beta1, 1 - beta2, beta2
+
+
+def adam_step(rate: Array, eps: Array, intake1: Array, intake2: Array, keep2: Array) -> Step:
+    """Of Adam, and of AMSGrad where there is a slot for the largest."""
+
+    def step(params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array) -> None:
+        (old_mean, old_square, *old_largest), (mean, square, *largest) = slots, after
+        lerp(old_mean, grad, intake1, out, mean)
+        decayed_square(old_square, grad, keep2, intake2, out, square)
+        for old_top, top in zip(old_largest, largest, strict=True):
+            square = np.maximum(old_top, square, out=top)
+
+        np.sqrt(square, out=out)
+        np.add(out, eps, out=out)
+        np.divide(mean, out, out=out)
+        np.multiply(out, rate, out=out)
+
+    return step
+
+
+class LAMBKernel(PerTensorKernel[api.LAMB]):
+    """AdamW with the learning rate that ``trust`` makes of it: with that it is the same formula."""
+
+    rule = "adam"
+    rule_slots = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, optimizer: api.LAMB) -> None:
+        super().__init__(optimizer)
+        self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        return _adam_constants(lr, update, self.optimizer.betas, self.optimizer.eps)
+
+    def step(self, *constants: Array) -> Step:
+        return adam_step(*constants)
+
+    def trust(self, weights: float, change: float) -> float:
+        return weights / change if weights and change else 1.0
+
+    def squared_norms(
+        self, params: Array, grad: Array, slots: Slots, *, update: int, grad_scale: float
+    ) -> tuple[float, float]:
+        # Parameters times -decay, minus Adam's step with a learning rate of 1: what LAMB subtracts, negative.
+        factor, decay, _, bound, *constants = self.numbers(1.0, update, grad_scale)
+        numbers = factor, decay, -self.decoupled_decay, bound, *constants
+        spares = [aligned_empty(min(BLOCK_BYTES, params.nbytes)).view(params.dtype) for _ in range(3)]
+        length, changes = BLOCK_BYTES // params.itemsize, Squares(params.size)
+        for start in range(0, params.size, length):
+            block = slice(start, start + length)
+            p, g = params[block], grad[block]
+            before = [slots[name][block] for name in self.rule_slots]
+            out, *after = (spare[: p.size] for spare in spares)
+            self._apply(self.rule, p, g, out, before, after, numbers)
+            changes.add(out)
+        return squared_norm(params), changes.total
+
+
+class LARSKernel(PerTensorKernel[api.LARS]):
+    """SGD with the learning rate that ``trust`` makes of it, which momentum keeps, as Keras's does."""
+
+    def __init__(self, optimizer: api.LARS) -> None:
+        super().__init__(optimizer)
+        self.coupled_decay, self.decoupled_decay = optimizer.weight_decay, 0.0
+        self.rule = "momentum" if optimizer.momentum else "sgd"
+        if optimizer.momentum:
+            self.rule_slots = ("momentum_buffer",)
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        if not self.rule_slots:
+            return (lr,)
+        return 1.0, self.optimizer.momentum, lr, self.optimizer.nesterov, False, lr
+
+    def step(self, *constants: Array) -> Step:
+        return momentum_step(*constants) if self.rule_slots else sgd_step(*constants)
+
+    def trust(self, weights: float, change: float) -> float:
+        if not weights or not change:
+            return 1.0
+        return self.optimizer.trust_coefficient * weights / (change + self.coupled_decay * weights)
+
+    def squared_norms(
+        self, params: Array, grad: Array, slots: Slots, *, update: int, grad_scale: float
+    ) -> tuple[float, float]:
+        return squared_norm(params), squared_norm(grad) * grad_scale**2
+
+
+class AdagradKernel(Kernel[api.Adagrad]):
     """Duchi et al. 2011, "Adaptive Subgradient Methods", diagonal; ``lr_decay`` as in torch."""
 
     rule = "adagrad"
-    slots = ("sum",)
+    rule_slots = ("sum",)
 
     def __init__(self, optimizer: api.Adagrad) -> None:
         super().__init__(optimizer)
-        self.optimizer = optimizer
-        self.initial = optimizer.initial_accumulator_value
+        self.initials = {"sum": optimizer.initial_accumulator_value}
 
     def constants(self, lr: float, update: int) -> tuple[float, ...]:
-        return lr / (1 + (update - 1) * self.optimizer.lr_decay), self.optimizer.eps
+        return lr / (1 + (update - 1) * self.optimizer.lr_decay), *_inside_or_out(self.optimizer)
 
     def step(self, *constants: Array) -> Step:
-        rate, eps = constants
+        rate, inside, eps = constants
 
         def step(
             params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
@@ -263,7 +222,8 @@ class AdagradKernel(Kernel):
             (old,), (total,) = slots, after
             np.multiply(grad, grad, out=out)
             np.add(old, out, out=total)
-            np.sqrt(total, out=out)
+            np.add(total, inside, out=out)
+            np.sqrt(out, out=out)
             np.add(out, eps, out=out)
             np.divide(grad, out, out=out)
             np.multiply(out, rate, out=out)
@@ -271,7 +231,7 @@ class AdagradKernel(Kernel):
         return step
 
 
-class FtrlKernel(Kernel):
+class FtrlKernel(Kernel[api.Ftrl]):
     """McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", algorithm 1.
 
     Its ``w`` is the weight as it is stored, which may begin elsewhere than at 0. A weight whose ``z`` is
@@ -279,18 +239,18 @@ class FtrlKernel(Kernel):
     """
 
     rule = "ftrl"
-    slots = ("n", "z")
+    rule_slots = ("n", "z")
 
     def __init__(self, optimizer: api.Ftrl) -> None:
         super().__init__(optimizer)
-        self.optimizer = optimizer
-        self.coupled_decay = 0.0  # weight_decay is lambda_2, in ``constants``
+        self.coupled_decay = self.decoupled_decay = 0.0  # weight_decay is lambda_2, in ``constants``
+        self.initials = {"n": optimizer.initial_accumulator_value}
 
     def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
-        factor, decay, _, *constants = super().numbers(lr, update, grad_scale)
+        factor, decay, _, *others = super().numbers(lr, update, grad_scale)
         if lr == 0:  # no gradient is taken in, and the step is divided by infinity
-            return 0.0, decay, 1.0, *constants
-        return factor, decay, 0.0, *constants  # weights follow from the slots, not from weights
+            return 0.0, decay, 1.0, *others
+        return factor, decay, 0.0, *others  # weights follow from the slots, not from weights
 
     def constants(self, lr: float, update: int) -> tuple[float, ...]:
         l1, l2, beta = self.optimizer.l1, self.optimizer.weight_decay, self.optimizer.beta
@@ -325,46 +285,345 @@ class FtrlKernel(Kernel):
         return step
 
 
-def kernel_for(optimizer: api.Optimizer) -> Kernel:
+class RMSpropKernel(Kernel[api.RMSprop]):
+    """Tieleman and Hinton 2012, Coursera lecture 6.5; centered as in Graves 2013, "Generating Sequences With
+    Recurrent Neural Networks", section 4.2.
+    """
+
+    def __init__(self, optimizer: api.RMSprop) -> None:
+        super().__init__(optimizer)
+        self.rule = "rmsprop" + "_centered" * optimizer.centered + "_momentum" * bool(optimizer.momentum)
+        self.rule_slots = (
+            "square_avg",
+            *("grad_avg",) * optimizer.centered,
+            *("momentum_buffer",) * bool(optimizer.momentum),
+        )
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        keep, momentum = self.optimizer.alpha, self.optimizer.momentum
+        rates = (lr, 1.0) if momentum and self.optimizer.form == "keras" else (1.0, lr)
+        return keep, 1 - keep, *_inside_or_out(self.optimizer), momentum, *rates
+
+    def step(self, *constants: Array) -> Step:
+        keep, intake, inside, eps, momentum, kept_rate, rate = constants
+        centered, with_momentum = self.optimizer.centered, bool(self.optimizer.momentum)
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            decayed_square(slots[0], grad, keep, intake, out, after[0])
+            if centered:
+                lerp(slots[1], grad, intake, out, after[1])
+                np.multiply(after[1], after[1], out=out)
+                np.subtract(after[0], out, out=out)
+                np.add(out, inside, out=out)
+            else:
+                np.add(after[0], inside, out=out)
+            np.sqrt(out, out=out)
+            np.add(out, eps, out=out)
+            np.divide(grad, out, out=out)
+            if with_momentum:
+                np.multiply(out, kept_rate, out=out)
+                np.multiply(slots[-1], momentum, out=after[-1])
+                np.add(after[-1], out, out=after[-1])
+                np.multiply(after[-1], rate, out=out)
+            else:
+                np.multiply(out, rate, out=out)
+
+        return step
+
+
+class AdadeltaKernel(Kernel[api.Adadelta]):
+    """Zeiler 2012, "ADADELTA: An Adaptive Learning Rate Method", algorithm 1."""
+
+    rule = "adadelta"
+    rule_slots = ("square_avg", "acc_delta")
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        keep = self.optimizer.rho
+        return keep, 1 - keep, self.optimizer.eps, lr
+
+    def step(self, *constants: Array) -> Step:
+        keep, intake, eps, rate = constants
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old_square, old_change), (square, change) = slots, after
+            decayed_square(old_square, grad, keep, intake, out, square)
+            root = np.add(square, eps)
+            np.sqrt(root, out=root)
+            np.add(old_change, eps, out=out)
+            np.sqrt(out, out=out)
+            np.divide(out, root, out=out)
+            np.multiply(out, grad, out=out)
+            decayed_square(old_change, out, keep, intake, root, change)
+            np.multiply(out, rate, out=out)
+
+        return step
+
+
+class AdamaxKernel(Kernel[api.Adamax]):
+    """Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 2."""
+
+    rule = "adamax"
+    rule_slots = ("exp_avg", "exp_inf")
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        beta1, beta2 = self.optimizer.betas
+        eps, of_keras = self.optimizer.eps, self.optimizer.form == "keras"
+        return 1 - beta1, beta2, 0 if of_keras else eps, eps if of_keras else 0, lr / (1 - beta1**update)
+
+    def step(self, *constants: Array) -> Step:
+        intake1, keep2, least, eps, rate = constants
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old_mean, old_norm), (mean, norm) = slots, after
+            lerp(old_mean, grad, intake1, out, mean)
+            np.abs(grad, out=out)
+            np.add(out, least, out=out)
+            np.multiply(old_norm, keep2, out=norm)
+            np.maximum(norm, out, out=norm)
+            np.add(norm, eps, out=out)
+            np.divide(mean, out, out=out)
+            np.multiply(out, rate, out=out)
+
+        return step
+
+
+class NAdamKernel(Kernel[api.NAdam]):
+    """Dozat 2016, "Incorporating Nesterov Momentum into Adam", in torch's form, of which Keras's is that with
+    ``momentum_decay=1``.
+    """
+
+    rule = "nadam"
+    rule_slots = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, optimizer: api.NAdam) -> None:
+        super().__init__(optimizer)
+        if optimizer.decoupled_weight_decay:
+            self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
+        self._products = [1.0]
+        """Of the momenta of the updates 1 to i: always the same ones in the same order."""
+
+    def _momentum(self, update: int) -> float:
+        shift: float = 0.96 ** (update * self.optimizer.momentum_decay)
+        return self.optimizer.betas[0] * (1 - 0.5 * shift)
+
+    def _product(self, update: int) -> float:
+        products = self._products
+        if len(products) <= update:  # in a list of its own: other threads may be here
+            products = products.copy()
+            while len(products) <= update:
+                products.append(products[-1] * self._momentum(len(products)))
+            self._products = products
+        return products[update]
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        beta1, beta2 = self.optimizer.betas
+        root_correction2 = math.sqrt(1 - beta2**update)
+        of_grad = lr * (1 - self._momentum(update)) / (1 - self._product(update)) * root_correction2
+        of_mean = lr * self._momentum(update + 1) / (1 - self._product(update + 1)) * root_correction2
+        return of_grad, of_mean, self.optimizer.eps * root_correction2, 1 - beta1, 1 - beta2, beta2
+
+    def step(self, *constants: Array) -> Step:
+        of_grad, of_mean, eps, intake1, intake2, keep2 = constants
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old_mean, old_square), (mean, square) = slots, after
+            lerp(old_mean, grad, intake1, out, mean)
+            decayed_square(old_square, grad, keep2, intake2, out, square)
+            root = np.sqrt(square)
+            np.add(root, eps, out=root)
+            np.multiply(grad, of_grad, out=out)
+            np.add(out, np.multiply(mean, of_mean), out=out)
+            np.divide(out, root, out=out)
+
+        return step
+
+
+class RAdamKernel(Kernel[api.RAdam]):
+    """Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and Beyond", algorithm 2: Adam, once
+    there were gradients enough to know a variance; before that momentum alone.
+    """
+
+    rule = "adam"
+    rule_slots = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, optimizer: api.RAdam) -> None:
+        super().__init__(optimizer)
+        if optimizer.decoupled_weight_decay:
+            self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
+
+    def _rectification(self, update: int) -> float:
+        """r_t; 0 where the variance is not known."""
+        beta2 = self.optimizer.betas[1]
+        most = 2 / (1 - beta2) - 1
+        length = most - 2 * update * beta2**update / (1 - beta2**update)
+        if length <= 5:
+            return 0.0
+        return math.sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length))
+
+    def rule_at(self, update: int) -> str | None:
+        return self.rule if self._rectification(update) else None
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        beta1, beta2 = self.optimizer.betas
+        rate, rectification = lr / (1 - beta1**update), self._rectification(update)
+        if rectification:
+            rate *= rectification * math.sqrt(1 - beta2**update)
+        return rate, self.optimizer.eps, 1 - beta1, 1 - beta2, beta2, rectification > 0
+
+    def step(self, *constants: Array) -> Step:
+        *of_adam, rectified = constants
+        rate, _, intake1, intake2, keep2 = of_adam
+
+        def with_momentum(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            lerp(slots[0], grad, intake1, out, after[0])
+            decayed_square(slots[1], grad, keep2, intake2, out, after[1])
+            np.multiply(after[0], rate, out=out)
+
+        return adam_step(*of_adam) if rectified else with_momentum
+
+
+class LionKernel(Kernel[api.Lion]):
+    """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2."""
+
+    rule = "lion"
+    rule_slots = ("exp_avg",)
+
+    def __init__(self, optimizer: api.Lion) -> None:
+        super().__init__(optimizer)
+        self.coupled_decay, self.decoupled_decay = 0.0, optimizer.weight_decay
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        beta1, beta2 = self.optimizer.betas
+        return lr, beta1, 1 - beta1, beta2, 1 - beta2
+
+    def step(self, *constants: Array) -> Step:
+        rate, keep1, intake1, keep2, intake2 = constants
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old,), (mean,) = slots, after
+            taken = np.multiply(grad, intake1)
+            np.multiply(old, keep1, out=out)
+            np.add(out, taken, out=out)
+            np.sign(out, out=out)
+            np.multiply(out, rate, out=out)
+            np.multiply(grad, intake2, out=taken)
+            np.multiply(old, keep2, out=mean)
+            np.add(mean, taken, out=mean)
+
+        return step
+
+
+class ASGDKernel(Kernel[api.ASGD]):
+    """Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging", in torch's form."""
+
+    rule = "sgd"
+
+    def __init__(self, optimizer: api.ASGD) -> None:
+        super().__init__(optimizer)
+        self.averages = {"ax": self._weight, **self.averages}
+
+    def _weight(self, update: int) -> float:
+        return 1 / max(1.0, update - 1 - self.optimizer.t0)
+
+    def _rate(self, lr: float, update: int) -> float:
+        rate: float = lr / (1 + self.optimizer.lambd * lr * (update - 1)) ** self.optimizer.alpha
+        return rate
+
+    def numbers(self, lr: float, update: int, grad_scale: float) -> tuple[float, ...]:
+        factor, decay, shrink, *others = super().numbers(lr, update, grad_scale)
+        return factor, decay, shrink * (1 - self.optimizer.lambd * self._rate(lr, update)), *others
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        return (self._rate(lr, update),)
+
+    def step(self, *constants: Array) -> Step:
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            np.multiply(grad, constants[0], out=out)
+
+        return step
+
+
+class RpropKernel(Kernel[api.Rprop]):
+    """Riedmiller and Braun 1993, "A Direct Adaptive Method for Faster Backpropagation Learning", in torch's
+    form, where a gradient that has turned is taken for 0.
+    """
+
+    rule = None
+    rule_slots = ("prev", "step_size")
+
+    def __init__(self, optimizer: api.Rprop) -> None:
+        super().__init__(optimizer)
+        self.initials = {"step_size": optimizer.lr}
+
+    def constants(self, lr: float, update: int) -> tuple[float, ...]:
+        return *self.optimizer.etas, *self.optimizer.step_sizes
+
+    def step(self, *constants: Array) -> Step:
+        shrink, grow, smallest, largest = constants
+
+        def step(
+            params: Array, grad: Array, slots: Sequence[Array], after: Sequence[Array], out: Array
+        ) -> None:
+            (old_grad, old_size), (kept, size) = slots, after
+            np.multiply(grad, old_grad, out=out)
+            turned, goes_on = np.less(out, 0), np.greater(out, 0)
+            np.copyto(size, old_size)
+            np.multiply(size, shrink, out=size, where=turned)
+            np.multiply(size, grow, out=size, where=goes_on)
+            np.minimum(np.maximum(size, smallest, out=size), largest, out=size)
+            np.copyto(kept, grad)
+            kept[turned] = 0
+            np.sign(kept, out=out)
+            np.multiply(out, size, out=out)
+
+        return step
+
+
+_KERNELS: tuple[tuple[type[api._Optimizer], Callable[[Any], AnyKernel]], ...] = (
+    (api.SGD, SGDKernel),
+    (api.Adam, AdamKernel),
+    (api.Adagrad, AdagradKernel),
+    (api.Ftrl, FtrlKernel),
+    (api.RMSprop, RMSpropKernel),
+    (api.Adadelta, AdadeltaKernel),
+    (api.Adamax, AdamaxKernel),
+    (api.NAdam, NAdamKernel),
+    (api.RAdam, RAdamKernel),
+    (api.Lion, LionKernel),
+    (api.ASGD, ASGDKernel),
+    (api.Rprop, RpropKernel),
+    (api.LAMB, LAMBKernel),
+    (api.LARS, LARSKernel),
+)
+
+
+def kernel_for(optimizer: api.Optimizer) -> AnyKernel:
     """The kernel that updates as ``optimizer`` says; the learning rate comes with each update."""
-    if isinstance(optimizer, api.SGD):
-        return SGDKernel(optimizer)
-    if isinstance(optimizer, api.Adagrad):
-        return AdagradKernel(optimizer)
-    if isinstance(optimizer, api.Ftrl):
-        return FtrlKernel(optimizer)
-    return AdamKernel(optimizer)
+    return next(kernel(optimizer) for kind, kernel in _KERNELS if isinstance(optimizer, kind))
 
 
-def squared_norm(grad: Array) -> float:
-    """Sum of the squares of a chunk, (n,), in float64.
-
-    Equal bytes give equal bits wherever they lie: squares are added, block by block and element by element,
-    to an aligned block, which is summed at the end. (BLAS's ``dot`` and reductions over the chunk itself may
-    group terms by alignment, threads or processor.)
-    """
-    sums = aligned_empty(8 * max(1, min(grad.size, BLOCK_BYTES // 8))).view(np.float64)
-    sums.fill(0)
-    (native.add_squares if native.takes(grad) else add_squares_with_numpy)(grad, sums)
-    with np.errstate(all="ignore"):
-        return float(np.add.reduce(sums))
+def decayed_square(old: Array, values: Array, keep: Array, intake: Array, spare: Array, out: Array) -> None:
+    """out := old * keep + values^2 * intake. ``out`` may be ``old``."""
+    np.multiply(values, values, out=spare)
+    np.multiply(spare, intake, out=spare)
+    np.multiply(old, keep, out=out)
+    np.add(out, spare, out=out)
 
 
-def add_squares_with_numpy(grad: Array, sums: npt.NDArray[np.float64]) -> None:
-    """``native.add_squares`` where C cannot, and what its bits have to be."""
-    squares = aligned_empty(sums.nbytes).view(np.float64)
-    with np.errstate(all="ignore"):
-        for start in range(0, grad.size, sums.size):
-            block = grad[start : start + sums.size]
-            s, total = squares[: block.size], sums[: block.size]
-            np.copyto(s, block)
-            np.multiply(s, s, out=s)
-            np.add(total, s, out=total)
-
-
-def clip_scale(total_norm: float, clip_norm: float) -> float:
-    """The factor ``torch.nn.utils.clip_grad_norm_`` puts on gradients of this norm; at most 1.
-
-    A norm that is NaN gives NaN, as in torch.
-    """
-    return min(clip_norm / (total_norm + 1e-6), 1.0)  # in this order min passes NaN on
+def _inside_or_out(optimizer: api.Adagrad | api.RMSprop) -> tuple[float, float]:
+    """What is added before a root is taken, and after it: Keras adds ``eps`` before."""
+    return (optimizer.eps, 0.0) if optimizer.form == "keras" else (0.0, optimizer.eps)

@@ -59,13 +59,50 @@ def _inside(regions: Sequence[tuple[int, int, int]], span: Span) -> Iterator[int
             yield number
 
 
+class _NodeSum:
+    """The sum over a node's slices, which ``parts`` make up, as it is made of one parcel after the other."""
+
+    def __init__(self, kind: Kind, epoch: int, parts: Sequence[Vector], compression: Compression) -> None:
+        self._kind, self._epoch, self._parts, self._compression = kind, epoch, parts, compression
+        self._rows: dict[int, Rows] = {}
+        """Of the tables of which something was made."""
+
+    def of(self, parcel: Parcel) -> list[Array]:
+        """What is pushed of a parcel: the sum is made in the first part. To be called once for each."""
+        if not self._parts:
+            return []
+        if parcel.table is not None:
+            return self._rows_of(parcel.table, parcel) if self._kind is Kind.TRAIN else []
+        spans = parcel.pushed(self._kind, self._epoch)
+        *lefts, last = self._parts
+        arrays = [span.view(last) for span in spans]
+        # From the right, as the tree adds: of slices 0..1, 2 and 3 the last two first.
+        for left in reversed(lefts):
+            self._compression.round(spans, arrays)
+            sums = [span.view(left) for span in spans]
+            for span, mine, other in zip(spans, sums, arrays, strict=True):
+                if span.rule is not Rule.FIRST:
+                    np.add(mine, other, out=mine)
+            arrays = sums
+        return [self._compression.pushed(span, array) for span, array in zip(spans, arrays, strict=True)]
+
+    def _rows_of(self, table: int, parcel: Parcel) -> list[Array]:
+        """Keys and gradients of rows, in blocks."""
+        if table not in self._rows:
+            from_right = [part.rows[table] for part in reversed(self._parts)]
+            self._rows[table] = reduce(lambda right, left: left.plus(right), from_right)
+        rows = self._rows[table].of(parcel.buckets.start, parcel.buckets.stop)
+        cut = blocks(*rows.values.shape)
+        return [array for block in cut for array in (rows.keys[block], rows.values[block])]
+
+
 class Pushing(Outgoing):
     """The push of one node's sum, which ``parts`` make up: see ``Strategy.begin``.
 
     template: what all its messages say. block: the number of that in which ``parts[0]`` lies, -1: none that
     can be lent. asks: each server for the next version, with the first message to it. sent: told, at the end,
     what of ``parts[0]`` may still be on its way, and whether any of it is read where it lies. compression: of
-    what leaves.
+    what leaves. kind, epoch: of the tick.
     """
 
     def __init__(
@@ -79,17 +116,16 @@ class Pushing(Outgoing):
         asks: bool,
         sent: Callable[[list[Tracker], bool], None],
         compression: Compression | None = None,
+        epoch: int = 0,
     ) -> None:
         self.begun = False
-        self._compression = compression or Compression()
-        self._routes, self._kind, self._template, self._parts = routes, kind, template, parts
+        self._routes, self._template = routes, template
+        self._sum = _NodeSum(kind, epoch, parts, compression or Compression())
         self._block, self._asks, self._sent = block, asks, sent
         self._missing = [route.needs for route in routes.all]
         self._unsent = Counter(route.remote.name for route in routes.all)
         self._asked: set[str] = set()
         self._trackers: list[Tracker] = []
-        self._rows: dict[int, Rows] = {}
-        """The sum over all parts, of the tables of which something was sent."""
         self._lent = False
         self._error: Exception | None = None
 
@@ -116,9 +152,8 @@ class Pushing(Outgoing):
 
     def _send(self, route: Route) -> None:
         remote, parcel = route.remote, route.parcel
-        of_table = parcel.table is not None
-        arrays = self._rows_of(parcel) if of_table else self._sum(parcel.pushed(self._kind))
-        lends = bool(arrays) and not of_table and self._block in remote.mapped
+        arrays = self._sum.of(parcel)
+        lends = bool(arrays) and parcel.table is None and self._block in remote.mapped
         self._lent |= lends
         push = replace(
             self._template,
@@ -133,30 +168,3 @@ class Pushing(Outgoing):
         self._unsent[remote.name] -= 1
         if tracker := remote.link.send(push, [] if lends else arrays):
             self._trackers.append(tracker)
-
-    def _rows_of(self, parcel: Parcel) -> list[Array]:
-        """Keys and gradients of the rows of a table's parcel."""
-        table = parcel.table
-        if table is None or not self._parts or self._kind is not Kind.TRAIN:
-            return []
-        if table not in self._rows:
-            from_right = [part.rows[table] for part in reversed(self._parts)]
-            self._rows[table] = reduce(lambda right, left: left.plus(right), from_right)
-        rows = self._rows[table].of(parcel.buckets.start, parcel.buckets.stop)
-        cut = blocks(*rows.values.shape)
-        return [array for block in cut for array in (rows.keys[block], rows.values[block])]
-
-    def _sum(self, spans: Sequence[Span]) -> list[Array]:
-        """What is pushed of these: of the sum of all parts, made in the first."""
-        if not self._parts:
-            return []
-        *lefts, last = self._parts
-        arrays = [span.view(last) for span in spans]
-        for left in reversed(lefts):
-            self._compression.round(spans, arrays)
-            sums = [span.view(left) for span in spans]
-            for span, mine, other in zip(spans, sums, arrays, strict=True):
-                if span.rule is not Rule.FIRST:
-                    np.add(mine, other, out=mine)
-            arrays = sums
-        return [self._compression.pushed(span, array) for span, array in zip(spans, arrays, strict=True)]

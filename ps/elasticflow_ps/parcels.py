@@ -12,24 +12,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
-from elasticflow.step.layout import CHUNK_BYTES, Array, Chunk, Layout, Rule, Vector
-from elasticflow.step.schedule import Kind
+from elasticflow.step.layout import (
+    CHUNK_BYTES,
+    SHOWN,
+    Array,
+    Chunk,
+    Layout,
+    Rule,
+    Vector,
+    is_pushed,
+)
+from elasticflow.step.schedule import Kind, Work
+from elasticflow.training.freezing import Toggles, is_trained
+
+
+class Piece(NamedTuple):
+    """What of a tensor lies in a chunk: elements ``start..stop`` of its group, and up to ``end`` padding.
+
+    tensor: its number among the layout's parameters. chunk: that chunk's number.
+    """
+
+    tensor: int
+    chunk: int
+    start: int
+    stop: int
+    end: int
+
+
+def pieces_of(layout: Layout, chunk: Chunk) -> list[Piece]:
+    """Of a chunk of parameters, from its first element to its last."""
+    entries = enumerate(layout.of_rule(Rule.UPDATE))
+    regions = ((*layout.region(entry), number) for number, entry in entries)
+    inside = sorted(region[1:] for region in regions if region[0] == chunk.group)
+    ends = [start for start, _, _ in inside[1:]] + [chunk.stop]
+    return [
+        Piece(number, chunk.number, max(start, chunk.start), min(stop, chunk.stop), min(end, chunk.stop))
+        for (start, stop, number), end in zip(inside, ends, strict=True)
+        if start < chunk.stop and end > chunk.start
+    ]
 
 
 class Span:
     """Neighbouring chunks of one group: elements ``start..stop`` of it."""
 
     def __init__(self, layout: Layout, chunks: Sequence[Chunk]) -> None:
-        self.chunks = tuple(chunks)
+        self.chunks, self._layout = tuple(chunks), layout
         self.number, self.group = chunks[0].number, chunks[0].group
         self.start, self.stop = chunks[0].start, chunks[-1].stop
         self.rule: Rule = layout.groups[self.group].rule
-        self.dtype = layout.groups[self.group].dtype
+        self.dtype, self.part = layout.groups[self.group].dtype, layout.groups[self.group].part
         self.num_bytes = sum(layout.chunk_bytes(chunk) for chunk in chunks)
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Of the tensors in it, chunk by chunk."""
+        return tuple(piece for chunk in self.chunks for piece in pieces_of(self._layout, chunk))
 
     def view(self, vector: Vector) -> Array:
         """These elements of a whole vector."""
@@ -43,10 +85,11 @@ class Span:
 class Parcel:
     """Some neighbouring chunks of one server.
 
-    A push of a training step carries all spans, one of an evaluation only the report;
-    a version carries all but the report. table: the number of the one of which it holds ``buckets``, which
-    are all its chunks; None: of none. A push of a training step then carries keys and gradients of rows, and
-    a version nothing.
+    A push carries what is pushed in ticks of its kind, see ``Group.is_pushed``; a version all but the report.
+    spans: what a push of a training step carries, where all is trained. toggles: those of all its parameters,
+    or of its table. table: the number of the one of which it holds
+    ``buckets``, which are all its chunks; None: of none. A push of a training step then carries keys and
+    gradients of rows, and a version nothing.
     """
 
     def __init__(self, number: int, layout: Layout, chunks: Sequence[Chunk]) -> None:
@@ -60,46 +103,60 @@ class Parcel:
                 runs[-1].append(chunk)
             else:
                 runs.append([chunk])
-        self.spans = tuple(Span(layout, run) for run in runs)
-
-    @cached_property
-    def _report(self) -> tuple[Span, ...]:
-        return tuple(span for span in self.spans if span.rule is Rule.REPORT)
-
-    @cached_property
-    def state(self) -> tuple[Span, ...]:
+        spans = [Span(layout, run) for run in runs]
+        self._pushed = {kind: tuple(span for span in spans if is_pushed(span.rule, kind)) for kind in Kind}
+        self.spans = self._pushed[Kind.TRAIN]
+        self.state = tuple(span for span in spans if span.rule not in SHOWN)
         """What a version carries."""
-        return tuple(span for span in self.spans if span.rule is not Rule.REPORT)
+        self.toggles = layout.groups[chunks[0].group].toggles if chunks else ()
 
-    def copied(self, slots: Sequence[str]) -> tuple[Span, ...]:
-        """What a copy of this parcel carries: each span for its value, then for each of its slots."""
-        return tuple(span for span in self.state for _ in range(1 + (span.rule is Rule.UPDATE) * len(slots)))
+    def is_changed(self, work: Work) -> bool:
+        """Whether a tick makes something else of it."""
+        if self.table is not None:
+            return work.kind is Kind.TRAIN
+        return any(span.rule not in SHOWN for span in self.pushed(work.kind, work.epoch))
 
-    def pushed(self, kind: Kind) -> tuple[Span, ...]:
-        """What a push carries in a tick of this kind."""
-        return self.spans if kind is Kind.TRAIN else self._report
+    def copied(self, *slots: Sequence[str]) -> tuple[Span, ...]:
+        """What a copy of this parcel carries: each span for its value, then for each of its slots.
 
-    def views(self, vector: Vector, kind: Kind) -> list[Array]:
+        slots: by the number of the optimizer.
+        """
+        return tuple(
+            span
+            for span in self.state
+            for _ in range(1 + (len(slots[span.part]) if span.rule is Rule.UPDATE else 0))
+        )
+
+    def pushed(self, kind: Kind, epoch: int = 0) -> tuple[Span, ...]:
+        """What a push carries in a tick of this kind, in this epoch."""
+        if not self.toggles or kind is not Kind.TRAIN or is_trained(self.toggles, epoch):
+            return self._pushed[kind]
+        return ()
+
+    def views(self, vector: Vector, kind: Kind, epoch: int = 0) -> list[Array]:
         """What of ``vector`` a push carries, not copied."""
-        return [span.view(vector) for span in self.pushed(kind)]
+        return [span.view(vector) for span in self.pushed(kind, epoch)]
 
 
 def parcels_of(layout: Layout, numbers: Sequence[int]) -> list[Parcel]:
     """The parcels of a server that holds the chunks with these numbers; never none."""
-    parcels: list[list[Chunk]] = [[]]
-    tables: dict[int, list[Chunk]] = {}
-    filled = 0
+    parcels: dict[Toggles, list[list[Chunk]]] = {(): [[]]}
+    """What is trained in the same epochs, and all else but tables and batches, of ``CHUNK_BYTES`` at most."""
+    filled: dict[Toggles, int] = {}
+    apart: dict[int, list[Chunk]] = {}
+    """By group: a table's, and what other ticks than those of the rest change."""
     for number in numbers:
         chunk = layout.chunks[number]
-        table = layout.table_of(chunk)
-        if table is not None:
-            tables.setdefault(table, []).append(chunk)
+        group, size = layout.groups[chunk.group], layout.chunk_bytes(chunk)
+        if group.rule in (Rule.ROWS, Rule.BATCH):
+            apart.setdefault(chunk.group, []).append(chunk)
             continue
-        size = layout.chunk_bytes(chunk)
-        if parcels[-1] and filled + size > CHUNK_BYTES:
-            parcels.append([])
-            filled = 0
-        parcels[-1].append(chunk)
-        filled += size
-    cut = [*parcels, *tables.values()] if parcels[-1] or not tables else list(tables.values())
-    return [Parcel(number, layout, chunks) for number, chunks in enumerate(cut)]
+        alike = parcels.setdefault(group.toggles, [[]])
+        goes_along = group.rule is Rule.REPORT  # with the measures, whatever they take
+        if alike[-1] and filled.get(group.toggles, 0) + size > CHUNK_BYTES and not goes_along:
+            alike.append([])
+            filled[group.toggles] = 0
+        alike[-1].append(chunk)
+        filled[group.toggles] = filled.get(group.toggles, 0) + size
+    cut = [chunks for alike in parcels.values() for chunks in alike if chunks]
+    return [Parcel(number, layout, chunks) for number, chunks in enumerate([*cut, *apart.values()] or [[]])]

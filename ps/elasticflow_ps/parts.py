@@ -11,6 +11,7 @@ from elasticflow.checkpoint import Part, part_name, row_file_name, write_part
 from elasticflow.step.layout import Layout
 from elasticflow.storage import Storage
 from elasticflow.storage.background import Background
+from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import ToMaster, Troubled, Written
 from elasticflow_ps.row_files import Changes
 from elasticflow_ps.store import Snapshot
@@ -58,8 +59,11 @@ class Parts:
         *,
         last: bool,
         copy_s: float,
+        standing: WatchStanding | None = None,
     ) -> None:
         """Writes a snapshot to ``folder``, then releases it. copy_s: seconds that taking it took.
+
+        standing: what evaluations had decided, if that is this server's to tell.
 
         rows: what is to be written of the tables. The snapshot's store then knows the chain, if it is the
         newest by then.
@@ -97,6 +101,7 @@ class Parts:
                 error=error,
                 copy_s=copy_s,
                 write_s=took_s,
+                standing=standing,
             )
             if generation == self._generation:
                 self._written = [*self._written, written][-REMEMBERED:]

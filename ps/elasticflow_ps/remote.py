@@ -12,6 +12,7 @@ import numpy as np
 from elasticflow.step.layout import Layout
 from elasticflow.wire.data import DataLink
 from elasticflow.wire.messages import FromServer, Lend, Mapped, ServerInfo, Version
+from elasticflow.wire.sockets import Socket
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.loans import Bytes, borrow
 from elasticflow_ps.neighbours import FRAME
@@ -47,6 +48,11 @@ class Remote:
         """The server's, by number, as far as they can be read here."""
         self._sizes = [[compression.version_bytes(span) for span in parcel.state] for parcel in self.parcels]
 
+    @property
+    def sources(self) -> tuple[Socket, Socket]:
+        """To be polled."""
+        return self.link.socket, self.link.monitor
+
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""
         return self.early.popleft() if self.early else self.link.receive()
@@ -57,6 +63,7 @@ class Remote:
 
     def borrow(self, lend: Lend) -> None:
         """Maps a block of the server's, if it is of this host."""
+        # Where it cannot be had, as between containers, arrays travel in frames: it is not said to be mapped.
         with suppress(OSError):
             self.blocks[lend.number] = borrow(lend, writable=False)
             self.link.send(Mapped(number=lend.number))

@@ -76,6 +76,7 @@ class NativeIndex(Index):
 
     def _allocate(self, num_keys: int) -> None:
         low, buckets = self._range
+        # With four of five homes taken at most, that is room for half as many keys again.
         per_bucket = -(-max(MIN_HOMES, num_keys * 15 // 8) // buckets)
         self._homes = per_bucket * buckets
         self._most = self._homes * 4 // 5
@@ -89,6 +90,7 @@ class NativeIndex(Index):
             raise OverflowError(
                 f"a server can hold {MOST_ROWS:,} rows of a table: there must be more servers"
             )
+        # It shrinks far later than it grows, so that it is not made anew by turns.
         if needed > self._most or (self._most > 4 * needed and self._homes > 2 * MIN_HOMES):
             old, memory = self._c, self._memory
             self._allocate(needed)

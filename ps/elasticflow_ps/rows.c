@@ -178,6 +178,7 @@ void rebuild_index(const Index *from, uint32_t oldest, Index *to)
         at->seen = 0;
         if (entry.seen < oldest)
             continue;
+        /* In the same index entries only move down, so none is overwritten that is still to be read. */
         const size_t at_home = home(to, entry.key);
         next = next > at_home ? next : at_home;
         to->entries[next++] = entry;
@@ -265,7 +266,7 @@ typedef struct {
     char *out;
     const char *before[MAX_PIECES - 1];
     char *after[MAX_PIECES - 1];
-    double numbers[8];
+    double numbers[12];
     int *spoiled;
 } Update;
 typedef int Rule(const Update *update, size_t n);
@@ -364,6 +365,7 @@ size_t group_ids(const int64_t *ids, size_t n, uint64_t *keys, int64_t *order, i
         const int64_t group = order[i];
         const uint64_t key = groups[group].key;
         size_t at = i;
+        /* Almost in their order already: each moves a place or two. */
         for (; at > 0 && keys[at - 1] > key; at--)
             keys[at] = keys[at - 1], order[at] = order[at - 1];
         keys[at] = key, order[at] = group;

@@ -15,7 +15,7 @@ import resource
 import socket as sockets
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -23,16 +23,15 @@ import zmq
 
 from elasticflow.checkpoint import folder_of
 from elasticflow.cluster.member import MasterLink
-from elasticflow.errors import CheckpointError, ProtocolError
+from elasticflow.errors import ProtocolError
 from elasticflow.process.available import available_memory
 from elasticflow.process.fingerprint import OURS, own_code
 from elasticflow.process.network import own_address
 from elasticflow.run.settings import MemberSettings
-from elasticflow.step.layout import Layout
 from elasticflow.storage import Storage
 from elasticflow.wire.data import Closed, DataListener, Opened, Received
 from elasticflow.wire.gate import admit_only_members
-from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.keys import MemberKeys, role_of
 from elasticflow.wire.messages import (
     AllSafe,
     Assignment,
@@ -56,13 +55,11 @@ from elasticflow.wire.messages import (
     Lost,
     Mapped,
     Norms,
-    Offer,
     Plan,
     Pull,
     Push,
     Quit,
     Read,
-    Ready,
     Safe,
     Settled,
     State,
@@ -70,21 +67,20 @@ from elasticflow.wire.messages import (
     ToServer,
     Troubled,
 )  # fmt: skip
-from elasticflow.wire.sockets import Context, poll_ms
+from elasticflow.wire.sockets import Context
 from elasticflow_ps import native
 from elasticflow_ps import state as st
-from elasticflow_ps.compression import compression_of
+from elasticflow_ps.chunks import Chunks
+from elasticflow_ps.generation import Generation
 from elasticflow_ps.keeping import Keeping
+from elasticflow_ps.membership import Membership
 from elasticflow_ps.neighbours import Neighbours
-from elasticflow_ps.optimizers import Kernel, kernel_for
-from elasticflow_ps.parcels import parcels_of
 from elasticflow_ps.parts import Parts
+from elasticflow_ps.polling import Polling
+from elasticflow_ps.reports import Evaluations
 from elasticflow_ps.row_files import changes
-from elasticflow_ps.serving import Evaluations, Serving, agrees, norm_chunks_of
-from elasticflow_ps.snapshots import Copy, ServerRow
-from elasticflow_ps.sources import Fetching, Loading
-from elasticflow_ps.store import Snapshot, Store
-from elasticflow_ps.tables import tables_of
+from elasticflow_ps.serving import Serving
+from elasticflow_ps.store import Store
 from elasticflow_ps.ways import Ways
 
 
@@ -101,60 +97,20 @@ class MasterLine(Protocol):
     def received(self) -> list[FromMaster]: ...
 
 
-class _Generation:
-    """What follows from an Assignment for one of the servers in it. lends: see ``Store``."""
-
-    def __init__(self, assignment: Assignment, name: str, *, lends: bool) -> None:
-        self.assignment, self._lends = assignment, lends
-        infos, spec = assignment.servers, assignment.spec
-        self.place = [info.name for info in infos].index(name)
-        self.info = infos[self.place]
-        self.layout = Layout(spec.entries)
-        self.kernel: Kernel = kernel_for(spec.optimizer)
-        self.parcels = [parcels_of(self.layout, info.chunks) if info.chunks else [] for info in infos]
-        self.shapes = [[parcel.copied(self.kernel.slots) for parcel in parcels] for parcels in self.parcels]
-        self.copy_bytes = [sum(span.num_bytes for shape in each for span in shape) for each in self.shapes]
-        """Of a copy of all of a place's chunks."""
-        self.start = assignment.start_tick if assignment.in_memory else None
-        """The version to go on from in memory."""
-        self.row = ServerRow(
-            names=tuple(info.name for info in infos),
-            parcels=tuple(len(parcels) for parcels in self.parcels),
-            place=self.place,
-            last_version=assignment.schedule.total_ticks,
-            snapshots=assignment.snapshot_s > 0,
-        )
-        keeper, asks = self.row.keeper(self.place), agrees(assignment)
-        leader = infos[0].name if self.info.chunks and self.place > 0 and (keeper or asks) else ""
-        self.linked = [info for info in infos if info.name in (keeper, leader)]
-        """The servers that this one connects to."""
-
-    def new_store(self) -> Store:
-        """With slots as they are before the first update, and without values."""
-        parcels, assignment = self.parcels[self.place], self.assignment
-        spec = assignment.spec
-        tables = tables_of(self.layout, spec.tables, spec.optimizer, parcels, assignment.seed)
-        return Store(parcels, self.kernel, lends=self._lends, tables=tables)
-
-
 class ParameterServer:
     """One parameter server's process. ``endpoint`` is where ``listener`` is reached."""
 
     def __init__(
         self,
         settings: MemberSettings,
-        keys: MemberKeys,
         storage: Storage,
         context: Context,
         listener: DataListener,
         master: MasterLine,
     ) -> None:
-        self.name = settings.name
-        self._settings, self._storage = settings, storage
-        self._compression = compression_of(settings)
-        self._listener, self._master = listener, master
-        self._join = Join(
-            name=self.name,
+        self._settings, self._listener, self._master = settings, listener, master
+        join = Join(
+            name=settings.name,
             role="server",
             host=sockets.gethostname(),
             pid=os.getpid(),
@@ -162,37 +118,28 @@ class ParameterServer:
             available_bytes=available_memory(),
             fingerprint={OURS: own_code()},
         )
-        self._ways = Ways(settings, keys, context, listener)
+        self._membership = Membership(join, master.send)
+        self._ways = Ways(settings, context, listener)
         self._neighbours = Neighbours(self._ways)
         self._keeping = Keeping(self._ways)
-        self._parts = Parts(self.name, storage, settings.storage_patience_s, master.send)
+        patience_s = settings.storage_patience_s
+        self._chunks = Chunks(storage, patience_s, self._ways, self._keeping, self._serve, self._tell_trouble)
+        self._parts = Parts(settings.name, storage, patience_s, master.send)
         self._evaluations: Evaluations = {}
-        self._generation = 0
-        """Of the last assignment that was taken up."""
-        self._halted = 0
-        """The generation to come; 0: none."""
-        self._now: _Generation | None = None
-        self._store: Store | None = None
-        self._live: Copy | None = None
-        """What of ``store`` can be gone on from, while this server is halted."""
+        self._now: Generation | None = None
         self._serving: Serving | None = None
-        self._fetching: Fetching | None = None
-        self._loading: Loading | None = None
-        self._ready = False
-        self._tick = 0
-        self._lost: set[str] = set()
         self._dropped = 0
         self._quit = False
-        self._poller, self._polled = zmq.Poller(), list[Any]()
+        self._polling = Polling()
 
     def heartbeat(self) -> Heartbeat:
         """May be called by any thread."""
         serving = self._serving
         dropped = self._dropped + self._ways.dropped + self._keeping.dropped
         return Heartbeat(
-            name=self.name,
-            tick=serving.version if serving else self._tick,
-            generation=self._generation,
+            name=self._settings.name,
+            tick=serving.version if serving else self._membership.tick,
+            generation=self._membership.generation,
             dropped=dropped + (serving.dropped if serving else 0),
             refused=self._listener.refused,
             memory_bytes=self._memory_bytes(),
@@ -201,15 +148,15 @@ class ParameterServer:
     @property
     def doing(self) -> str:
         """What it does or waits for, in words that follow its name. For any thread."""
-        if self._halted:
-            return f"has halted, and waits for generation {self._halted}"
-        if self._loading or self._fetching:
+        if halted := self._membership.halted:
+            return f"has halted, and waits for generation {halted}"
+        if self._chunks.coming:
             return "gets its chunks"
         return self._serving.doing if self._serving else "stands by"
 
     def _memory_bytes(self) -> int:
         """Of the store, and of the copies that are kept for another server. For any thread."""
-        now, store = self._now, self._store
+        now, store = self._now, self._chunks.store
         kept = [place for place, _ in self._keeping.snapshots.held if now and place != now.place]
         return (store.num_bytes if store else 0) + sum(now.copy_bytes[place] for place in kept if now)
 
@@ -217,7 +164,7 @@ class ParameterServer:
 
     def run(self) -> None:
         """Joins, and does what it is told until the master says Quit."""
-        self._master.send(self._join)
+        self._membership.join()
         self._master.start_heartbeats()
         while not self._quit:
             self._turn(self._wait())
@@ -233,15 +180,11 @@ class ParameterServer:
         sources: list[Any] = [self._listener.socket, self._listener.monitor]
         sources += [self._master.wake_fd, self._parts.fd]
         sources += [source for link in self._ways.links.values() for source in link.sources]
-        sources += [self._loading.fd] if self._loading else []
-        if sources != self._polled:
-            self._polled, self._poller = sources, zmq.Poller()
-            for source in sources:
-                self._poller.register(source, zmq.POLLIN)
-        return {source for source, _ in self._poller.poll(poll_ms(self._timeout_s()))}
+        sources += [] if self._chunks.fd is None else [self._chunks.fd]
+        return self._polling.wait(sources, self._timeout_s())
 
     def _timeout_s(self) -> float | None:
-        if self._halted:
+        if self._membership.halted:
             return None
         if self._keeping.busy:
             return 0.0
@@ -252,6 +195,7 @@ class ParameterServer:
         if self._listener.socket in ready or self._listener.monitor in ready:
             for news in self._listener.receive():
                 self._take(news)
+            # Last words come before the end of who said them.
             for closed in self._listener.closed():
                 self._take(closed)
         for link in list(self._ways.links.values()):
@@ -260,17 +204,17 @@ class ParameterServer:
                     self._guarded(self._hear, link.name, message, frames)
                 if link.is_closed():
                     self._ways.drop(link.name)
-                    self._tell_lost(link.name)
+                    self._membership.tell_lost(link.name)
         if self._parts.fd in ready:
             self._parts.turn()
-        if self._loading and self._loading.fd in ready:
-            self._loading.turn()
+        if self._chunks.fd in ready:
+            self._chunks.turn()
         if self._master.wake_fd in ready:
             for order in self._master.received():
                 self._obey(order)
         if self._serving:
             self._serving.turn()
-        if not self._halted:
+        if not self._membership.halted:
             self._keeping.turn()
 
     def _guarded(self, take: Callable[..., None], *arguments: Any) -> None:
@@ -298,158 +242,101 @@ class ParameterServer:
 
     def _repeat(self) -> None:
         """There is another master: it may not have heard what the one before was told."""
-        self._master.send(self._join)
-        if self._halted:
-            return self._offer()
-        for member in sorted(self._lost):
-            self._master.send(Lost(name=self.name, member=member))
-        if self._ready:
-            self._master.send(Ready(name=self.name, generation=self._generation))
+        self._membership.join()
+        if self._serving:
+            self._serving.follow()
+        if self._membership.halted:
+            return self._offer(self._membership.halted)
+        self._membership.repeat()
+        if self._membership.ready:
             if self._serving:
                 self._serving.repeat()
             self._parts.repeat()
 
     def _halt(self, generation: int) -> None:
-        if generation <= self._generation or generation < self._halted:
-            return  # from before the last assignment
-        if not self._halted:
-            self._stop()
-        self._halted = generation
-        self._offer()
+        if self._membership.is_news(generation):
+            if not self._membership.halted:
+                self._stop()
+            self._offer(generation)
 
-    def _offer(self) -> None:
-        live = {self._live} if self._live else set()
-        held = tuple(sorted(live.union(self._keeping.snapshots.held)))
-        self._master.send(Offer(name=self.name, generation=self._halted, held=held))
+    def _offer(self, generation: int) -> None:
+        live = {self._chunks.live} if self._chunks.live else set()
+        self._membership.offer(generation, live.union(self._keeping.snapshots.held))
 
-    def _tell_lost(self, member: str) -> None:
-        """Once the server is halted, connections close because the others have gone on already."""
-        if not self._halted and member not in self._lost:
-            self._lost.add(member)
-            self._master.send(Lost(name=self.name, member=member))
+    def _tell_trouble(self, text: str) -> None:
+        self._master.send(Troubled(name=self._settings.name, text=text))
 
     # --- generations -----------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """From here on nothing is applied, and nothing taken in."""
-        self._ready = False
-        if self._serving and self._now and self._store:
-            self._tick = self._serving.version
-            whole = not self._serving.diverged and self._store.is_whole(self._tick)
-            self._live = (self._now.place, self._tick) if whole else None
-        self._serving = self._fetching = None
-        self._stop_loading()
-
-    def _stop_loading(self) -> None:
-        if self._loading:
-            self._loading.close()
-            self._loading = None
+        if self._serving and self._now:
+            self._membership.tick = newest = self._serving.version
+            self._chunks.stopped((self._now.place, newest), sound=not self._serving.diverged)
+        self._serving = None
+        self._chunks.stop()
 
     def _begin(self, assignment: Assignment) -> None:
         """Takes up a new generation, with the chunks at hand if possible."""
-        if assignment.generation <= self._generation or assignment.generation < self._halted:
+        if not self._membership.is_news(assignment.generation):
             return
         self._stop()
-        lends = self._settings.shared_memory and self._compression.lends
-        self._now = now = _Generation(assignment, self.name, lends=lends)
-        self._generation, self._halted, self._tick = assignment.generation, 0, assignment.start_tick
-        self._lost.clear()
-        self._parts.enter(self._generation)
-        self._ways.enter(self._generation)
+        self._now = now = Generation(assignment, self._settings)
+        self._membership.begin(assignment.generation, assignment.start_tick)
+        self._parts.enter(assignment.generation)
+        self._ways.enter(assignment)
         self._neighbours.enter(now.layout)
         self._keeping.enter(now.row, now.shapes, now.start, assignment.snapshot_s)
         self._ways.connect(now.linked)
-        live, self._live = self._live, None
-        if not now.info.chunks:
-            self._store = None
-            self._tell_ready()
-        elif now.start is not None:
-            self._go_on(now, now.start, live)
-        elif assignment.restore_step is not None:
-            self._load(now, assignment.restore_step)
+        if now.info.chunks:
+            self._chunks.get(now)
         else:
-            self._serve(now, now.new_store(), None)
+            if now.info.leaves and now.start is not None:
+                self._chunks.lend(now.start)
+            self._chunks.let_go()
+            self._membership.tell_ready()
 
-    def _go_on(self, now: _Generation, start: int, live: Copy | None) -> None:
-        """From a version that is in somebody's memory."""
-        copy = self._keeping.copy_of(now.place, start)
-        if self._store and live == (now.place, start):
-            self._store.stay_at(start)
-            self._serve(now, self._store, start)
-        elif isinstance(copy, Snapshot) and copy.store is self._store:
-            self._store.go_back_to(copy)
-            self._serve(now, self._store, start)
-        elif copy:
-            store = now.new_store()
-            for parcel in store.parcels:
-                store.fill(start, parcel, copy.arrays(parcel.number))
-            self._serve(now, store, start)
-        else:
-            self._fetch(now, start)
-
-    def _fetch(self, now: _Generation, start: int) -> None:
-        holders = [info for info in now.assignment.servers if info.name == now.info.holder]
-        if not holders or now.info.holder == self.name:
-            raise CheckpointError(f"nobody is named who has version {start} of place {now.place}")
-        self._store = self._keeping.store = None  # there is no room for two
-        self._ways.connect(holders)
-        link = self._ways.links[now.info.holder]
-        self._fetching = Fetching(link, now.place, start, now.new_store(), now.shapes[now.place])
-
-    def _load(self, now: _Generation, step: int) -> None:
-        start = now.assignment.start_tick
-
-        def done(store: Store | None, error: str) -> None:
-            self._stop_loading()
-            if store is None:
-                raise CheckpointError(error)
-            self._serve(now, store, start)
-
-        def trouble(text: str) -> None:
-            self._master.send(Troubled(name=self.name, text=text))
-
-        self._store = self._keeping.store = None  # there is no room for two
-        patience_s = self._settings.storage_patience_s
-        self._loading = Loading(self._storage, patience_s, step, start, now.new_store, done, trouble)
-
-    def _serve(self, now: _Generation, store: Store, start: int | None) -> None:
+    def _serve(self, store: Store, start: int | None) -> None:
         """The chunks are there."""
-        self._store = self._keeping.store = store
+        now = self._now
+        assert now
+        # What was evaluated later is evaluated again.
         self._evaluations = {t: values for t, values in self._evaluations.items() if t < (start or 0)}
         self._serving = Serving(
             now.assignment,
             now.row,
             store,
             start,
+            layout=now.layout,
             ways=self._ways,
             neighbours=self._neighbours,
             snapshots=self._keeping.snapshots,
             evaluations=self._evaluations,
-            norm_chunks=norm_chunks_of(now.assignment, now.layout),
             made=self._made,
             send=self._master.send,
-            compression=self._compression,
+            compression=now.compression,
         )
+        # They connected while the chunks were still on their way.
         for name in self._ways.peers.keys() - set(now.row.names):
             self._serving.opened(name)
-        self._tell_ready()
+        self._membership.tell_ready()
         if now.start is not None:
             self._keeping.made(now.start)
             if self._serving.finished or now.assignment.ends:  # its parts are those of one that is over
                 self._made(st.VersionAction(now.start, cut=True, snapshot=False, last=True))
 
-    def _tell_ready(self) -> None:
-        self._ready = True
-        self._master.send(Ready(name=self.name, generation=self._generation))
-
     def _made(self, action: st.VersionAction) -> None:
         """A version is whole: holds it, as far as that is wanted."""
-        assert self._now and self._store
+        store = self._chunks.store
+        assert self._now and store
         if action.cut:
             begun_s, step = time.monotonic(), self._now.assignment.schedule.steps_before(action.version)
-            snapshot, rows = self._store.snapshot(action.version), changes(self._store, step)
+            snapshot, rows = store.snapshot(action.version), changes(store, step)
             copy_s, layout = time.monotonic() - begun_s, self._now.layout
-            self._parts.write(layout, folder_of(step), snapshot, rows, last=action.last, copy_s=copy_s)
+            standing = self._serving.standing if self._serving else None
+            self._parts.write(
+                layout, folder_of(step), snapshot, rows, last=action.last, copy_s=copy_s, standing=standing
+            )
         if action.snapshot:
             self._keeping.made(action.version)
 
@@ -461,21 +348,25 @@ class ParameterServer:
         changed = isinstance(news, Received) or self._ways.note(news)
         if changed and not isinstance(news, Received):
             self._neighbours.closed(name)  # who has come again may have let go of another connection before
-        if self._halted or not changed or not self._now:
+        if self._membership.halted or not changed or not self._now:
             return
         if isinstance(news, Received):
             self._guarded(self._receive, name, news.message, news.frames)
         elif name in self._now.row.names:
             if isinstance(news, Closed):
-                self._tell_lost(name)
+                self._membership.tell_lost(name)
         elif self._serving and isinstance(news, Opened):
             self._serving.opened(name)
         elif self._serving:
             self._serving.closed(name)
             if self._now.row.leads:
-                self._master.send(Lost(name=self.name, member=name))
+                self._serving.turn()  # if it left because all is done, that is said first
+                self._master.send(Lost(name=self._settings.name, member=name))
 
     def _receive(self, name: str, message: ToServer, frames: list[memoryview]) -> None:
+        is_server = role_of(name) == "server"
+        if isinstance(message, (Keep, Safe, Fetch, Norms)) != is_server:
+            raise ProtocolError(f"{type(message).__name__} is not for {name} to say")
         if isinstance(message, (Keep, Safe, Fetch)):
             self._keeping.receive(name, message, frames)
         elif isinstance(message, (Lend, Mapped)):
@@ -490,25 +381,16 @@ class ParameterServer:
     def _hear(self, name: str, message: FromServer, frames: list[memoryview]) -> None:
         """From a server that this one has connected to."""
         assert self._now
-        if self._halted:
+        if self._membership.halted:
             return
         if isinstance(message, (Kept, AllSafe)):
             self._keeping.receive(name, message)
         elif isinstance(message, Clip) and self._serving and name == self._now.row.names[0]:
             self._serving.clip(message)
-        elif isinstance(message, (State, Gone)) and self._fetching and name == self._fetching.holder:
-            self._take_state(self._now, self._fetching, message, frames)
+        elif isinstance(message, (State, Gone)):
+            self._chunks.receive(name, message, frames)
         else:
             raise ProtocolError(f"{type(message).__name__} is not for this server")
-
-    def _take_state(
-        self, now: _Generation, fetching: Fetching, message: State | Gone, frames: Sequence[memoryview]
-    ) -> None:
-        fetching.receive(message, frames)
-        if fetching.complete:
-            self._fetching = None
-            self._keeping.snapshots.fetched(now.assignment.start_tick, fetching.holder)
-            self._serve(now, fetching.store, now.assignment.start_tick)
 
 
 def _host_of(endpoint: str) -> str:
@@ -523,9 +405,10 @@ def main(settings: MemberSettings, keys: MemberKeys, storage: Storage) -> None:
     context: Context = zmq.Context()
     gate = admit_only_members(context, keys)
     settings = msgspec.structs.replace(settings, host=own_address(settings.host, _host_of(settings.master)))
-    listener = DataListener(context, keys, settings.host, 0, settings.encrypt_data)
+    listener = DataListener(context, keys, settings.host, 0)
+    # It asks the server, which is made after it, only once that has joined.
     link = MasterLink.of(settings, keys, lambda: server.heartbeat(), lambda: server.doing)
-    server = ParameterServer(settings, keys, storage, context, listener, link)
+    server = ParameterServer(settings, storage, context, listener, link)
     try:
         server.run()
         link.send(Leaving(name=settings.name))

@@ -1,11 +1,12 @@
 """All decisions about snapshots: messages and the time in, actions out. Knows nothing of arrays.
 
 A snapshot is one place's chunks, values and slots, at one version, in two memories: of the server at
-that place, and of its *keeper*, the next one in the row. The leading server orders one, and every server
-that has chunks takes it at the same version (TakeAction) and sends it to its keeper (KeepAction), which
-says when it has it all (KeptAction). The leading server is told (SafeAction), and once it has heard of
-all places it tells all (AllSafeAction): from then on older ones are of no use. So, from the first one of a
-generation on, there is a version that two servers have of every place; each holds two versions at most.
+that place, and of its *keeper*, another one in the row, if possible one that does not live and die with it.
+The leading server orders one, and every server that has chunks takes it at the same version (TakeAction)
+and sends it to its keeper (KeepAction), which says when it has it all (KeptAction). The leading server is
+told (SafeAction), and once it has heard of all places it tells all (AllSafeAction): from then on older ones
+are of no use. So, from the first one of a generation on, there is a version that two servers have of every
+place; each holds two versions at most.
 
 A copy is known by (place, version) and nothing else: the same bits, whenever and by whom it was made.
 """
@@ -30,7 +31,8 @@ class ServerRow:
     """The servers of one generation, by place.
 
     parcels: how many each of them holds; of one that stands by, 0. place: of this server.
-    last_version: the one the run ends with. snapshots: whether any are made.
+    last_version: the one the run ends with. snapshots: whether any are made. carriers: by place, with whom
+    its server lives and dies, "" with nobody; servers beyond these leave, and keep nothing.
     """
 
     names: tuple[str, ...]
@@ -38,6 +40,7 @@ class ServerRow:
     place: int
     last_version: int
     snapshots: bool = True
+    carriers: tuple[str, ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -50,8 +53,14 @@ class ServerRow:
 
     def keeper(self, place: int) -> str:
         """The server that keeps the snapshots of a place; "" if there is none."""
-        there = self.snapshots and len(self.names) > 1 and place in self.holding
-        return self.names[(place + 1) % len(self.names)] if there else ""
+        carriers = self.carriers or ("",) * len(self.names)
+        if not self.snapshots or len(carriers) < 2 or place not in self.holding:
+            return ""
+        others = [(place + step) % len(carriers) for step in range(1, len(carriers))]
+        mine = carriers[place]
+        apart = [other for other in others if not mine or carriers[other] != mine] or others
+        rank = carriers[:place].count(mine) if mine else 0  # places of one carrier go to several others
+        return self.names[apart[rank % len(apart)]]
 
 
 # --- actions -------------------------------------------------------------------------------------
@@ -164,6 +173,10 @@ class Snapshots:
         if start is not None and row.keeper(0):
             self._ordered, self._ordered_s = start, now_s
         return self._forget([*self._coming, *(copy for copy in self._whole if copy[1] != start)])
+
+    def hold(self, copy: Copy) -> None:
+        """There is a copy of a place that another server is to have."""
+        self._whole.add(copy)
 
     def fetched(self, version: int, holder: str) -> None:
         """This place's chunks have come from ``holder``, which goes on holding them."""

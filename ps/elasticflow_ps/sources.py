@@ -21,8 +21,8 @@ class Fetching:
     def __init__(
         self, link: ServerLink, place: int, version: int, store: Store, shapes: Sequence[Shape]
     ) -> None:
-        self.holder, self.store = link.name, store
-        self._place, self._version, self._shapes = place, version, shapes
+        self.holder, self.store, self.version = link.name, store, version
+        self._place, self._shapes = place, shapes
         self._missing = set(range(len(shapes)))
         link.send(Fetch(place=place, version=version))
 
@@ -33,8 +33,8 @@ class Fetching:
     def receive(self, message: State | Gone, frames: Sequence[memoryview]) -> None:
         """Raises ProtocolError for what is not, or no longer, wanted; CheckpointError if there is nothing."""
         if isinstance(message, Gone):
-            raise CheckpointError(f"{self.holder} has not got version {self._version} of place {self._place}")
-        wanted = (message.place, message.version) == (self._place, self._version)
+            raise CheckpointError(f"{self.holder} has not got version {self.version} of place {self._place}")
+        wanted = (message.place, message.version) == (self._place, self.version)
         if not wanted or message.parcel not in self._missing:
             raise ProtocolError(f"{self.holder} sends {message}")
         shape = self._shapes[message.parcel]
@@ -42,7 +42,7 @@ class Fetching:
         watched = Watched(message.checks, version, lambda: f"version {version} of {self.holder}")
         watched.compare(frames, shape, "the server that takes its place")
         arrays = parse(shape, frames).arrays
-        self.store.fill(self._version, self.store.parcels[message.parcel], arrays)
+        self.store.fill(self.version, self.store.parcels[message.parcel], arrays)
         self._missing.remove(message.parcel)
 
 

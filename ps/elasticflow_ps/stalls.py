@@ -15,14 +15,19 @@ REMEMBERED, ENOUGH = 50, 5
 
 
 class Stalls:
-    """Told of each tick once it is done; remembers those that took long until they are taken."""
+    """Told of each tick once it is done; remembers those that took long until they are taken.
 
-    def __init__(self) -> None:
+    begun_s: when the first of them began; each other begins when the one before is done.
+    """
+
+    def __init__(self, begun_s: float) -> None:
+        self._begun_s = begun_s
         self._recent_s = {kind: deque[float](maxlen=REMEMBERED) for kind in Kind}
         self._long: list[tuple[int, float]] = []
 
-    def done(self, tick: int, kind: Kind, seconds: float) -> None:
-        """A tick has taken so long."""
+    def done(self, tick: int, kind: Kind, now_s: float) -> None:
+        """A tick is done now."""
+        seconds, self._begun_s = now_s - self._begun_s, now_s
         recent_s = self._recent_s[kind]
         if len(recent_s) >= ENOUGH:
             beyond_s = seconds - USUAL * median(recent_s)

@@ -19,11 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.step.schedule import Kind, Schedule, Work
 from elasticflow.step.slices import Node, SliceTree
+from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Pull, Push, Share
-from elasticflow_ps.lateness import Lateness
+from elasticflow_ps.backups import Backups, ComputeAction, Lack
+from elasticflow_ps.ordering import Ordering, Orders
 from elasticflow_ps.snapshots import Snapshots
+
+FAR_BACK = 100
+"""Who has a version that is older by more than this gets all, whether it was changed since or not."""
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -76,6 +81,11 @@ class PlanEvent:
 
 
 @dataclass(frozen=True)
+class FollowEvent:
+    """There is another master, which numbers its plans anew."""
+
+
+@dataclass(frozen=True)
 class CutEvent:
     """The master wants a checkpoint after the next tick."""
 
@@ -94,11 +104,21 @@ class SettledEvent:
 
 @dataclass(frozen=True)
 class ClipEvent:
-    """The norm of all gradients of a tick is known; or the servers agree to ``skip`` it."""
+    """What all servers told in a round is known: see ``Clip``."""
 
     tick: int
     norm: float
     skip: bool = False
+    round: int = 0
+    trust: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class DecidedEvent:
+    """What follows from the evaluation that made the newest version is known to the leading server."""
+
+    version: int
+    standing: WatchStanding
 
 
 @dataclass(frozen=True)
@@ -107,21 +127,11 @@ class TimeEvent:
 
 
 Event: TypeAlias = (
-    PushEvent | PullEvent | InitialEvent | OpenedEvent | ClosedEvent | PlanEvent | CutEvent
-    | FinishEvent | SettledEvent | ClipEvent | TimeEvent
+    PushEvent | PullEvent | InitialEvent | OpenedEvent | ClosedEvent | PlanEvent | FollowEvent | CutEvent
+    | FinishEvent | SettledEvent | ClipEvent | DecidedEvent | TimeEvent
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What governs one tick; from the leading server, or as the workers' pushes repeat it."""
-
-    shares: tuple[Share, ...] = ()
-    cut: bool = False
-    snapshot: bool = False
-    finish: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +148,7 @@ class ApplyAction:
 
     Asynchronously: make it, or go on making it, with one slice, ``root``, of the tick. before: updates of the
     tick that are in it already. late: those of them that were not in what the slice was computed from. slice:
-    its number.
+    its number. trust: see ``Clip``.
     """
 
     tick: int
@@ -149,14 +159,20 @@ class ApplyAction:
     before: int = 0
     late: int = 0
     slice: int = -1
+    trust: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class NormsAction:
-    """All roots of a tick are there: tell server 0 what all must know of them, before any is applied."""
+    """All roots of a tick are there: tell server 0 what all must know of them, before any is applied.
+
+    norm: of all gradients, in the second round.
+    """
 
     tick: int
     roots: tuple[Any, ...]
+    round: int = 0
+    norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -189,16 +205,6 @@ class AskInitialAction:
     """Ask a worker for the first values."""
 
     worker: str
-
-
-@dataclass(frozen=True)
-class ComputeAction:
-    """Ask an idle worker for slices that are overdue. careful: those of them that may be deadly."""
-
-    worker: str
-    tick: int
-    slices: tuple[int, ...]
-    careful: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,54 +243,40 @@ class _Wait:
     served: set[int] = field(default_factory=set)
 
 
-@dataclass
-class _Backup:
-    """An overdue slice handed to ``worker`` at ``since_s``, among ``count`` slices."""
+class _Gathered:
+    """What has come of the tick in work. lr, cut, snapshot, finish: what pushes say of it."""
 
-    worker: str
-    since_s: float
-    count: int
+    def __init__(self, num_parcels: int, new_tree: Callable[[], SliceTree[Any]]) -> None:
+        self.trees = [new_tree() for _ in range(num_parcels)]
+        self.updates = [0] * num_parcels
+        """By parcel: asynchronous updates so far."""
+        self.applied: set[int] = set()
+        self.roots: dict[int, Any] = {}
+        """By parcel: sums that are whole, and wait for what all servers agree on."""
+        self.round, self.norm = 0, 0.0
+        """Of what servers agree on: how often they have, and on which norm of all gradients."""
+        self.lr: float | None = None
+        self.cut = self.snapshot = self.finish = False
 
-
-@dataclass
-class _Tick:
-    """What is known of the tick being gathered."""
-
-    trees: list[SliceTree[Any]]
-    opened_s: float
-    updates: list[int]
-    """By parcel: asynchronous updates so far."""
-    applied: set[int] = field(default_factory=set)
-    roots: dict[int, Any] = field(default_factory=dict)
-    backups: dict[int, _Backup] = field(default_factory=dict)
-    pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """By slice: who pushed its first parcel, and when the latest. The other parcels are on their way."""
-    pushing: set[str] = field(default_factory=set)
-    """Workers in the middle of a node: they may wait for the next version, but are not idle."""
-    felled: dict[int, set[str]] = field(default_factory=dict)
-    """By slice: workers that went while they may have been computing it."""
-    asked: dict[str, set[int]] = field(default_factory=dict)
-    """By worker: the overdue slices it was asked for. One by one they come from it, or from somebody else, or
-    it cannot do them: it is not asked again."""
-    lr: float | None = None
-    cut: bool = False
-    snapshot: bool = False
-    finish: bool = False
-    norm: float | None = None
-
-
-DEADLY = 2
-"""A slice which so many workers may have died of is computed with care from then on."""
+    def missing(self) -> set[int]:
+        """Slices that some parcel still lacks."""
+        lacking: set[int] = set()
+        for parcel, tree in enumerate(self.trees):
+            if parcel not in self.applied and parcel not in self.roots:
+                lacking.update(tree.missing())
+        return lacking
 
 
 class ServerState:
     """One generation of one server. See the module's docstring.
 
-    combine: sums two values of sibling nodes. leads: this is server 0. agrees: nothing is applied before
-    all servers know of the whole step: its global norm, by which gradients are clipped, and whether it is to
-    be skipped, since there are numbers in it that are none. start: the version
-    to go on from, or None if a worker has to send the first values. cut_every_steps: order a
-    checkpoint every so many steps, if this server leads. snapshots: knows when to order one.
+    combine: sums two values of sibling nodes. leads: this is server 0. rounds: so often servers tell each
+    other of the whole step before any applies it: its global norm, by which gradients are clipped, whether it
+    is to be skipped, since there are numbers in it that are none, and norms of tensors. start: the version to
+    go on from, or None if a worker has to send the first values. cut_every_steps: order a checkpoint every so
+    many steps, if this server leads. snapshots: knows when to order one. changes: whether a tick
+    makes something else of a parcel; None: all are changed by training alone. standing: what evaluations
+    have decided by ``start``; None: they decide nothing.
     """
 
     def __init__(
@@ -292,77 +284,61 @@ class ServerState:
         *,
         schedule: Schedule,
         num_parcels: int,
+        changes: Callable[[int, Work], bool] | None = None,
         combine: Callable[[Any, Any], Any],
         leads: bool,
-        agrees: bool,
+        rounds: int,
         start: int | None,
         cut_every_steps: int = 0,
         snapshots: Snapshots | None = None,
+        standing: WatchStanding | None = None,
     ) -> None:
         self.schedule = schedule
         self.version = start if start is not None else 0
-        self.finished = self.version >= schedule.total_ticks
+        stops = standing is not None and standing.stops(self.version)
+        self.finished = self.version >= schedule.total_ticks or stops
         self._oldest = self.version
         self._num_parcels = num_parcels
+        self._changes = changes or (lambda parcel, work: work.kind is Kind.TRAIN)
         self._combine = lambda left, right: (
             right if left is None else left if right is None else combine(left, right)
         )
         self._leads = leads
-        self._agrees = agrees
+        self._rounds = rounds
         self._uninitialised = set(range(num_parcels)) if start is None else set()
         self._waits: dict[str, _Wait] = {}
-        self._connected: set[str] = set()
-        self._lateness = {kind: Lateness() for kind in Kind}
-        self._absent: set[str] = set()
-        """Workers found missing: nobody waits for their slices until they push in time again."""
-        self._plan = PlanEvent(-1, ())
-        self._orders: dict[int, Orders] = {}
-        self._want_cut = self._want_finish = False
-        self._cut_every_steps = cut_every_steps
-        self._snapshots = snapshots
-        self._unsettled: int | None = None
+        self._backups = Backups(schedule, leads=leads)
+        self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version)
         self._now_s = 0.0
         self._tick = self._new_tick(0.0)
-        self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
-            PushEvent: self._on_push,
-            PullEvent: self._on_pull,
-            InitialEvent: self._on_initial,
-            OpenedEvent: self._on_opened,
-            ClosedEvent: self._on_closed,
-            PlanEvent: self._on_plan,
-            CutEvent: self._on_cut,
-            FinishEvent: self._on_finish,
-            SettledEvent: self._on_settled,
-            ClipEvent: self._on_clip,
-            TimeEvent: lambda event, now_s: [],
-        }
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """What to do, in this order, now that ``event`` has happened."""
         self._now_s = now_s
-        actions = self._handlers[type(event)](event, now_s)
-        return actions + self._hand_out_overdue(now_s)
+        actions = _HANDLERS[type(event)](self, event, now_s)
+        return [*actions, *self._backups.hand_out(self._lack(), now_s)] if self._waits else actions
 
     def next_due_s(self) -> float | None:
         """When to send a TimeEvent at the latest; None if nothing becomes overdue."""
-        if not self._waits:
-            return None
-        missing = self._missing()
-        if not self._idle(missing):
-            return None
-        due = min((self._due_s(number) for number in missing), default=float("inf"))
-        return None if due == float("inf") else due
+        return self._backups.due_s(self._lack()) if self._waits else None
 
     def standing(self) -> tuple[set[int], list[str]]:
         """What is waited for: the slices that are missing of the tick in work, and by which workers."""
         waiting = [worker for worker, wait in self._waits.items() if wait.version > self.version]
-        return self._missing(), sorted(waiting)
+        return self._tick.missing(), sorted(waiting)
 
     # --- gathering -------------------------------------------------------------------------------
 
-    def _new_tick(self, now_s: float) -> _Tick:
-        trees = [SliceTree[Any](self.schedule.num_slices, self._combine) for _ in range(self._num_parcels)]
-        return _Tick(trees, now_s, [0] * self._num_parcels)
+    def _new_tick(self, now_s: float) -> _Gathered:
+        self._backups.begin(self.version, now_s)
+        return _Gathered(self._num_parcels, lambda: SliceTree(self.schedule.num_slices, self._combine))
+
+    def _lack(self) -> Lack:
+        """Of the tick in work. Nobody waits for it while there is nothing to compute from, or towards."""
+        waiting: set[str] = set()
+        if not self._uninitialised and not self.finished:
+            waiting = {worker for worker, wait in self._waits.items() if wait.version == self.version + 1}
+        return Lack(self._tick.missing(), waiting, self._ordering.shares(self.version))
 
     def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
         push, worker = event.push, event.worker
@@ -385,18 +361,13 @@ class ServerState:
 
     def _gather(self, event: PushEvent, node: Node, now_s: float) -> list[Action]:
         push, tick = event.push, self._tick
-        (tick.pushing.add if push.more else tick.pushing.discard)(event.worker)
-        if push.slice_s > 0:
-            self._absent.discard(event.worker)
-            self._now_lateness.record(event.worker, push.slice_s)
+        # Also if the push changes nothing: it shows that its worker is at work.
+        self._backups.pushed(event.worker, push, node, self._ordering.shares(self.version), now_s)
+        # All say the same: it is a function of the step.
         tick.lr = push.lr
         tick.cut |= push.cut
         tick.snapshot |= push.snapshot
         tick.finish |= push.finish
-        self._note_lag(event.worker, node, push.slice_s, now_s)
-        for number in range(node.first, node.stop):
-            if tick.pushed.get(number, (event.worker, now_s))[0] == event.worker:
-                tick.pushed[number] = (event.worker, now_s)
         if push.parcel in tick.applied or push.parcel in tick.roots:
             return []
         if self.schedule.applies_slices(self.version):
@@ -406,39 +377,45 @@ class ServerState:
         if not tree.complete:
             return []
         root = tree.take_root()
-        if not self._agrees or self.schedule.evaluates(self.version):
+        if not self._rounds or not self.schedule.trains(self.version):
             return self._apply(push.parcel, root, now_s)
         tick.roots[push.parcel] = root
         if len(tick.roots) < self._num_parcels:
             return []
-        return [NormsAction(self.version, tuple(tick.roots[n] for n in range(self._num_parcels)))]
+        return [self._norms_action()]
 
-    def _note_lag(self, worker: str, node: Node, slice_s: float, now_s: float) -> None:
-        """Of a worker's first push of its own slices in this tick, unless this server began with it."""
+    def _norms_action(self) -> NormsAction:
         tick = self._tick
-        if not (tick.opened_s and slice_s > 0) or node.first in tick.pushed or node.first in tick.backups:
-            return
-        if any(share.worker == worker and share.first == node.first for share in self._shares()):
-            taken_s = (node.stop - node.first) * slice_s
-            self._now_lateness.record_lag(worker, now_s - tick.opened_s - taken_s)
+        roots = tuple(tick.roots[number] for number in range(self._num_parcels))
+        return NormsAction(self.version, roots, tick.round, tick.norm if tick.round else None)
 
     def _on_clip(self, event: ClipEvent, now_s: float) -> list[Action]:
-        if event.tick != self.version or len(self._tick.roots) < self._num_parcels:
+        tick = self._tick
+        there = event.tick == self.version and len(tick.roots) == self._num_parcels
+        if not there or event.round != tick.round:
             return []
         if event.norm < 0:
             return [DropAction("", f"norm {event.norm} of tick {event.tick}")]
-        self._tick.norm = event.norm
+        # The second round is about tensors, of gradients clipped by what the first has found.
+        tick.norm = tick.norm if tick.round else event.norm
+        tick.round += 1
+        if tick.round < self._rounds and not event.skip:
+            return [self._norms_action()]
         actions: list[Action] = []
-        for parcel, root in sorted(self._tick.roots.items()):
-            actions += self._apply(parcel, None if event.skip else root, now_s)
+        for parcel, root in sorted(tick.roots.items()):
+            actions += self._apply(parcel, None if event.skip else root, now_s, tick.norm, event.trust)
         return actions
 
-    def _apply(self, parcel: int, root: Any, now_s: float) -> list[Action]:
-        tick = self._tick
-        return [
-            ApplyAction(self.version, parcel, root, tick.lr, tick.norm),
-            *self._complete_parcel(parcel, now_s),
-        ]
+    def _apply(
+        self,
+        parcel: int,
+        root: Any,
+        now_s: float,
+        norm: float | None = None,
+        trust: tuple[tuple[int, float], ...] = (),
+    ) -> list[Action]:
+        apply = ApplyAction(self.version, parcel, root, self._tick.lr, norm, trust=trust)
+        return [apply, *self._complete_parcel(parcel, now_s)]
 
     def _apply_slice(self, event: PushEvent, node: Node, now_s: float) -> list[Action]:
         """The first push of a slice; the tree only knows which there were."""
@@ -459,16 +436,18 @@ class ServerState:
         actions: list[Action] = []
         tick.applied.add(parcel)
         for worker, wait in self._waits.items():
-            if wait.version == self.version + 1:
+            if wait.version == self.version + 1 and self._may_serve(wait.version):
                 actions += self._serve(worker, wait, {parcel})
         if len(tick.applied) == self._num_parcels:
             actions += self._complete_version(now_s)
         return actions
 
     def _complete_version(self, now_s: float) -> list[Action]:
-        tick, self._tick = self._tick, self._new_tick(now_s)
-        self._orders.pop(self.version - 1, None)
+        tick = self._tick
+        # Of two versions the orders may still be asked for: of the next, and of this one.
+        self._ordering.forget(self.version - 1)
         self.version += 1
+        self._tick = self._new_tick(now_s)
         self.finished = tick.finish or self.version >= self.schedule.total_ticks
         cut = tick.cut or self.finished
         actions: list[Action] = [VersionAction(self.version, cut, tick.snapshot, self.finished)]
@@ -477,15 +456,19 @@ class ServerState:
                 actions += self._answer(worker, wait)
         return actions
 
+    def _on_decided(self, event: DecidedEvent, now_s: float) -> list[Action]:
+        self._ordering.decide(event.version, event.standing)
+        self.finished |= event.standing.stops(self.version)
+        return self._answer_all()
+
     def _on_initial(self, event: InitialEvent, now_s: float) -> list[Action]:
         if event.parcel not in self._uninitialised:
             return []  # it has come from another worker, or there is no such parcel
         self._uninitialised.remove(event.parcel)
-        self._tick.opened_s = now_s
+        self._backups.restart(now_s)
         actions: list[Action] = [InitialiseAction(event.parcel, event.value)]
         if not self._uninitialised:
-            for worker, wait in list(self._waits.items()):
-                actions += self._answer(worker, wait)
+            actions += self._answer_all()
         return actions
 
     # --- serving ---------------------------------------------------------------------------------
@@ -505,13 +488,23 @@ class ServerState:
             return [AskInitialAction(worker)]
         return self._answer(worker, wait)
 
+    def _may_serve(self, version: int) -> bool:
+        """Whether the orders that go with a version can be given, or others give them."""
+        return not self._leads or version < self.version or self._ordering.can_be_given(version)
+
+    def _answer_all(self) -> list[Action]:
+        return [action for worker, wait in list(self._waits.items()) for action in self._answer(worker, wait)]
+
     def _answer(self, worker: str, wait: _Wait) -> list[Action]:
         """Serves a waiting worker what is there of its version; tells it if that is past."""
         if wait.version < 0:
             wait.version = self.version
+        if not self._may_serve(wait.version):
+            return []
         if wait.version > self.version:
             return self._serve(worker, wait, self._tick.applied)
         del self._waits[worker]
+        # The one before the start was never here, though it is but one back.
         if wait.version < max(self._oldest, self.version - 1):
             return [GoneAction(worker, self.version)]
         return self._serve(worker, wait, set(range(self._num_parcels)))
@@ -519,21 +512,15 @@ class ServerState:
     def _serve(self, worker: str, wait: _Wait, parcels: set[int]) -> list[Action]:
         """Sends those of the parcels of a worker's version that it was not sent yet."""
         version = wait.version
-        same = wait.have >= self._data_version(version)
         fresh = sorted(parcels - wait.served)
         wait.served.update(fresh)
         actions: list[Action] = []
         for parcel in fresh:
             orders, updates = self._orders_with(version, parcel), self._updates(version, parcel)
-            given = self._given(worker) if orders and version == self.version else ()
+            same = self._is_same(wait.have, version, parcel)
+            given = self._backups.given(worker) if orders and version == self.version else ()
             actions.append(ServeAction(worker, version, parcel, same and not updates, orders, updates, given))
         return actions
-
-    def _given(self, worker: str) -> tuple[int, ...]:
-        """Slices that others than this worker were asked for, where they are applied one by one."""
-        if not self.schedule.applies_slices(self.version):
-            return ()
-        return tuple(sorted(n for n, backup in self._tick.backups.items() if backup.worker != worker))
 
     def _updates(self, version: int, parcel: int) -> int:
         """Those that there are of the tick from ``version`` on: all, if it is past."""
@@ -543,199 +530,59 @@ class ServerState:
 
     def _orders_with(self, version: int, parcel: int) -> Orders | None:
         """Orders travel with the leading server's first parcel."""
-        return self._orders_for(version) if self._leads and parcel == 0 else None
+        return self._ordering.at(version, self._now_s) if self._leads and parcel == 0 else None
 
-    def _data_version(self, version: int) -> int:
-        """The first version with the same parameters: an evaluation leaves them as they are."""
-        return version - 1 if version > 0 and self.schedule.evaluates(version - 1) else version
+    def _is_same(self, have: int, version: int, parcel: int) -> bool:
+        """Whether a worker that has one version has the parcel of the other: an evaluation leaves parameters
+        as they are, and a step those that are not trained in its epoch."""
+        ticks = range(have, version)
+        if have < 0 or len(ticks) > FAR_BACK:
+            return False
+        return not any(self._changes(parcel, self.schedule.at(tick)) for tick in ticks)
 
-    def _orders_for(self, version: int) -> Orders:
-        """The orders for the tick from ``version`` on. Fixed when first asked for: all must get the same.
-
-        A cut before an evaluation waits until after it: there is one checkpoint a step. While one is
-        being written, one that was asked for waits, and one that is due every so many steps is left out.
-        A snapshot may be of any version.
-        """
-        if version not in self._orders:
-            every = self._cut_every_steps
-            due = every > 0 and self.schedule.steps_before(version + 1) % every == 0
-            wait = self.schedule.evaluates(version + 1)
-            cut = (self._want_cut or due) and not wait and self._unsettled is None
-            finish = self._want_finish and not wait
-            snapshot = self._snapshots is not None and self._snapshots.order(version + 1, self._now_s)
-            if cut:
-                self._unsettled = version + 1
-            self._orders[version] = Orders(self._plan.shares, cut, snapshot, finish)
-            self._want_cut &= not cut
-            self._want_finish &= not finish
-        return self._orders[version]
-
-    # --- who does what ---------------------------------------------------------------------------
-
-    def _on_plan(self, event: PlanEvent, now_s: float) -> list[Action]:
-        if event.number > self._plan.number:
-            old = {share.worker for share in self._plan.shares}
-            self._give_up(old - {share.worker for share in event.shares})
-            self._plan = event
-        return []
-
-    def _give_up(self, workers: set[str]) -> None:
-        """The master has no more work for these: they are silent, or lost, or leave after this tick."""
-        self._absent |= workers
-        for worker in workers:  # the master may know of a death before its connection closes
-            self._note_felled(worker)
-        backups = self._tick.backups
-        self._tick.backups = {n: backup for n, backup in backups.items() if backup.worker not in workers}
-
-    def _on_cut(self, event: CutEvent, now_s: float) -> list[Action]:
-        self._want_cut = True
-        return []
-
-    def _on_finish(self, event: FinishEvent, now_s: float) -> list[Action]:
-        self._want_finish = True
-        return []
-
-    def _on_settled(self, event: SettledEvent, now_s: float) -> list[Action]:
-        if self._unsettled is not None and event.tick >= self._unsettled:
-            self._unsettled = None
-        return []
+    # --- members, and the master -----------------------------------------------------------------
 
     def _on_opened(self, event: OpenedEvent, now_s: float) -> list[Action]:
-        self._connected.add(event.worker)
-        self._forget(event.worker)
-        for felled in self._tick.felled.values():
-            felled.discard(event.worker)  # it only had let go
+        self._backups.opened(event.worker)
         return []
 
     def _on_closed(self, event: ClosedEvent, now_s: float) -> list[Action]:
-        self._connected.discard(event.worker)
-        self._note_felled(event.worker)
+        self._backups.closed(event.worker, self._lack())
         self._waits.pop(event.worker, None)
-        self._forget(event.worker)
         return []
 
-    def _note_felled(self, worker: str) -> None:
-        """Any slice that it had, and has not pushed, may be why it is gone. What is true is found out by
-        whoever tries it with care."""
-        mine = set(self._tick.asked.get(worker, ()))
-        for share in self._shares():
-            mine.update(range(share.first, share.stop) if share.worker == worker else ())
-        for number in mine & self._missing() if mine else ():
-            self._tick.felled.setdefault(number, set()).add(worker)
+    def _on_plan(self, event: PlanEvent, now_s: float) -> list[Action]:
+        gone = self._ordering.take(event.number, event.shares)
+        self._backups.give_up(gone, self._lack())
+        return []
 
-    def _forget(self, worker: str) -> None:
-        """What it had to do it does no more: it is another process, or has let go of this tick."""
-        self._absent.discard(worker)
-        tick = self._tick
-        tick.backups = {n: backup for n, backup in tick.backups.items() if backup.worker != worker}
-        tick.pushed = {n: pushed for n, pushed in tick.pushed.items() if pushed[0] != worker}
-        tick.asked.pop(worker, None)
-        tick.pushing.discard(worker)
-        for lateness in self._lateness.values():
-            lateness.forget(worker)
+    def _on_order(
+        self, event: FollowEvent | CutEvent | FinishEvent | SettledEvent, now_s: float
+    ) -> list[Action]:
+        if isinstance(event, FollowEvent):
+            self._ordering.follow()
+        elif isinstance(event, SettledEvent):
+            self._ordering.settle(event.tick)
+            return [] if self._uninitialised else self._answer_all()
+        elif isinstance(event, CutEvent):
+            self._ordering.wants_cut = True
+        else:
+            self._ordering.wants_finish = True
+        return []
 
-    @property
-    def _now_lateness(self) -> Lateness:
-        """What is known of slices like those of the present tick: an evaluation's take another time."""
-        evaluates = self.schedule.evaluates(self.version)
-        return self._lateness[Kind.EVALUATE if evaluates else Kind.TRAIN]
 
-    def _idle(self, missing: set[int]) -> list[str]:
-        """Workers that wait for the next version, and were not asked for any of the missing slices."""
-        if self._uninitialised or self.finished:
-            return []
-        waiting = {w for w, wait in self._waits.items() if wait.version == self.version + 1}
-        waiting -= self._tick.pushing
-        return sorted(worker for worker in waiting if not self._tick.asked.get(worker, set()) & missing)
-
-    def _missing(self) -> set[int]:
-        """Slices that some parcel still lacks."""
-        tick = self._tick
-        lacking: set[int] = set()
-        for parcel, tree in enumerate(tick.trees):
-            if parcel not in tick.applied and parcel not in tick.roots:
-                lacking.update(tree.missing())
-        return lacking
-
-    def _shares(self) -> tuple[Share, ...]:
-        """The plan as the workers of this tick know it; other servers take the latest they heard of."""
-        orders = self._orders.get(self.version)
-        return orders.shares if orders else self._plan.shares
-
-    def _due_s(self, number: int) -> float:
-        """When slice ``number`` is overdue, at the hands of whoever should be computing it now."""
-        lateness = self._now_lateness
-        pusher, since_s = self._tick.pushed.get(number, ("", 0.0))
-        if pusher in self._connected:
-            return lateness.due_s(pusher, since_s, 0)
-        backup = self._tick.backups.get(number)
-        if backup:
-            if backup.worker not in self._connected:
-                return backup.since_s
-            return lateness.due_s(backup.worker, backup.since_s, backup.count)
-        for share in self._shares():
-            if share.first <= number < share.stop and self._works(share.worker):
-                return lateness.due_s(share.worker, self._tick.opened_s, share.stop - share.first, lags=True)
-        return self._tick.opened_s
-
-    def _works(self, worker: str) -> bool:
-        """Whether to wait for a worker's slices: who waits for the next version will push no more."""
-        wait = self._waits.get(worker)
-        done = wait is not None and wait.version == self.version + 1 and worker not in self._tick.pushing
-        return worker in self._connected and worker not in self._absent and not done
-
-    def _hand_out_overdue(self, now_s: float) -> list[Action]:
-        """Spreads overdue slices over the idle workers."""
-        if not self._waits:
-            return []
-        missing = self._missing()
-        idle = self._idle(missing)
-        overdue = sorted(number for number in missing if self._due_s(number) <= now_s) if idle else []
-        if not overdue:
-            return self._hand_over(idle, missing, now_s)
-        self._mark_absent(overdue)
-        actions: list[Action] = []
-        for place, worker in enumerate(idle):
-            first = place * len(overdue) // len(idle)
-            mine = overdue[first : (place + 1) * len(overdue) // len(idle)]
-            if mine:
-                actions.append(self._ask_for(worker, mine, now_s))
-        return actions
-
-    def _ask_for(self, worker: str, slices: list[int], now_s: float) -> ComputeAction:
-        self._tick.asked.setdefault(worker, set()).update(slices)
-        for number in slices:
-            self._tick.backups[number] = _Backup(worker, now_s, len(slices))
-        felled = self._tick.felled
-        careful = tuple(number for number in slices if len(felled.get(number, ())) >= DEADLY)
-        return ComputeAction(worker, self.version, tuple(slices), careful)
-
-    def _hand_over(self, idle: list[str], missing: set[int], now_s: float) -> list[Action]:
-        """Where slices are applied one by one: gives the idle some that their owners have not begun.
-
-        One each, the last of whoever would be done last, if that makes it sooner. Owners hear of it before
-        they begin it. The leading server does this for all.
-        """
-        if not (self._leads and self.schedule.applies_slices(self.version)):
-            return []
-        slice_s = self._now_lateness.slice_s
-        actions: list[Action] = []
-        for worker in idle:
-            left = missing - self._tick.backups.keys()
-            longest, last = 0.0, -1
-            for share in self._shares():
-                mine = [number for number in range(share.first, share.stop) if number in left]
-                if len(mine) > 1 and len(mine) * slice_s(share.worker) > longest:
-                    longest, last = len(mine) * slice_s(share.worker), mine[-1]
-            if slice_s(worker) < longest:
-                actions.append(self._ask_for(worker, [last], now_s))
-        return actions
-
-    def _mark_absent(self, overdue: list[int]) -> None:
-        """Of those who had these slices last: pushed a part, were asked, or have them by the plan."""
-        for number in overdue:
-            backup = self._tick.backups.pop(number, None)
-            pusher, _ = self._tick.pushed.pop(number, ("", 0.0))
-            shares = [share for share in self._shares() if share.first <= number < share.stop]
-            owners = {share.worker for share in shares if self._works(share.worker)}
-            self._absent |= {pusher} if pusher else {backup.worker} if backup else owners
+_HANDLERS: dict[type, Callable[[ServerState, Any, float], list[Action]]] = {
+    PushEvent: ServerState._on_push,
+    PullEvent: ServerState._on_pull,
+    InitialEvent: ServerState._on_initial,
+    OpenedEvent: ServerState._on_opened,
+    ClosedEvent: ServerState._on_closed,
+    PlanEvent: ServerState._on_plan,
+    FollowEvent: ServerState._on_order,
+    CutEvent: ServerState._on_order,
+    FinishEvent: ServerState._on_order,
+    SettledEvent: ServerState._on_order,
+    ClipEvent: ServerState._on_clip,
+    DecidedEvent: ServerState._on_decided,
+    TimeEvent: lambda state, event, now_s: [],
+}

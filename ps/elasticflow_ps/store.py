@@ -7,20 +7,22 @@ Slots, of which only the newest version is needed, are updated in place while no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from elasticflow.checkpoint import RowFile
 from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.process import poison
-from elasticflow.step.layout import Array, Chunk, Rule
+from elasticflow.step.layout import PASSING, Array, Chunk, Rule
 from elasticflow.step.rows import Rows
+from elasticflow.training.freezing import begins_late
 from elasticflow_ps.arena import Arena, ArenaPlace
 from elasticflow_ps.finite import all_finite, are_numbers
-from elasticflow_ps.optimizers import Kernel, clip_scale, squared_norm
+from elasticflow_ps.kernel import AnyKernel, PerTensorKernel
+from elasticflow_ps.norms import squared_norm
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.tables import Tables
 from elasticflow_ps.watch import Checks, checksum
@@ -28,10 +30,10 @@ from elasticflow_ps.watch import Checks, checksum
 
 @dataclass
 class Sum:
-    """The sum over some slices of what is pushed of a parcel: one array a span, and its rule."""
+    """The sum over some slices of what is pushed of a parcel: one array a span."""
 
     arrays: list[Array]
-    rules: list[Rule]
+    spans: Sequence[Span]
     compare: Callable[[], None] | None = None
     """Raises BrokenError if the arrays, which are lent, are not what they were then."""
 
@@ -45,8 +47,8 @@ class Sum:
         """The sum of this, the left sibling, and the right one. Uses up both."""
         self.use()
         right.use()
-        for mine, other, rule in zip(self.arrays, right.arrays, self.rules, strict=True):
-            if rule is not Rule.FIRST:
+        for mine, other, span in zip(self.arrays, right.arrays, self.spans, strict=True):
+            if span.rule is not Rule.FIRST:
                 np.add(mine, other, out=mine)
         return self
 
@@ -115,6 +117,9 @@ class _Slab:
 
 
 Slabs = dict[str, _Slab]
+TensorNorm = tuple[int, int, float, float]
+"""See ``Norms.tensors``."""
+NO_TRUST: Mapping[int, float] = {}
 
 
 class Snapshot:
@@ -150,7 +155,7 @@ class Snapshot:
         """All chunks as a checkpoint holds them: ``value``, and the slots by name."""
         for span in _spans(self.store.parcels):
             slabs = self._of(span)
-            for chunk in span.chunks:
+            for chunk in span.chunks if span.rule not in PASSING else ():
                 yield chunk, {name: span.piece(slab.array, chunk) for name, slab in slabs.items()}
 
     def release(self) -> None:
@@ -161,7 +166,7 @@ class Snapshot:
 
 
 class Store:
-    """The spans of a server's parcels, and its tables. ``kernel`` updates the spans of parameters.
+    """The spans of a server's parcels, and its tables. ``kernels`` update the spans of parameters.
 
     It allocates what is needed at most at one time, ``num_bytes``, and keeps it. lends: in memory that
     can be lent. Tables are updated in place, and have a version of their own, see ``Table``.
@@ -170,8 +175,7 @@ class Store:
     def __init__(
         self,
         parcels: Sequence[Parcel],
-        kernel: Kernel,
-        *,
+        *kernels: AnyKernel,
         lends: bool = False,
         tables: Tables | None = None,
     ) -> None:
@@ -185,18 +189,19 @@ class Store:
         """The chains that row files which are being written go on from, oldest first."""
         self._dense_bytes = self._packed_bytes = 0
         self._arena = Arena(lends=lends)
-        self._kernel = kernel
+        self._kernels = kernels
         self._versions: dict[int, dict[int, _Slab]] = {}
         self._slots: dict[int, Slabs] = {}
         self._slots_since: dict[int, int] = {}
         """By span: the first version that its slots belong to."""
-        self._loose: dict[tuple[int, str], list[_Slab]] = {}
+        self._loose: dict[tuple[int, np.dtype[Any]], list[_Slab]] = {}
         for span in _spans(self.parcels):
+            kernel = kernels[span.part]
             if span.rule is Rule.UPDATE and kernel.slots:
                 self._slots[span.number] = {name: self._new_slab(span) for name in kernel.slots}
                 self._slots_since[span.number] = 0
-                for slab in self._slots[span.number].values():
-                    slab.array.fill(kernel.initial)
+                for name, slab in self._slots[span.number].items():
+                    slab.array.fill(kernel.initial(name))
 
     @property
     def num_bytes(self) -> int:
@@ -204,7 +209,7 @@ class Store:
         return self._dense_bytes + self._packed_bytes + sum(table.num_bytes for table in self.tables.values())
 
     def _new_slab(self, span: Span) -> _Slab:
-        loose = self._loose.get((span.num_bytes, span.dtype), [])
+        loose = self._loose.get((span.num_bytes, np.dtype(span.dtype)), [])
         for number, slab in enumerate(loose):
             if slab.sent:
                 del loose[number]
@@ -223,10 +228,12 @@ class Store:
         self._packed_bytes -= slab.packed_bytes
         slab.packed = None
         if not slab.holds:
-            self._loose.setdefault((slab.array.nbytes, str(slab.array.dtype)), []).append(slab)
+            self._loose.setdefault((slab.array.nbytes, slab.array.dtype), []).append(slab)
 
     def _let_go(self, slabs: Iterable[_Slab]) -> None:
         """Of those that are in no version and no slots of the store."""
+        # What an evaluation leaves as it is, is one slab in two versions: each is let go of once, after the
+        # last.
         kept = {id(slab) for version in self._versions.values() for slab in version.values()}
         kept |= {id(slab) for slots in self._slots.values() for slab in slots.values()}
         for slab in {id(slab): slab for slab in slabs if id(slab) not in kept}.values():
@@ -241,6 +248,9 @@ class Store:
         for span, value in zip(parcel.state, values, strict=True):
             slabs[span.number] = slab = self._new_slab(span)
             np.copyto(slab.array, value)
+            if begins_late(parcel.toggles):
+                for name in self._kernels[span.part].averages:
+                    np.copyto(self._slots[span.number][name].array, value)
 
     def fill(self, version: int, parcel: Parcel, arrays: Sequence[Array]) -> None:
         """Takes a parcel's values and slots, in the order of ``Parcel.copied``. Of a table there are none."""
@@ -270,6 +280,9 @@ class Store:
         slabs = self._versions.setdefault(version, {})
         for span in _spans(self.parcels):
             slabs[span.number] = value = self._new_slab(span)
+            if span.rule in PASSING:
+                value.array.fill(0)
+                continue
             targets = {"value": value, **self._slots_at(version, span)}
             for chunk in span.chunks:
                 saved = read(chunk.number)
@@ -331,6 +344,15 @@ class Store:
         for span in parcel.state:
             after.setdefault(span.number, slabs[span.number])  # asynchronously there may be updates already
 
+    def gather(self, version: int, parcel: Parcel, root: Sum) -> None:
+        """Makes the parcel's next version what the slices of a tick that encodes have sent."""
+        slabs, after = self._versions[version], self._versions.setdefault(version + 1, {})
+        for span, total in zip(root.spans, root.arrays, strict=True):
+            after[span.number] = slab = self._new_slab(span)
+            np.copyto(slab.array, total)
+        for span in parcel.state:
+            after.setdefault(span.number, slabs[span.number])
+
     def apply(
         self,
         version: int,
@@ -338,21 +360,28 @@ class Store:
         root: Sum | Rows,
         *,
         lr: float,
+        others: Sequence[float] = (),
         update: int,
         scale: float,
+        trust: Mapping[int, float] = NO_TRUST,
         alone: Alone | None = None,
+        step: int = 0,
     ) -> bool:
         """Makes the parcel's next version from the sum over all slices of a step, or from one alone.
 
+        step: where that is another number than ``update``.
+        lr, others: learning rates by the number of the optimizer; of a table, its own. trust: see
+        ``PerTensorKernel``, by tensor.
         Whether that holds numbers alone. If not the store is ``spoiled``: what was made is for nobody.
         """
         if isinstance(root, Rows):
             table = self.tables[parcel.number]
             if alone:
                 table.settle(version)  # what others have made of the next one so far is gone on with
-            finite = table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else 0)
+            finite = table.apply(root, lr=lr, update=update, scale=scale, step=alone.step if alone else step)
         else:
-            finite = self._apply_sum(version, parcel, root, lr, update, scale, alone)
+            rates = lr, *others
+            finite = self._apply_sum(version, parcel, root, rates, update, scale, trust, alone)
         self.spoiled |= not finite
         return finite
 
@@ -361,26 +390,32 @@ class Store:
         version: int,
         parcel: Parcel,
         root: Sum,
-        lr: float,
+        rates: Sequence[float],
         update: int,
         scale: float,
+        trust: Mapping[int, float],
         alone: Alone | None,
     ) -> bool:
-        finite = True
+        finite, late = True, begins_late(parcel.toggles)
         slabs = self._versions[version]
         after = self._versions.setdefault(version + 1, {})
-        for span, total in zip(parcel.spans, root.arrays, strict=True):
+        for span, total in zip(root.spans, root.arrays, strict=True):
             if span.rule is Rule.REPORT or (span.rule is Rule.FIRST and alone and alone.before):
                 continue
+            # Asynchronously another slice may have begun the next version.
             last = after.get(span.number, slabs[span.number])
             after[span.number] = slab = self._new_slab(span)
             if span.rule is Rule.UPDATE:
-                finite &= self._update(version, span, last.array, total, slab.array, lr, update, scale)
+                rate = rates[span.part]
+                finite &= self._update(
+                    version, span, last.array, total, slab.array, rate, update, scale, trust, late
+                )
             elif span.rule is Rule.MEAN:
                 change = np.multiply(total, total.dtype.type(alone.share)) if alone else total
                 finite &= _add(last.array, change, slab.array)
             else:
                 np.copyto(slab.array, total)
+            # So far the next version, and of no use any more.
             if last is not slabs[span.number]:
                 last.live = False
                 self.recycle(last)
@@ -395,7 +430,7 @@ class Store:
         slabs = self._versions[version]
         return all(
             all_finite(total) if span.rule is Rule.UPDATE else _add(slabs[span.number].array, total)
-            for span, total in zip(parcel.spans, root.arrays, strict=True)
+            for span, total in zip(root.spans, root.arrays, strict=True)
             if span.rule in (Rule.UPDATE, Rule.MEAN)
         )
 
@@ -409,19 +444,27 @@ class Store:
         lr: float,
         update: int,
         scale: float,
+        trust: Mapping[int, float],
+        late: bool,
     ) -> bool:
         before = self._slots.get(span.number, {})
         after = {name: slab if slab.may_change else self._new_slab(span) for name, slab in before.items()}
-        finite = self._kernel.apply(
+        kernel = self._kernels[span.part]
+        arrays = (
             old,
             total,
             {name: slab.array for name, slab in before.items()},
             out,
             {name: slab.array for name, slab in after.items()},
-            lr=lr,
-            update=update,
-            grad_scale=scale,
         )
+        if isinstance(kernel, PerTensorKernel):
+            pieces = [
+                (slice(piece.start - span.start, piece.end - span.start), trust[piece.tensor])
+                for piece in span.pieces
+            ]
+            finite = kernel.apply_to(pieces, *arrays, lr=lr, update=update, grad_scale=scale, late=late)
+        else:
+            finite = kernel.apply(*arrays, lr=lr, update=update, grad_scale=scale, late=late)
         if before:
             self._slots[span.number] = after
             self._slots_since[span.number] = version + 1
@@ -432,18 +475,45 @@ class Store:
         return finite
 
     def norms(self, parcel: Parcel, root: Sum | Rows | None) -> list[tuple[int, float]]:
-        """(chunk number, squared norm of the gradient) of a parcel's parameters."""
+        """(chunk number, squared norm of the gradient) of a parcel's parameters: 0 of what is not trained."""
         if root is None:
             return []
         if isinstance(root, Rows):
             squares = self.tables[parcel.number].squared_norms(root)
             return [(chunk.number, norm) for chunk, norm in zip(parcel.chunks, squares, strict=True)]
+        totals = {span.number: total for span, total in zip(root.spans, root.arrays, strict=True)}
         return [
-            (chunk.number, squared_norm(span.piece(total, chunk)))
-            for span, total in zip(parcel.spans, root.arrays, strict=True)
+            (chunk.number, squared_norm(span.piece(totals[span.number], chunk)) if totals else 0.0)
+            for span in parcel.spans
             if span.rule is Rule.UPDATE
             for chunk in span.chunks
         ]
+
+    def tensor_norms(
+        self, version: int, parcel: Parcel, root: Sum | Rows | None, *, update: int, scale: float
+    ) -> list[TensorNorm]:
+        """What ``Norms`` tells of a parcel's tensors, before ``apply``."""
+        if not isinstance(root, Sum):
+            return []
+        found: list[TensorNorm] = []
+        totals = {span.number: total for span, total in zip(root.spans, root.arrays, strict=True)}
+        for span in parcel.spans:
+            kernel = self._kernels[span.part]
+            if span.rule is not Rule.UPDATE or not isinstance(kernel, PerTensorKernel):
+                continue
+            if not totals:
+                found += [(piece.tensor, piece.chunk, 0.0, 0.0) for piece in span.pieces]
+                continue
+            total = totals[span.number]
+            params, slots = self._versions[version][span.number].array, self._slots.get(span.number, {})
+            for piece in span.pieces:
+                place = slice(piece.start - span.start, piece.stop - span.start)
+                cut = {name: slab.array[place] for name, slab in slots.items()}
+                squares = kernel.squared_norms(
+                    params[place], total[place], cut, update=update, grad_scale=scale
+                )
+                found.append((piece.tensor, piece.chunk, *squares))
+        return found
 
     # --- going back ------------------------------------------------------------------------------
 
@@ -453,6 +523,7 @@ class Store:
         if self.spoiled or any(table.version != version for table in self.tables.values()):
             return False
         return all(
+            # Slots are updated in place: those of a later version are no way back.
             span.number in slabs and self._slots_since.get(span.number, version) <= version
             for span in _spans(self.parcels)
         )
@@ -479,6 +550,7 @@ class Store:
         self._versions = {snapshot.version: dict(snapshot.values)}
         self._slots = {number: dict(slabs) for number, slabs in snapshot.slots.items()}
         self._slots_since = dict.fromkeys(self._slots, snapshot.version)
+        # The store may have let go of them meanwhile.
         for slab in snapshot.slabs():
             slab.live = True
         self._let_go(old)
@@ -496,7 +568,7 @@ def parse(spans: Sequence[Span], frames: Sequence[memoryview]) -> Sum:
     arrays: list[Array] = [
         np.frombuffer(frame, span.dtype) for span, frame in zip(spans, frames, strict=True)
     ]
-    return Sum(arrays, [span.rule for span in spans])
+    return Sum(arrays, spans)
 
 
 def check_sizes(frames: Sequence[memoryview], right: Sequence[int]) -> None:
@@ -508,8 +580,3 @@ def check_sizes(frames: Sequence[memoryview], right: Sequence[int]) -> None:
 
 def _spans(parcels: Iterable[Parcel]) -> Iterator[Span]:
     return (span for parcel in parcels for span in parcel.state)
-
-
-def scale_for(norm: float | None, clip_norm: float | None) -> float:
-    """What gradients are multiplied with: 1, or less where their norm is clipped."""
-    return 1.0 if norm is None or clip_norm is None else clip_scale(norm, clip_norm)

@@ -20,8 +20,9 @@ from elasticflow.step.layout import Array, aligned_empty
 from elasticflow.step.rows import Keys, Rows, Values, bounds, no_rows
 from elasticflow_ps import native
 from elasticflow_ps.growing import Growing
+from elasticflow_ps.kernel import AnyKernel
 from elasticflow_ps.native import Places
-from elasticflow_ps.optimizers import Kernel, squared_norm
+from elasticflow_ps.norms import squared_norm
 from elasticflow_ps.row_index import new_index
 
 BLOCK_BYTES = 8 << 10
@@ -29,6 +30,9 @@ BLOCK_BYTES = 8 << 10
 MIN_ROWS_BYTES = 64 << 10
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.float32)
+
+MOST_SEEN = 2**31 - 1
+"""The last step, and the most that a candidate is counted."""
 
 
 class Table:
@@ -45,7 +49,7 @@ class Table:
         self,
         *,
         dim: int,
-        kernel: Kernel,
+        kernel: AnyKernel,
         first_values: Callable[[Keys], Values],
         first: int,
         stop: int,
@@ -153,17 +157,18 @@ class Table:
         return [slice(*ends) for ends in zip(starts, starts[1:], strict=False)]
 
     def _begin(self, keys: Keys, places: Places) -> None:
-        slots = np.full((len(keys), self._dim), self._kernel.initial, np.float32)
-        native.scatter(self._rows, places, [self._first_values(keys), *[slots] * len(self._kernel.slots)])
+        values = self._first_values(keys)
+        slots = [np.full_like(values, self._kernel.initial(name)) for name in self._kernel.slots]
+        native.scatter(self._rows, places, [values, *slots])
 
     def _update(self, places: Places, grads: Values, lr: float, update: int, scale: float) -> bool:
         if len(self._before) < len(places):
             self._before = np.empty((len(places) * 3 // 2, self._dim), np.float32)
         before, grads = self._before[: len(places)], np.ascontiguousarray(grads)
-        kernel = self._kernel
-        if native.rows_available:
+        kernel, rule = self._kernel, self._kernel.rule_at(update)
+        if rule is not None and not kernel.averages and native.rows_available:
             numbers = kernel.numbers(lr, update, scale)
-            return native.update_rows(kernel.rule, self._rows, places, grads, before, self._blocks, numbers)
+            return native.update_rows(rule, self._rows, places, grads, before, self._blocks, numbers)
         new = np.empty_like(before)
         slots = [np.empty_like(before) for _ in kernel.slots]
         native.gather(self._rows, places, [before, *slots])
@@ -245,12 +250,12 @@ class Table:
         keys = _of(arrays["keys"], np.uint64)
         self._check(keys)
         self._make_room(len(keys))
-        places = self._index.put(keys, _of(arrays["seen"], np.uint32))
+        places = self._index.put(keys, _positive("seen", arrays["seen"]))
         native.scatter(self._rows, places, [_of(arrays[name], np.float32) for name in self._names])
         if "candidates" in arrays:
             keys = _of(arrays["candidates"], np.uint64)
             self._check(keys)
-            seen, counts = (_of(arrays[name], np.uint32) for name in ("candidates_seen", "counts"))
+            seen, counts = (_positive(name, arrays[name]) for name in ("candidates_seen", "counts"))
             self._index.put(keys, seen, counts)
 
     def settle(self, version: int) -> None:
@@ -261,6 +266,14 @@ class Table:
 
 def _of(array: Array, dtype: type[Number]) -> npt.NDArray[Number]:
     return np.ascontiguousarray(array).astype(dtype, copy=False)
+
+
+def _positive(name: str, array: Array) -> npt.NDArray[np.uint32]:
+    """Raises ProtocolError for a step or a count that cannot be: the index takes a 0 for no entry."""
+    numbers = _of(array, np.uint32)
+    if len(numbers) and not 1 <= int(numbers.min()) <= int(numbers.max()) <= MOST_SEEN:
+        raise ProtocolError(f"{name}: numbers from {numbers.min()} to {numbers.max()}, not 1 to {MOST_SEEN}")
+    return numbers
 
 
 def _among(known: Keys, keys: Keys) -> Places:

@@ -32,7 +32,7 @@ def tables_of(
             values = partial(native.first_values, spec.initializer, table_seed(seed, name), dim=spec.dim)
             made[parcel.number] = Table(
                 dim=spec.dim,
-                kernel=kernel_for(spec.optimizer or optimizer),
+                kernel=kernel_for(spec.updated_by(optimizer)),
                 first_values=values,
                 first=parcel.buckets.start,
                 stop=parcel.buckets.stop,

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from elasticflow.errors import ProtocolError
+from elasticflow.process.network import is_here
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
 from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Peer
-from elasticflow.wire.keys import MemberKeys
-from elasticflow.wire.messages import FromServer, ServerInfo, ToServer
+from elasticflow.wire.keys import Pass
+from elasticflow.wire.messages import Assignment, FromServer, ServerInfo, ToServer
+from elasticflow.wire.seal import Guard
 from elasticflow.wire.sockets import Context, Socket
 from elasticflow_ps.store import Tracker
 
@@ -17,15 +20,28 @@ TURN = 64
 """So many messages of one server are read before others get their turn."""
 
 
+def pass_to(info: ServerInfo, name: str, assignment: Assignment) -> Pass:
+    """A member's way to a server, as the master has told it. Raises ProtocolError if it has not."""
+    if info.name not in assignment.passes:
+        raise ProtocolError(
+            f"generation {assignment.generation} begins without a way from {name} to {info.name}"
+        )
+    return Pass(name, assignment.generation, assignment.passes[info.name])
+
+
+def guard_to(endpoint: str, settings: MemberSettings) -> Guard:
+    """What is guarded of what goes there. Within a host nobody but root is in between."""
+    guard = Guard.between_hosts(encrypt=settings.encrypt_data, authenticate=settings.authenticate_data)
+    address = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return Guard.HEADERS if guard is Guard.ARRAYS and is_here(address) else guard
+
+
 class ServerLink:
     """The way to another server. What is said before it has answered waits; what carries arrays may not."""
 
-    def __init__(
-        self, context: Context, keys: MemberKeys, info: ServerInfo, settings: MemberSettings, generation: int
-    ) -> None:
+    def __init__(self, context: Context, way: Pass, info: ServerInfo, settings: MemberSettings) -> None:
         self.name = info.name
-        self._link = DataLink(context, keys, info.endpoint, settings.encrypt_data)
-        self._link.hello(settings.name, generation)
+        self._link = DataLink(context, way, info.endpoint, guard_to(info.endpoint, settings))
         self._waiting: deque[ToServer] = deque()
 
     @property
@@ -77,13 +93,12 @@ class Ways:
     peers: who has connected to it and proved itself, by name. links: to servers, by name.
     """
 
-    def __init__(
-        self, settings: MemberSettings, keys: MemberKeys, context: Context, listener: DataListener
-    ) -> None:
+    def __init__(self, settings: MemberSettings, context: Context, listener: DataListener) -> None:
         self.listener = listener
         self.peers: dict[str, Peer] = {}
         self.links: dict[str, ServerLink] = {}
-        self._settings, self._keys, self._context = settings, keys, context
+        self._settings, self._context = settings, context
+        self._assignment: Assignment | None = None
         self._dropped = 0
 
     @property
@@ -91,20 +106,21 @@ class Ways:
         """Messages that were malformed, or came from strangers, so far. May be called by any thread."""
         return self._dropped + self.listener.dropped
 
-    def enter(self, generation: int) -> None:
+    def enter(self, assignment: Assignment) -> None:
         """Another generation: nothing of the one before goes in or out any more."""
         for name in list(self.links):
             self.drop(name)
         self.peers.clear()
-        self.listener.enter(generation)
+        self._assignment = assignment
+        self.listener.enter(assignment.generation)
 
     def connect(self, infos: Iterable[ServerInfo]) -> None:
         """Begins connections to these servers, where there is none."""
+        assert self._assignment
         for info in infos:
             if info.name not in self.links:
-                self.links[info.name] = ServerLink(
-                    self._context, self._keys, info, self._settings, self.listener.generation
-                )
+                way = pass_to(info, self._settings.name, self._assignment)
+                self.links[info.name] = ServerLink(self._context, way, info, self._settings)
 
     def drop(self, name: str) -> None:
         """Ends the connection to a server."""

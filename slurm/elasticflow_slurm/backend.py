@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -137,6 +137,9 @@ class SlurmBackend(SizedBackend):
     def comes_again(self) -> bool:
         return self._handed_over or comes_again(self._leader_id)
 
+    def began_again(self) -> str:
+        return f"was in job {self._leader_id}, which SLURM has requeued" if restarts_of(os.environ) else ""
+
     def abandon(self) -> None:
         self._steps.end_all()
 
@@ -167,6 +170,9 @@ class SlurmBackend(SizedBackend):
     def _poll(self) -> list[SlurmJob]:
         return self._client.jobs()
 
+    def _drained(self) -> set[str]:
+        return self._client.drained()
+
     def _end(self, id: int) -> None:
         self._client.cancel([id])
 
@@ -180,6 +186,7 @@ class SlurmBackend(SizedBackend):
             if name == LEADER and job.id != self._leader_id:
                 continue  # another component, or a leader of before
             self._jobs[name] = job
+            # Twice in the same state: a job that is just being requeued may look as if it was over.
             if name == LEADER and job.over and (before := self._seen_over) and before.state == job.state:
                 self._lost = f"the leader's job {job.id} is over ({job.state}), and this master with it"
             if name == LEADER:
@@ -218,6 +225,11 @@ class SlurmBackend(SizedBackend):
             cancel_jobs(self._client, self._run_id, but_for=LEADER)
 
 
+def restarts_of(environ: Mapping[str, str]) -> int:
+    """How often the job in which this process is was requeued."""
+    return int(environ.get("SLURM_RESTART_COUNT", "0"))
+
+
 def comes_again(leader_id: int) -> bool:
     """Whether the leader's job, which was just told to end, will be started again.
 
@@ -225,7 +237,7 @@ def comes_again(leader_id: int) -> bool:
     An answer may be missing: who asks is told to end as well.
     """
     client = choose(os.environ)
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    restarts = restarts_of(os.environ)
     for _ in range(TRIES):
         with contextlib.suppress(SlurmError):
             job = client.job(leader_id)

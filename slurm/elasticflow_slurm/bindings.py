@@ -104,6 +104,9 @@ class PyslurmClient(SlurmClient):
             raise
         return self._corrected([job_of(found)])[0]
 
+    def past_job(self, id: int) -> SlurmJob | None:
+        return self._commands.past_job(id)
+
     def cancel(self, ids: Iterable[int]) -> None:
         for id in ids:
             try:
@@ -120,6 +123,9 @@ class PyslurmClient(SlurmClient):
 
     def set_comment(self, id: int, text: str) -> None:
         self._commands.set_comment(id, text)
+
+    def drained(self) -> set[str]:
+        return self._commands.drained()
 
     def partitions(self) -> list[Partition]:
         return self._commands.partitions()

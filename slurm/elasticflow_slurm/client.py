@@ -172,6 +172,10 @@ class SlurmClient(ABC):
         """None: SLURM does not know it, or does not any more."""
 
     @abstractmethod
+    def past_job(self, id: int) -> SlurmJob | None:
+        """One that SLURM has forgotten, as its accounting has kept it; None: it has not, or there is none."""
+
+    @abstractmethod
     def cancel(self, ids: Iterable[int]) -> None:
         """Cancels them in one call. One that has ended, or is unknown, is no error."""
 
@@ -189,6 +193,10 @@ class SlurmClient(ABC):
     @abstractmethod
     def set_comment(self, id: int, text: str) -> None:
         """Replaces the comment of a job that has not ended."""
+
+    @abstractmethod
+    def drained(self) -> set[str]:
+        """Names of nodes that an operator has drained, whether jobs still run there or not."""
 
     @abstractmethod
     def partitions(self) -> list[Partition]:

@@ -43,6 +43,9 @@ JOB_FIELDS = (
 )
 """For squeue -O. Free text comes last: a separator in a comment is then a part of the comment."""
 
+PAST_FIELDS = ("JobIDRaw", "State", "ExitCode", "NodeList", "Reason")
+"""For sacct."""
+
 PARTITION_FIELDS = (
     "PartitionName",
     "Partition",
@@ -72,6 +75,7 @@ OURS = (
     "SCONTROL_",
     "SACCT_",
 )
+"""Beginnings of variables that change what SLURM's commands do, or that name the job in which this runs."""
 LATER_S = 2
 """A job that starts in the very second of its requeue gets credentials that were just revoked, and fails."""
 ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SBATCH_ACCOUNT"})
@@ -79,6 +83,7 @@ ADDRESSES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SBATCH_A
 
 NO_SUCH_JOB = "Invalid job id specified"
 NOT_PENDING = ("Job is no longer pending execution", "Job has already started", "Job has already finished")
+"""What scontrol says of a job that does not wait any more, and so needs no other start: no failure."""
 ENDED = ("Job/step already completing or completed", "Job is not pending nor running", NO_SUCH_JOB)
 
 KINDS: tuple[tuple[type[SlurmError], tuple[str, ...]], ...] = (
@@ -246,6 +251,11 @@ class CommandLineClient(SlurmClient):
             raise
         return next((job for job in parse_jobs(said) if job.id == id), None)
 
+    def past_job(self, id: int) -> SlurmJob | None:
+        wanted = [f"--jobs={id}", f"--format={','.join(PAST_FIELDS)}"]
+        said = self._run("sacct", "--noheader", "--parsable2", "--allocations", *wanted, unknown=SlurmRefused)
+        return next((job for line in said.splitlines() if (job := parse_past(line)) and job.id == id), None)
+
     def cancel(self, ids: Iterable[int]) -> None:
         if names := list(map(str, ids)):
             self._run("scancel", *names, unknown=SlurmBusy, harmless=ENDED)
@@ -263,6 +273,12 @@ class CommandLineClient(SlurmClient):
 
     def set_comment(self, id: int, text: str) -> None:
         self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=SlurmRefused)
+
+    def drained(self) -> set[str]:
+        said = self._run(
+            "sinfo", "--noheader", "--all", "--Node", "--states=drain", "--format=%N", unknown=SlurmBusy
+        )
+        return set(said.split())
 
     def partitions(self) -> list[Partition]:
         wanted = ",".join(f"{name}:0{FIELD}" for name in PARTITION_FIELDS)
@@ -381,7 +397,9 @@ def _kind(words: str, unknown: type[SlurmError] | None) -> type[SlurmError] | No
 def _lines(errors: str) -> list[str]:
     """What a command said, without its name before each line."""
     said = (line.strip() for line in errors.splitlines())
-    stripped = (re.sub(r"^(?:sbatch|squeue|scancel|scontrol|sinfo): (?:\w+: )?", "", line) for line in said)
+    stripped = (
+        re.sub(r"^(?:sbatch|squeue|scancel|scontrol|sinfo|sacct): (?:\w+: )?", "", line) for line in said
+    )
     return [line for line in stripped if line]
 
 
@@ -422,6 +440,22 @@ def _job(record: str) -> SlurmJob | None:
         restarts=_number(told["RestartCnt"]),
         het=_number(told["HetJobOffset"]),
         leader_id=_number(told["HetJobId"]),
+    )
+
+
+def parse_past(line: str) -> SlurmJob | None:
+    """Of one of sacct's lines: "12|CANCELLED by 1000|0:15|g01|None". None: it is none."""
+    words = line.split("|", len(PAST_FIELDS) - 1)
+    if len(words) != len(PAST_FIELDS) or not words[0].isdecimal():
+        return None
+    number, state, code, nodes, reason = words
+    node = "" if nodes == "None assigned" else first_node(nodes)
+    return SlurmJob(
+        id=int(number),
+        state=state.partition(" ")[0].rstrip("+"),
+        reason="" if reason == "None" else reason,
+        node=node,
+        exit_code=exit_code(code),
     )
 
 

@@ -7,8 +7,9 @@ import os
 import time
 
 from elasticflow.cluster.finder import AskingFinder, Orphaned
-from elasticflow.cluster.presence import JobPresence
+from elasticflow.cluster.presence import JobPresence, RunEnd
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
+from elasticflow_slurm import reasons
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmBusy, SlurmClient, SlurmError, SlurmJob
 from elasticflow_slurm.comments import read
@@ -110,6 +111,8 @@ def _lacks_components(client: SlurmClient, leader: SlurmJob) -> bool:
 class SlurmPresence(JobPresence):
     """See JobPresence. A leader that waits to run again is told to start."""
 
+    busy = SlurmBusy
+
     def __init__(self, run_dir: str, client: SlurmClient | None = None) -> None:
         super().__init__(run_dir, SUBMIT_S)
         self._client = client
@@ -121,12 +124,20 @@ class SlurmPresence(JobPresence):
     def waits_for(self) -> str:
         if self._job is None or not self._begins():
             return super().waits_for()
-        reason = self._job.reason or "SLURM has not looked at it yet"
-        return f"its leader, job {self._job.id}, waits: {reason}"
+        return f"its leader, job {self._job.id}, waits: {reasons.leader_waiting(self._job, time.time())}"
 
     def last_words(self) -> str:
         words = last_line(self._run.logs / "leader.log")
-        return f"{words} (in its leader's log)"
+        return f"the last line in its leader's log: {words}"
+
+    def end(self) -> RunEnd | None:
+        host = self._run.host()
+        if host is None or host.id == UNKNOWN or self.is_alive() or self._client is None:
+            return None
+        with contextlib.suppress(SlurmError):
+            if (job := self._job or self._client.past_job(int(host.id))) and job.over:
+                return RunEnd(f"job {job.id}", job.state, reasons.ended(job))
+        return RunEnd(f"job {host.id}", "", "is not known to SLURM any more, which forgets jobs")
 
     def cancel(self) -> str:
         if not self.is_alive() or not self._job or not self._begins() or self._job.restarts:
@@ -137,10 +148,7 @@ class SlurmPresence(JobPresence):
 
     def _ask(self, host: HostJob) -> bool:
         self._client = self._client or choose(os.environ)
-        try:
-            job = self._job = settled(self._client, self._run)
-        except SlurmBusy:  # then the master itself may still answer
-            return self._alive
+        job = self._job = settled(self._client, self._run)
         if job and job.state == "PENDING" and job.restarts and read(job.comment):
             start_again(self._client, self._run, job)
         self._run.refresh()  # so that whoever hears that it is over finds the report

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import stat
 from collections.abc import Iterator
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
-from elasticflow.cluster.index import IndexEntry, JobIndex
+from elasticflow.cluster.index import FURTHER, KEPT, IndexEntry, JobIndex
+from elasticflow.errors import UnknownError
 from elasticflow.run.folder import RunPath
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import SlurmError
+from elasticflow_slurm.client import SlurmError, SlurmNotInstalled
 from elasticflow_slurm.comments import read
 
 
@@ -31,30 +34,61 @@ def add(job_id: int, name: str, run_dir: Path) -> None:
         JobIndex(folder(), _age).add(IndexEntry(job_id, name, str(run_dir)))
 
 
-def find(text: str) -> Path | None:
-    """The folder of the newest run whose job has this id or name; None if there is none that is known."""
-    known = (entry for entry in chain(_kept(), _told()) if text in (str(entry.id), entry.name))
-    there = (e for e in known if text == str(e.id) or os.path.isdir(e.run_dir))
-    return next((Path(entry.run_dir) for entry in there), None)
+def entries(text: str) -> Iterator[IndexEntry]:
+    """See ``elasticflow.cluster.index``. What this user's home remembers comes first."""
+    found = False
+    for entry in _kept(text):
+        found = True
+        yield entry
+    if not (found and text):
+        yield from (entry for entry in _told() if _is_meant(text, entry))
+
+
+def is_of(job_id: int, run_dir: Path) -> bool:
+    """Whether that run is known to be this job's."""
+    with contextlib.suppress(UnknownError):
+        return any(entry.run_dir == str(run_dir) for entry in entries(str(job_id)))
+    return False
 
 
 def unasked() -> str:
-    """Why runs on SLURM cannot be known here; "": they can, by what this user's home remembers."""
-    return ""
+    """Why no more runs on SLURM are known here than this user's home remembers; "": SLURM is asked, too."""
+    return "" if shutil.which("squeue") else "SLURM was not asked: there is no squeue here"
 
 
-def _kept() -> Iterator[IndexEntry]:
-    with contextlib.suppress(OSError, RuntimeError):
-        yield from JobIndex(folder(), _age)
+def _kept(text: str) -> Iterator[IndexEntry]:
+    try:
+        yield from JobIndex(folder(), _age).meant(partial(_is_meant, text), FURTHER if text else KEPT)
+    except (FileNotFoundError, NotADirectoryError, RuntimeError):
+        return
+    except OSError as error:
+        raise UnknownError(f"{folder()}, where jobs are remembered, cannot be read: {error}") from error
+
+
+def _is_meant(text: str, entry: IndexEntry) -> bool:
+    return not text or text == str(entry.id) or (text == entry.name and not _is_gone(entry.run_dir))
+
+
+def _is_gone(run_dir: str) -> bool:
+    """Whether it is sure that this folder is not there."""
+    try:
+        return not stat.S_ISDIR(os.stat(run_dir).st_mode)
+    except OSError as error:
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
 def _told() -> Iterator[IndexEntry]:
-    """By SLURM, if there is one here, and it answers."""
-    with contextlib.suppress(SlurmError):
-        for job in sorted(choose(os.environ).jobs(), key=lambda job: job.id, reverse=True):
-            comment = read(job.comment)
-            if comment and comment.run_dir and not job.het:
-                yield IndexEntry(job.id, job.name, comment.run_dir)
+    """By SLURM, if there is one here. Raises UnknownError if it does not answer."""
+    try:
+        jobs = choose(os.environ).jobs()
+    except SlurmNotInstalled:
+        return
+    except SlurmError as error:
+        raise UnknownError(f"SLURM does not answer: {error}") from error
+    for job in sorted(jobs, key=lambda job: job.id, reverse=True):
+        comment = read(job.comment)
+        if comment and comment.run_dir and not job.het:
+            yield IndexEntry(job.id, job.name, comment.run_dir, job.submit_at or 0.0)
 
 
 def _age(path: RunPath) -> float | None:

@@ -15,13 +15,15 @@ from pathlib import Path
 
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
+from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, host, patiently
+from elasticflow.leading import begin, check_begun, check_resume, host, patiently
+from elasticflow.process.parent import end_with_parent
 from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import index
-from elasticflow_slurm.backend import SlurmBackend, comes_again
+from elasticflow_slurm.backend import SlurmBackend, comes_again, restarts_of
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import LEADER, Comment, read
@@ -35,7 +37,7 @@ def lead(arguments: argparse.Namespace) -> int:
     end_with_parent(signal.SIGTERM)  # SLURM may not find it again when the batch script was killed
     run = _folder(arguments, job_id)
     settings = patiently(run.config)
-    read_section(settings.slurm)
+    slurm = read_section(settings.slurm)
 
     def clear() -> None:
         """Not what the next leader will go on with."""
@@ -43,6 +45,8 @@ def lead(arguments: argparse.Namespace) -> int:
             SlurmBackend.clear(str(run.folder))
             run.address.unlink(missing_ok=True)
 
+    if not arguments.resume and not run.journal.exists():
+        check_data(settings.data, here=not slurm.setup)
     sign = partial(_sign, run, settings, job_id)
     return host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=clear)
 
@@ -61,8 +65,8 @@ def leader_id(environ: Mapping[str, str]) -> int:
 def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     """The run's folder: as 'submit' has made it, or made now; a requeued job finds its own again."""
     run = RunDir(_run_dir(arguments, job_id))
-    restarted = int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
-    if restarted or arguments.program is None or index.find(str(job_id)) == run.folder:
+    restarted = restarts_of(os.environ) > 0
+    if restarted or arguments.program is None or index.is_of(job_id, run.folder):
         patiently(lambda: check_begun(run))
     known = run.host()
     if known and restarted and known.id != str(job_id):

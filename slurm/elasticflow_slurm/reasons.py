@@ -33,6 +33,26 @@ _WAITS = {
     "ReqNodeNotAvail": "nodes of {where} are down, drained or reserved",
 }
 """By SLURM's reason up to the first comma."""
+EXIT_NO_FOLDER = 79
+"""Exit code of a worker's job on a node that does not see the run's folder, or cannot write there."""
+_RELEASE = "'scontrol release {id}' lets it go on; or cancel it."
+_OTHER = "Cancel it, and submit it with another slurm.leader."
+_NEVER = {
+    "PartitionTimeLimit": "Cancel it, and submit it with a shorter slurm.leader_time.",
+    "PartitionNodeLimit": "Cancel it, and submit it with fewer slurm.server_nodes.",
+    "BadConstraints": _OTHER,
+    "AccountNotAllowed": _OTHER,
+    "InvalidAccount": _OTHER,
+    "InvalidQOS": _OTHER,
+    "QOSNotAllowed": _OTHER,
+    "ReservationDeleted": _OTHER,
+    "DependencyNeverSatisfied": "Cancel it: what it was to wait for has failed.",
+    "launch failed requeued held": (
+        "Its node may not see the run's folder, not know this user, or be full; once that is mended, "
+        + _RELEASE
+    ),
+}
+"""Reasons that nothing but somebody's doing ends, and what to do about a leader."""
 _NODES_AWAY = "Nodes required for job are DOWN"
 """How SLURM's longest reason begins."""
 _LIMITS = ("QOS", "Assoc", "Max")
@@ -52,8 +72,8 @@ def ending(name: str, job: SlurmJob) -> Ended:
         return Ended(name, How.TAKEN, f"{text} (job {job.id})")
     if job.state == "FAILED" and (cause := _killed(job)):
         return Ended(name, How.KILLED, f"{cause}{_on(job)} (job {job.id})")
-    if is_launch_failure(job):
-        return Ended(name, How.TAKEN, f"could not be launched{_on(job)} (job {job.id})")
+    if why := launch_failure(job):
+        return Ended(name, How.TAKEN, f"could not be started (job {job.id}): {why}")
     advice = "; slurm.mem gives it more memory" if job.state == "OUT_OF_MEMORY" else ""
     return Ended(name, How.FAILED, f"failed ({_words(job)}){advice}")
 
@@ -80,9 +100,15 @@ def blames_node(job: SlurmJob) -> bool:
     return job.held or job.state in ("BOOT_FAIL", "NODE_FAIL") or (job.state == "FAILED" and not by_others)
 
 
-def is_launch_failure(job: SlurmJob) -> bool:
-    """Whether SLURM could not begin the job: a node that lacks a file system, say."""
-    return job.state == "FAILED" and job.reason == "JobLaunchFailure" and not _killed(job)
+def launch_failure(job: SlurmJob) -> str:
+    """Why nothing could be started where the job, that is over, or held, had its place; "": something was."""
+    if job.state == "FAILED" and job.exit_code == EXIT_NO_FOLDER:
+        node = f"node {job.node}" if job.node else "its node"
+        return f"{node} cannot write into the run's folder; choose a --run-dir that all nodes see"
+    if job.held or (job.state == "FAILED" and job.reason == "JobLaunchFailure" and not _killed(job)):
+        likely = "that node may not know this user, or be full; its slurmd's log tells"
+        return f"SLURM could not launch job {job.id}{_on(job)} ({job.reason}): {likely}"
+    return ""
 
 
 def _killed(job: SlurmJob) -> str:
@@ -109,6 +135,17 @@ def _words(job: SlurmJob) -> str:
     return f"job {job.id}{_on(job)}: " + ", ".join(filter(None, (job.state, job.reason, code)))
 
 
+def ended(job: SlurmJob) -> str:
+    """How a leader's job ended, in SLURM's own words, to follow its name."""
+    signalled = ""
+    with contextlib.suppress(ValueError):
+        signalled = f"by {signal.Signals(_signal(job)).name}"
+    code = "" if job.exit_code is None else f"exit code {job.exit_code}"
+    reason = "" if job.reason == job.state else job.reason
+    words = ", ".join(filter(None, (reason, signalled, code)))
+    return f"ended as {job.state}{_on(job)}" + (f" ({words})" if words else "")
+
+
 # --- waits ----------------------------------------------------------------------------------------
 
 
@@ -122,6 +159,19 @@ def waiting(job: SlurmJob, *, gpus: int, start_at: float | None, at: float) -> s
     text = template.format(id=job.id, where=where, what="GPU" if gpus else "CPUs")
     soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
     return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
+
+
+def leader_waiting(job: SlurmJob, at: float) -> str:
+    """Why a leader's job waits, and what to do where it will not start by itself."""
+    if not job.reason:
+        return "SLURM has not looked at it yet"
+    text = waiting(job, gpus=0, start_at=job.start_at, at=at)
+    word = job.reason.partition(",")[0]
+    if word in _NEVER or job.held:
+        text += f": SLURM says {job.reason}, and it will not start by itself. {_NEVER.get(word, _RELEASE)}"
+    elif word not in _WAITS and word not in text:
+        text += f" (SLURM: {job.reason})"
+    return text.replace("{id}", str(job.id))
 
 
 def jobs(number: int, verb: str) -> str:

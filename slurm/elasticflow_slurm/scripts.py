@@ -18,15 +18,22 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
+from elasticflow_slurm.reasons import EXIT_NO_FOLDER
 
 ALIKE = ("--input=none", "--export=ALL", "--mpi=none")
 """Of each srun, whatever a site's defaults: a job that was submitted with --export=NONE hands that down."""
+PROBE = """\
+# A node on which the run's folder is not, or that cannot write there, says so by this code.
+{{ : >> {log}; }} 2> /dev/null || exit {code}
+exec >> {log} 2>&1"""
 UNPACK = """\
 # The environment is unpacked once on each node, below a folder that only its owner can look into.
 unpack() {{
     archive={archive}
     place=${{TMPDIR:-/tmp}}/elasticflow-$UID-{name}
-    mkdir -p -m 700 "$place" && [ -O "$place" ] && [ ! -L "$place" ] && mkdir -p "$place/env" || exit 1
+    mkdir -p -m 700 "$place" 2> /dev/null
+    [ -O "$place" ] && [ ! -L "$place" ] || {otherwise}
+    mkdir -p "$place/env" || exit 1
     (
         flock 9
         [ -e "$place/whole" ] || tar --no-same-owner -C "$place/env" -xf "$archive" && touch "$place/whole"
@@ -34,6 +41,10 @@ unpack() {{
 }}
 unpack
 export PATH="$place/env/bin:$PATH" VIRTUAL_ENV="$place/env\""""
+ELSEWHERE = 'place=$(mktemp -d "${TMPDIR:-/tmp}/elasticflow-XXXXXXXXXX") || exit 1'
+"""For a worker, where somebody else has taken the name."""
+REFUSE = '{ echo "$place is not yours: have it removed, or set TMPDIR in slurm.setup" >&2; exit 1; }'
+"""For the leader, whose servers on other nodes have to find the same."""
 UNPACK_ON_SERVERS = """\
 export -f unpack
 srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap {alike} bash -c unpack || exit 1"""
@@ -80,18 +91,21 @@ def worker_request(
         **({"exclude": ",".join(exclude)} if exclude else {}),
         "no-requeue": "",
         "open-mode": "append",
-        "output": _literal(Path(settings.run_dir, "logs", f"{settings.name}.log")),
+        "output": "/dev/null",  # else SLURM could not launch it where the run's folder is not seen
         **slurm.sbatch,
     }
     member = [python_of(slurm), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
     # In a step, since SLURM gives notice of a preemption to steps alone.
     step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", *ALIKE, *member]
-    script = _script(slurm, _exports(config.threads), f"exec {shlex.join(step)}")
+    log = shlex.quote(str(Path(settings.run_dir, "logs", f"{settings.name}.log")))
+    first = PROBE.format(log=log, code=EXIT_NO_FOLDER)
+    # By exec: with proctrack/linuxproc a shell that is killed may leave its child running after the job.
+    script = _script(slurm, _exports(config.threads), f"exec {shlex.join(step)}", first=first)
     return JobRequest(script=script, options=options)
 
 
-def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, resume: bool) -> str:
-    """The batch script of the leader: master, and in a second component the parameter servers."""
+def leader_components(config: Config, slurm: SlurmConfig, run: str, run_dir: str) -> list[dict[str, str]]:
+    """Options of the leader's components: the master's, and that of the parameter servers, if it has any."""
     common = {
         **slurm.leader.options,
         **_set({"time": slurm.leader_time, "mem": slurm.leader_mem}),
@@ -106,7 +120,9 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
         "open-mode": "append",
         "output": _literal(Path(run_dir, "logs", "leader.log")),
     }
-    num_servers = config.servers + (config.servers == 1)  # one stands by, or takes a lost one's place
+    if not config.num_servers:
+        return [first]
+    num_servers = config.num_servers + (config.num_servers == 1)  # one stands by, or takes a lost one's place
     nodes = min(slurm.server_nodes, num_servers)
     second = {
         **common,
@@ -116,20 +132,29 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
         "cpus-per-task": str(max(config.server_threads, slurm.server_cpus)),
         "requeue": "",
     }
+    return [first, second]
+
+
+def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, resume: bool) -> str:
+    """The batch script of the leader: master, and in a second component the parameter servers."""
+    components = leader_components(config, slurm, run, run_dir)
     command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]
     again = AGAIN.format(command=shlex.join([*command, *(["--resume"] if resume else [])]))
-    heads = [*directives(first), "#SBATCH hetjob", *directives(second)]
-    elsewhere = UNPACK_ON_SERVERS.format(nodes=nodes, alike=" ".join(ALIKE)) if slurm.environment else ""
+    heads, elsewhere = directives(components[0]), ""
+    for second in components[1:]:
+        heads += ["#SBATCH hetjob", *directives(second)]
+        if slurm.environment:
+            elsewhere = UNPACK_ON_SERVERS.format(nodes=second["nodes"], alike=" ".join(ALIKE))
     return _script(slurm, elsewhere, again, heads)
 
 
-def _script(slurm: SlurmConfig, before: str, command: str, heads: Sequence[str] = ()) -> str:
-    unpack = _unpack(slurm.environment) if slurm.environment else ""
-    parts = ["\n".join(["#!/bin/bash", *heads]), slurm.setup.rstrip(), unpack, before, command]
+def _script(slurm: SlurmConfig, before: str, command: str, heads: Sequence[str] = (), first: str = "") -> str:
+    unpack = _unpack(slurm.environment, ELSEWHERE if first else REFUSE) if slurm.environment else ""
+    parts = ["\n".join(["#!/bin/bash", *heads]), first, slurm.setup.rstrip(), unpack, before, command]
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _unpack(environment: str) -> str:
+def _unpack(environment: str, otherwise: str) -> str:
     archive = os.path.abspath(environment)
     try:
         stat = os.stat(archive)
@@ -139,7 +164,7 @@ def _unpack(environment: str) -> str:
             "environment, such as venv-pack or conda-pack makes."
         ) from error
     name = f"{Path(archive).name}-{stat.st_size:x}-{int(stat.st_mtime):x}"
-    return UNPACK.format(archive=shlex.quote(archive), name=shlex.quote(name))
+    return UNPACK.format(archive=shlex.quote(archive), name=shlex.quote(name), otherwise=otherwise)
 
 
 def directives(options: Mapping[str, str]) -> list[str]:

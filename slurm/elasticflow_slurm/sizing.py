@@ -47,6 +47,7 @@ SOON_S = 5.0
 STEADY_S = 120.0
 """The expected start that is shown changes when it is off by more than this."""
 _HELD_ON_PURPOSE = ("JobHeldUser", "JobHeldAdmin")
+"""SLURM's reasons where a person holds a job: it waits for that person, and nothing has failed."""
 
 
 class Submit(msgspec.Struct, frozen=True):
@@ -163,7 +164,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         place = self._places.choose(now_s, ask.goal)
         if place is None or not super()._may_ask(ask, now_s):
             return False
-        troubles = self._relaunch.failures or self._places[place].limit.failures
+        troubles = self._launches.pause.failures or self._places[place].limit.failures
         return not (troubles and any(each.unanswered for each in self._asks))
 
     def _rests_s(self) -> list[float]:
@@ -225,7 +226,6 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
     def _see_running(self, ask: SlurmAsk, sight: SlurmJob, now_s: float) -> None:
         """One that was to move has started after all: it stays, unless the cancel is still to hit it."""
         if ask.phase is not AskPhase.RUNNING:
-            self._relaunch.clear()
             assert ask.place is not None
             self._places.started(ask.place)
         super()._see_running(ask, sight, now_s)
@@ -235,10 +235,10 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         super()._see_over(ask, sight, now_s)
 
     def _judge(self, ask: SlurmAsk, sight: SlurmJob, now_s: float) -> None:
-        if reasons.blames_node(sight):
+        if why := reasons.launch_failure(sight):
+            self._launch_failed(sight.node, why, now_s)
+        elif reasons.blames_node(sight):
             self._blame(sight.node, now_s)
-        if reasons.is_launch_failure(sight):
-            self._relaunch.fail(sight.reason, now_s)
         self._over(ask, reasons.ending(ask.name, sight))
 
     def _over(self, ask: SlurmAsk, ended: Ended) -> None:
@@ -254,8 +254,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
 
     def _launch_again(self, ask: SlurmAsk, job: SlurmJob, now_s: float) -> None:
         """SLURM could not launch the job, and holds it until somebody releases it."""
-        self._blame(job.node, now_s)
-        self._relaunch.fail(job.reason, now_s)
+        self._launch_failed(job.node, reasons.launch_failure(job), now_s)
         self.news.note("warning", f"job {job.id} ({ask.name}) could not be launched: {job.reason}")
         self._move(ask, f"it could not be launched: {job.reason}", now_s)
 
@@ -321,7 +320,8 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             return troubles[0]
         if self._busy.failures:
             return f"slurmctld takes no jobs just now: {self._busy.text}"
-        return f"SLURM could not launch a job: {self._relaunch.text}" if self._relaunch.failures else ""
+        pause = self._launches.pause
+        return f"nothing could be started: {pause.text}" if pause.failures else ""
 
     def _stands(self, ask: SlurmAsk) -> bool:
         return ask.sight is not None and ask.sight.state in ("SUSPENDED", "CONFIGURING")

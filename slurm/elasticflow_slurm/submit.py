@@ -11,6 +11,7 @@ import msgspec
 
 from elasticflow.cli.folders import new_folder
 from elasticflow.cluster.folder import FolderBefore
+from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
 from elasticflow.run.config import Config
@@ -21,9 +22,17 @@ from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, SlurmClient, SlurmError, SlurmRefused
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
-from elasticflow_slurm.scripts import directives, job_name, leader_script, worker_request
+from elasticflow_slurm.limits import objection
+from elasticflow_slurm.scripts import (
+    directives,
+    job_name,
+    leader_components,
+    leader_script,
+    worker_request,
+)
 
 _ASKED = ("gres", "cpus-per-task", "mem")
+_ASKED_OF_LEADER = ("nodes", "ntasks-per-node", "cpus-per-task", "mem", "time")
 """Options that a place may refuse."""
 
 
@@ -48,6 +57,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     client = choose(os.environ)
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
     check_folder(run, chosen, resume)
+    check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
     folder = FolderBefore(run)
     try:
         folder.make()
@@ -56,7 +66,10 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         raise RunError(text) from error
     before = run.host()
     try:
+        _check_leader(client, chosen, slurm, str(run.folder))
         _check_workers(client, chosen, slurm, str(run.folder))
+        if too_long := objection(slurm, client.partitions()):
+            raise ConfigError(too_long)
         chosen = _ship(run, chosen) if slurm.ship and not (resume and _has(run, chosen)) else chosen
         begin(run, chosen, UNKNOWN)
         host = run.host()
@@ -85,6 +98,20 @@ def _withdraw(client: SlurmClient, run: str) -> None:
     """Ends all jobs of a run: the leader's too, which SLURM may have taken, or queued again, unheard."""
     with contextlib.suppress(SlurmError):
         cancel_jobs(client, run)
+
+
+def _check_leader(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
+    """Raises ConfigError with SLURM's own words where the place would never take master or servers."""
+    components = leader_components(chosen, slurm, "RUN", run_dir)
+    for what, options in zip(("master", "parameter servers"), components, strict=False):
+        try:
+            with contextlib.suppress(LimitReached):  # it will pass
+                client.would_start_at(JobRequest(script="#!/bin/bash\n", options=options))
+        except SlurmRefused as error:
+            wanted = " ".join(f"--{name}={options[name]}" for name in _ASKED_OF_LEADER if name in options)
+            raise ConfigError(
+                f"slurm.leader: SLURM takes no {what} in {slurm.leader} ({wanted}): {error}"
+            ) from error
 
 
 def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:

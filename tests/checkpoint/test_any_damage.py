@@ -149,7 +149,6 @@ several = st.lists(
 
 @settings(
     max_examples=300,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     database=None,
 )

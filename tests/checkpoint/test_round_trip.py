@@ -91,7 +91,7 @@ rules = st.sampled_from([Rule.UPDATE, Rule.MEAN, Rule.FIRST])
 any_entries = st.lists(
     st.builds(Entry, names, shapes, dtypes, rules), min_size=1, max_size=8, unique_by=lambda entry: entry.name
 )
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick

@@ -167,7 +167,7 @@ class TestAnyHistory:
         max_size=25,
     )
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(actions, st.integers(0, 6), st.integers(1, 3), st.integers(1, 4))
     def test_every_checkpoint_is_what_a_dict_says(self, actions, evict_after_steps, min_count, num_servers):
         """Through deltas, checkpoints that were given up, other servers, lost steps, and removals."""

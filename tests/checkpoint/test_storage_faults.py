@@ -603,6 +603,24 @@ class TestCommittingAgain:
                 checkpoint.commit(storage, other)
         assert {name: every_file(storage.root)[name] for name in before} == before
 
+    def test_who_follows_finds_that_its_predecessor_has_committed_the_same(self, storage, model):
+        """By other servers, whose parts have other names; its own may have been tidied away."""
+        manifest = save(storage, model)
+        parts = tuple(replace(part, file=f"generation-9-{part.file}") for part in manifest.parts)
+        mine = replace(manifest, parts=parts)
+        assert checkpoint.is_committed(storage, mine, exactly=True)
+        number, arrays = next(iter(parts[0].chunks.items()))
+        (name, saved), *_ = arrays.items()
+        chunks = {**parts[0].chunks, number: {**arrays, name: replace(saved, sha256="0" * 64)}}
+        other = replace(mine, parts=(replace(parts[0], chunks=chunks), *parts[1:]))
+        assert not checkpoint.is_committed(storage, other, exactly=True)
+        assert checkpoint.is_committed(storage, other, exactly=False), "asynchronously there is no other"
+        for odd in (replace(mine, tick=9), replace(mine, quarantined=((1, 0),)), replace(mine, step=9)):
+            assert not checkpoint.is_committed(storage, odd, exactly=False)
+        path = storage.root / manifest.folder / manifest.parts[0].file
+        path.write_bytes(path.read_bytes()[:-1])
+        assert not checkpoint.is_committed(storage, mine, exactly=False), "it is not whole"
+
     def test_a_damaged_one_is_an_error(self, storage, model):
         manifest = save(storage, model)
         (storage.root / manifest.folder / "manifest.json").write_bytes(b"{}")

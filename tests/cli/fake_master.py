@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import zmq
 
 from elasticflow.run.config import Config
@@ -39,7 +40,7 @@ class FakeMaster:
         self.told_of = threading.Condition()
         self._number, self._mute, self._news = number, mute, 0
         self._context: Context = zmq.Context()
-        self._gate = admit_only_members(self._context, read_keys(run.master_keys, MasterKeys).member)
+        self._gate = admit_only_members(self._context, read_keys(run.master_keys, MasterKeys).of("master"))
         self._listener = ControlListener(
             self._context, read_keys(run.master_keys, MasterKeys), "127.0.0.1", port
         )
@@ -76,8 +77,8 @@ class FakeMaster:
             self._listener.send(route, Answer())
 
     def _answer(self) -> None:
-        status = {**self.told.status(), "news": self._news}
-        status["master"] = {**status["master"], "pid": self._number, "incarnation": self._number}
+        status = {**msgspec.to_builtins(self.told.status()), "news": self._news}
+        status["master"] |= {"pid": self._number, "incarnation": self._number}
         for route, seen in list(self._waiting):
             if seen < self._news or status["state"] not in ("starting", "running", "finishing"):
                 self._waiting.remove((route, seen))

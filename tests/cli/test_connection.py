@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from elasticflow.cli import connection, main
-from elasticflow.cli.connection import Connection
+from elasticflow.cli.connection import Connection, status_of
 from elasticflow.cluster import presence
-from elasticflow.errors import RunError
+from elasticflow.errors import EXIT_UNKNOWN, RunError
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
 from elasticflow.run.folder import publish
-from elasticflow.wire.messages import ScaleRequest, StatusRequest, StopRequest
+from elasticflow.wire.messages import Answer, ScaleRequest, StatusRequest, StopRequest
 
 from ..telling import Told
 from .fake_master import FakeMaster, new_run
@@ -106,11 +106,11 @@ def test_one_status_after_the_other_from_one_master_after_the_other(life: Life) 
         assert connection.next_status(0.05) is None  # no news
         life.note("one")
         status = connection.next_status(20)
-        assert status and [event["text"] for event in status["events"]] == ["one"]
+        assert status and [event.text for event in status.events] == ["one"]
         life.next_master(same_port=False)
-        while status is None or status["master"]["incarnation"] == 1:
+        while status is None or status.master.incarnation == 1:
             status = connection.next_status()
-        assert status["news"] == 0
+        assert status.news == 0
         life.close()
         with pytest.raises(RunError, match="this run is over"):
             while True:
@@ -222,7 +222,7 @@ def test_report_of_a_run_under_way(life: Life, capsys: pytest.CaptureFixture[str
         "running, after 0:1",
         "under way",
         "3 of them made again",
-        "epoch 1: test cost 0.2500  accuracy 0.7500",
+        "epoch 1, step 10: test cost 0.2500  accuracy 0.7500",
         "Faults: 2, which cost 1.50 s and 3 steps made again",
         "0:09  server-1  was killed by SIGKILL  1.50 s, 3 steps  went on from what the others held in memory",
         "2 to 3 asked for  asked for by scale",
@@ -242,7 +242,7 @@ def test_report_of_a_run_that_is_over_and_of_one_that_was_killed(
     publish(run.path / "journal.json", {"incarnation": 4, "story": told.story.remembered()})
     assert main(["report", str(tmp_path)]) == 0
     killed = capsys.readouterr().out
-    assert "killed, after 0:11" in killed and "Go on with --resume" in killed and "3 steps" in killed
+    assert "killed, after 0:11" in killed and "go on with --resume" in killed and "3 steps" in killed
     assert main(["report", str(tmp_path), "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["steps_redone"] == 3
     publish(run.report, told.story.report(told.state, EndAction(RunState.FINISHED, "all is done")))
@@ -275,7 +275,7 @@ def test_nobody_waits_for_a_mute_master_for_ever(
     lock, master = run.hold(), FakeMaster(run, mute=True)
     try:
         arguments = ["2"] if verb == "scale" else []
-        assert main([verb, str(run.path), *arguments]) == 1
+        assert main([verb, str(run.path), *arguments]) == EXIT_UNKNOWN
     finally:
         master.die()
         os.close(lock)
@@ -327,3 +327,8 @@ def test_a_run_whose_supervisor_hangs_before_there_is_a_master(
     finally:
         os.close(lock)
     assert "has had no master for 0.2 s" in capsys.readouterr().err
+
+
+def test_a_status_of_another_elasticflow_is_refused_in_words() -> None:
+    with pytest.raises(RunError, match="another ElasticFlow, .* missing required field `run`"):
+        status_of(Answer(status={"state": "running"}))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from elasticflow.cli.progress import Display, figures
+from elasticflow.cli.progress import Display, figures, scaled
 from elasticflow.cli.runs import as_text
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.master.actions import NoteAction
 from elasticflow.master.members import Member, MemberState
+from elasticflow.run.telling import Status
 from elasticflow.wire.messages import Share
 
 from ..telling import Told
 
 
-def noted(told: Told, *texts: str) -> dict[str, Any]:
+def noted(told: Told, *texts: str) -> Status:
     for text in texts:
         told.story.note(NoteAction("info", text))
     return told.status()
@@ -54,7 +53,8 @@ def test_an_evaluation_is_shown_once_though_the_run_goes_back(capsys: pytest.Cap
         told.progress(tick + 1, evaluations=((tick, (0.5, 0.5)),))
         display.show(told.status())
     lines = [line for line in capsys.readouterr().out.splitlines() if ": test" in line]
-    assert [line.split(":")[0] for line in lines] == ["epoch 1", "epoch 2", "epoch 3"]
+    begins = [f"epoch {number}, step {10 * number}" for number in (1, 2, 3)]
+    assert [line.split(":")[0] for line in lines] == begins
 
 
 @given(some.lists(some.integers(0, 5), max_size=20))
@@ -92,7 +92,7 @@ def test_what_is_not_as_always_is_shown() -> None:
     told.state.regrouping = True
     told.state.troubles = {"server-0": "no space left"}
     told.fault("server-1")
-    status = msgspec.to_builtins(told.story.status(told.state, incarnation=3, dropped=4, refused=5))
+    status = told.story.status(told.state, incarnation=3, dropped=4, refused=5)
     assert "servers 1, regrouping" in figures(status)
     for words in (
         "number 3, 4 messages dropped, 5 connections refused",
@@ -115,3 +115,17 @@ def test_output_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -
                 display.line("nor this")
             print("nor this, which is still in a buffer at the end")
         assert sys.stdout is stream
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.11937, "1.1194"),
+        (0.0, "0.0000"),
+        (6.931e-8, "6.931e-08"),
+        (-2.5e9, "-2.5e+09"),
+        (0.00123, "0.0012"),
+    ],
+)
+def test_small_and_large_losses_keep_their_digits(value: float, text: str) -> None:
+    assert scaled(value) == text

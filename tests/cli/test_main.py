@@ -9,6 +9,7 @@ import pytest
 
 from elasticflow.cli import runs
 from elasticflow.cli.main import main
+from elasticflow.errors import EXIT_UNKNOWN
 
 
 def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,7 +17,7 @@ def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused (NameNode http://nn:9870)", "/x")
 
     monkeypatch.setattr(runs, "status", status)
-    assert main(["status", "hdfs://nn/x"]) == 1
+    assert main(["status", "hdfs://nn/x"]) == EXIT_UNKNOWN
     shown = capsys.readouterr()
     assert not shown.out and shown.err.startswith("Error: ") and shown.err.count("\n") == 1
     assert "NameNode http://nn:9870" in shown.err

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import errno
 import json
+import os
 import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,9 +21,11 @@ import yaml
 
 from elasticflow.cli import main
 from elasticflow.cli.submit import add_submit_options
+from elasticflow.errors import EXIT_UNKNOWN
 from elasticflow.run.config import make
 from elasticflow.run.dates import fill
 from elasticflow.run.folder import RunDir
+from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn.config import read
 
 ROOT = Path(__file__).parents[2]
@@ -103,8 +107,87 @@ def test_a_run_that_was_killed_is_told_to_scripts(tmp_path: Path, capsys: pytest
     assert main(["status", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["state"] == "killed" and "go on with --resume: elasticflow train --resume" in told["text"]
-    assert main(["status", str(tmp_path)]) == 1
-    assert "left no report" in capsys.readouterr().err
+    assert main(["status", str(tmp_path)]) == 0, "the same as with --json"
+    assert "killed: this run is over, and left no report" in capsys.readouterr().out
+
+
+def test_what_is_not_there_is_told_to_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("status", "report"):
+        assert main([verb, str(tmp_path / "none"), "--json"]) == 1
+        told = capsys.readouterr()
+        assert json.loads(told.out)["state"] == "absent"
+        assert "is not the folder of a run" in json.loads(told.out)["text"] and told.err.startswith("Error: ")
+
+
+def test_what_cannot_be_asked_is_not_what_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def away(url: str, patience_s: float = 0.0) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused (NameNode nn)", url)
+
+    monkeypatch.setattr(WebHdfs, "of", away)
+    for verb in ("status", "report"):
+        assert main([verb, "hdfs://nn/x", "--json"]) == EXIT_UNKNOWN
+        told = capsys.readouterr()
+        assert json.loads(told.out)["state"] == "unknown" and "NameNode nn" in told.err
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Has nightly.sh find an elasticflow whose status is each of these, one after the other, and runs it.
+
+    Returns its exit code, and what else it has called.
+    """
+
+    def play(*states: tuple[str, int]) -> list[str]:
+        for number, (state, code) in enumerate(states):
+            text = f'echo \'{{\n  "state": "{state}",\n  "text": ""\n}}\'\nexit {code}\n'
+            (tmp_path / f"status-{number}").write_text(text if state else f"exit {code}\n")
+        command = tmp_path / "elasticflow"
+        command.write_text(
+            f'#!/bin/sh\ncd {tmp_path}\nif [ "$1" = status ]; then\n  n=$(cat n 2>/dev/null || echo 0)\n'
+            f'  echo $((n + 1)) > n\n  . ./status-$n\nfi\necho "$@" >> called\n'
+        )
+        command.chmod(0o755)
+        for name in ("n", "called"):
+            (tmp_path / name).unlink(missing_ok=True)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("NIGHTLY_AGAIN_S", "0")
+        done = subprocess.run([str(SCRIPT), "RUN", "train", "x.py"], capture_output=True, timeout=60)
+        called = tmp_path / "called"
+        return [str(done.returncode), *(called.read_text().splitlines() if called.exists() else ())]
+
+    return play
+
+
+BEGIN, RESUME = "train x.py --run-dir RUN", "train x.py --run-dir RUN --resume"
+
+
+@pytest.mark.parametrize(
+    ("states", "called"),
+    [
+        ([("absent", 1)], ["0", BEGIN]),
+        ([("unknown", 75), ("unknown", 75), ("absent", 1)], ["0", BEGIN]),
+        ([("unknown", 75), ("killed", 0)], ["0", RESUME]),
+        ([("finished", 0), ("finished", 0)], ["0"]),
+        ([("running", 0), ("unknown", 75), ("stopped", 0)], ["3", "attach RUN"]),
+        ([("diverged", 0), ("diverged", 0)], ["4"]),
+        ([("", 1)], ["1"]),
+        ([("", 127)], ["1"]),
+    ],
+)
+def test_the_script_begins_nothing_anew_that_cannot_be_asked(
+    answers: Callable[..., list[str]], states: list[tuple[str, int]], called: list[str]
+) -> None:
+    """Only what is said not to be there is begun; what nobody answers for is waited for."""
+    assert answers(*states) == called
+
+
+def test_the_script_does_not_wait_for_ever(
+    answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTLY_TRIES", "2")
+    assert answers(("unknown", 75), ("unknown", 75), ("absent", 1)) == ["75"]
 
 
 def test_a_job_is_given_a_folder_without_dates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_a_folder_of_roots_is_fine_but_not_if_all_may_write_it() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         run = new_run(Path(name, "run")).folder
-        for mode, told in (0o755, "no report."), (0o777, "may be written by everybody (mode 0777;"):
+        for mode, told in (0o755, "there is no report"), (0o777, "may be written by everybody (mode 0777;"):
             run.chmod(mode)
             done = subprocess.run([*command, str(run)], capture_output=True, text=True, check=False)
             assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr

@@ -191,6 +191,10 @@ class SlurmCluster:
         lines = self.run("sinfo", "--all", "--Node", "--noheader", "--format=%N %T").splitlines()
         return dict(_pair(line) for line in lines)
 
+    def wait_until_state(self, node: str, state: str, timeout_s: float = 60.0) -> None:
+        """Until SLURM has this word for the node."""
+        wait(lambda: self.nodes()[node] == state, f"{node} is {state}", timeout_s, self._story, every_s=0.1)
+
     def cancel_all(self) -> None:
         if ids := {job.split("+")[0].split("_")[0] for job in self.jobs()}:
             self.run("scancel", *sorted(ids), check=False)
@@ -209,10 +213,19 @@ class SlurmCluster:
         """With SIGKILL; its jobs' processes live on, unseen. SLURM calls the node down 10 to 30 s later."""
         self._kill(self._find("slurmd", node))
 
-    def start_slurmd(self, node: str) -> None:
-        """Returns at once; the node answers within a second."""
+    def start_slurmd(self, node: str, lacks: Path | None = None) -> None:
+        """Returns at once; the node answers within a second. lacks: a folder that is empty there."""
         if not self._find("slurmd", node):
-            self._spawn("slurmd", "-D", "-N", node, log=node)
+            daemon = ("slurmd", "-D", "-N", node)
+            hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(lacks))
+            self._spawn(*(hide if lacks else ()), *daemon, log=node)
+
+    def restart_slurmd(self, node: str, lacks: Path | None = None) -> None:
+        """See ``start_slurmd``; soon enough that SLURM does not call the node down."""
+        self.kill_slurmd(node)
+        wait(lambda: not self._find("slurmd", node), f"slurmd of {node} is gone", START_S, self._story)
+        self.start_slurmd(node, lacks)
+        self._wait_for_nodes()
 
     def stop_controller(self) -> None:
         """As an administrator does: it saves its state first."""
@@ -240,6 +253,10 @@ class SlurmCluster:
 
     def set_down(self, node: str, reason: str = "test") -> None:
         self.run("scontrol", "update", f"nodename={node}", "state=down", f"reason={reason}")
+
+    def drain(self, node: str, reason: str = "test") -> None:
+        """As an operator does who wants it empty: what runs there goes on, and nothing more comes."""
+        self.run("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
 
     def resume(self, node: str) -> None:
         self.run("scontrol", "update", f"nodename={node}", "state=resume")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elasticflow.data import NPZ, Arrays, Column
+from elasticflow.data import NPZ, Arrays, Column, Pad, Ragged
 from elasticflow.errors import DataError
 
 IMAGES = np.arange(7 * 6, dtype=np.float32).reshape(7, 2, 3)
@@ -33,6 +33,17 @@ def test_rows_are_fresh_and_contiguous_whatever_the_order_in_memory():
     assert np.array_equal(rows, column)
     rows[:] = 0
     assert column[1, 1] == 7
+
+
+def test_records_of_different_lengths():
+    texts = Ragged.of([[1, 2], [3], [4, 5, 6]], pad=Pad(value=9, multiple=2))
+    source = Arrays(text=texts, y=[0, 1, 2])
+    assert source.columns[0] == Column("text", (-1,), "int64", Pad(value=9, multiple=2))
+    assert source.optional == ("text_lengths",)
+    found = source.finish(source.rows(np.array([1, 0])), 0)
+    assert found["text"].tolist() == [[3, 9], [1, 2]] and found["text_lengths"].tolist() == [1, 2]
+    with pytest.raises(DataError, match="'text' has 3, 'y' has 2"):
+        Arrays(text=texts, y=[0, 1])
 
 
 def test_no_rows_asked_no_rows_given():
@@ -72,7 +83,7 @@ def test_dtypes(value, dtype):
     [
         ({}, "no columns"),
         ({"x": [1, 2], "y": [1, 2, 3]}, "'x' has 2, 'y' has 3"),
-        ({"x": [[1, 2], [3]]}, "column 'x', a list, makes no array"),
+        ({"x": [[1, 2], [3]]}, "write ef.data.Ragged.of"),
         ({"x": np.array(3.0)}, "column 'x' is a single value"),
         ({"x": None}, "column 'x' is a single value"),
         ({"x": np.empty((0, 3))}, "empty: 0 records"),

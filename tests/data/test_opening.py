@@ -22,7 +22,7 @@ def names(source):
 
 def test_a_source_stays_as_it_is():
     source = Arrays(x=X)
-    assert open_source(source) == (source, None)
+    assert open_source(source) == (source, None, ())
 
 
 def test_a_dict_is_bound_by_name_and_a_tuple_by_position():
@@ -32,6 +32,34 @@ def test_a_dict_is_bound_by_name_and_a_tuple_by_position():
         by_position = open_source(spec).train
         assert names(by_position) == ["0", "1"] and by_position.positional
         assert by_position.rows(np.array([3]))["1"] == [3]
+
+
+def test_several_sources_to_test_with():
+    tests = {"clean": {"x": X, "y": Y}, "noisy": Arrays(x=X[:3], y=Y[:3]), "third.one": {"x": X, "y": Y}}
+    sources = open_source({"train": {"x": X, "y": Y}, "test": tests})
+    assert sources.test.num_rows == 11
+    assert sources.tests == (("clean", 0, 4), ("noisy", 4, 7), ("third.one", 7, 11))
+    assert list(sources.test.rows(np.array([3, 4, 7]))["y"]) == [3, 0, 0]
+    (named,) = open_source({"train": {"x": X}, "test": {"clean": {"x": X}}}).tests
+    assert named.prefix == "clean/"
+    (alone,) = open_source({"train": {"x": X}, "test": {"x": X}}).tests
+    assert alone == ("", 0, 4) and alone.prefix == ""
+    (by_position,) = open_source({"train": (X, Y), "test": (X, Y)}).tests
+    assert by_position.prefix == ""
+    assert open_source({"train": {"x": X}}).tests == ()
+
+
+@pytest.mark.parametrize(
+    "tests, words",
+    [
+        ({"a/b": {"x": X, "y": Y}}, "a source named 'a/b'; its metrics are named after it"),
+        ({"clean": {"x": X, "y": Y}, "noisy": {"x": X}}, "'train' has the columns .*, 'noisy' has .'x'."),
+        ({"clean": {"x": X, "y": Y}, "noisy": {"x": X, "y": X}}, "source 1 has the columns"),
+    ],
+)
+def test_sources_to_test_with_that_are_none(tests, words):
+    with pytest.raises(DataError, match=words):
+        open_source({"train": {"x": X, "y": Y}, "test": tests})
 
 
 def test_train_and_test():

@@ -1,6 +1,7 @@
 """Sources on URLs, beside the same sources on paths: a folder stands for HDFS."""
 
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticflow.data import CSV, HDF5, NPZ, Parquet, files, open_path
-from elasticflow.data.blocks import BlockSource
+from elasticflow.data.blocks import REMOTE_AHEAD, BlockSource
 from elasticflow.data.files import joined, matching_files
 from elasticflow.errors import DataError, UnreadableError
 from elasticflow.storage.webhdfs import WebHdfs
@@ -89,6 +90,21 @@ def test_of_a_row_group_only_the_wanted_columns_are_read_and_at_once(remote, fol
     assert 2 * 90 * 4 <= size < 4 * 90 * 4
     source.rows(np.array([179, 90]))
     assert len(remote.reads) == 1
+
+
+@pytest.mark.parametrize(
+    "filters", [None, [("day", "=", 1)], [("y", "<", 3), ("day", ">", 0)], [("name", "=", "row 5")]]
+)
+def test_a_folder_of_a_url_is_that_of_a_path(remote, folder, filters):
+    for day in range(3):
+        part = folder / "table" / f"day={day}"
+        part.mkdir(parents=True)
+        shutil.copy(folder / "parts" / part.name / "part.parquet", part / "000000_0")
+        (part / "_SUCCESS").touch()
+    local, source = (Parquet(f"{where}/table", ["f1", "day"], filters=filters) for where in (folder, URL))
+    expected, found = (each.rows(np.arange(len(each))) for each in (local, source))
+    assert source.signature == local.signature and np.array_equal(source.block_starts, local.block_starts)
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
 @pytest.mark.parametrize("name", ["plain.h5", "chunked.h5"])
@@ -193,7 +209,7 @@ class Slow(BlockSource):
 
     def __init__(self, num_blocks, cache_bytes):
         self.read, self.failing = [], set()
-        super().__init__("Slow", [10] * num_blocks, cache_bytes, is_remote=True)
+        super().__init__("Slow", [10] * num_blocks, cache_bytes, ahead=REMOTE_AHEAD)
 
     def read_block(self, number):
         self.read.append(number)

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from elasticflow.cli.connection import Connection
+from elasticflow.cli.connection import Connection, status_of
 from elasticflow.cluster.presence import NoMaster
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
+from elasticflow.run.telling import LiveStatus, Report
 from elasticflow.wire.messages import StatusRequest
 
 from .processes import CLI, end_all, new_mark
@@ -118,15 +119,17 @@ class Run:
 
     # --- what it says ----------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> LiveStatus:
         with Connection(self.dir) as connection:
-            answer = connection.ask(StatusRequest())
-        assert answer.status is not None
-        return answer.status
+            return connection.status()
 
-    def wait_until(
-        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
-    ) -> dict[str, Any]:
+    def report(self) -> Report:
+        """How it went, once it is over."""
+        report = self.dir.read_report()
+        assert report is not None, self.output()
+        return report
+
+    def wait_until(self, what: Callable[[LiveStatus], object], timeout_s: float = PATIENCE_S) -> LiveStatus:
         """Waits for a status for which ``what`` is true. The master tells of each change.
 
         It does not tell of each state in between: what is over by the time that it answers is not seen.
@@ -140,23 +143,23 @@ class Run:
             with Connection(self.dir) as connection:
                 while True:
                     request = StatusRequest(newer_than=news)
-                    status = connection.ask(request, timeout_s=deadline - time.monotonic()).status
+                    status = status_of(connection.ask(request, timeout_s=deadline - time.monotonic()))
                     assert status is not None
                     if what(status):
                         return status
-                    assert status["state"] in ("starting", "running", "finishing"), self.output()
-                    news = status["news"]
+                    assert status.state in ("starting", "running", "finishing"), self.output()
+                    news = status.news or 0
         except NoMaster:
             raise
         except RunError as error:
             pytest.fail(f"{error}\n{self.output()}")
 
-    def wait_for_step(self, step: int) -> dict[str, Any]:
-        return self.wait_until(lambda status: status["step"] >= step)
+    def wait_for_step(self, step: int) -> LiveStatus:
+        return self.wait_until(lambda status: status.step >= step)
 
-    def wait_for_workers(self, count: int) -> dict[str, Any]:
+    def wait_for_workers(self, count: int) -> LiveStatus:
         """Until exactly so many workers are ready, and nobody else is on the way."""
-        return self.wait_until(lambda s: [w["state"] for w in s["workers"]] == ["ready"] * count)
+        return self.wait_until(lambda s: [w.state for w in s.workers] == ["ready"] * count)
 
     def wait_for_output(self, words: str, timeout_s: float = PATIENCE_S) -> None:
         """Until the command has shown these words."""
@@ -175,8 +178,7 @@ class Run:
 
     def pid(self, name: str) -> int:
         status = self.status()
-        members = (status["master"], *status["servers"], *status["workers"])
-        return next(int(member["pid"]) for member in members if member["name"] == name)
+        return next(member.pid for member in status.members if member.name == name)
 
     def signal(self, name: str, number: int) -> int:
         pid = self.pid(name)
@@ -192,7 +194,7 @@ class Run:
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=self.environment) as stopping:
             try:
-                self.wait_until(lambda status: status["state"] == "finishing")
+                self.wait_until(lambda status: status.state == "finishing")
                 self.open(held_at)
                 out, err = stopping.communicate(timeout=PATIENCE_S)
             except BaseException:

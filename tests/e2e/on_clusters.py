@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +11,7 @@ import yaml
 
 from elasticflow.cluster.presence import NoMaster
 from elasticflow.run.folder import UNKNOWN, HostJob
+from elasticflow.run.telling import LiveStatus, Status
 
 from .conftest import PATIENCE_S, Run
 
@@ -22,9 +22,7 @@ WORK = {"batch_size": 64, "slices": 8, "epochs": 3, "checkpoint_every": "5s", "s
 class ClusterRun(Run):
     """A run on a cluster; the process is ``submit --attach``, which ends with the run's exit code."""
 
-    def wait_until(
-        self, what: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S
-    ) -> dict[str, Any]:
+    def wait_until(self, what: Callable[[LiveStatus], object], timeout_s: float = PATIENCE_S) -> LiveStatus:
         """As for any run; but its master's job may go, and wait for a place again."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -45,15 +43,21 @@ class ClusterRun(Run):
             time.sleep(0.02)  # a file cannot be waited on
         raise AssertionError(self.output())
 
-    def report(self) -> dict[str, Any]:
-        """How the run went, once it is over."""
-        report: dict[str, Any] = msgspec.json.decode(self.dir.report.read_bytes())
-        return report
 
-
-def ready(status: dict[str, Any]) -> list[str]:
+def ready(status: Status) -> list[str]:
     """Workers that take part."""
-    return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
+    return [worker.name for worker in status.workers if worker.state == "ready"]
+
+
+CARRIED = ("--workers", 2, "--strategy", "all_reduce", "--places", 2, "--checkpoint-every", 8)
+"""Options of a run without servers of its own, for ``settled``."""
+
+
+def settled(status: Status) -> bool:
+    """Two workers take part, each of them carries a server, and no place is on its way."""
+    moves = status.regrouping or len(status.servers) > 2  # one comes before another goes
+    carriers = {server.place.removeprefix("carried by ") for server in status.servers}
+    return len(ready(status)) == 2 and carriers == set(ready(status)) and not moves
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+
+from elasticflow.run.telling import LiveStatus
 
 from .conftest import Run, cli
 from .processes import Outcome
@@ -37,8 +38,8 @@ def counted(run: Run, folder: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def ready(status: dict[str, Any], role: str) -> list[str]:
-    return [member["name"] for member in status[f"{role}s"] if member["state"] == "ready"]
+def ready(status: LiveStatus, role: str) -> list[str]:
+    return [member.name for member in getattr(status, f"{role}s") if member.state == "ready"]
 
 
 @pytest.mark.parametrize("settings", ["true", "false"], indirect=True)
@@ -59,7 +60,7 @@ def test_every_record_once_an_epoch(
     run = start("counting_async.py", *options, "--workers", 3, "--servers", 2, shut=[gate])
     for number, role in enumerate(victims):
         status = run.wait_until(
-            lambda s, at=5 + 6 * number: s["step"] >= at and all(m["state"] == "ready" for m in s["workers"])
+            lambda s, at=5 + 6 * number: s.step >= at and all(m.state == "ready" for m in s.workers)
         )
         run.kill("master" if role == "master" else ready(status, role)[0])
     run.open(gate)

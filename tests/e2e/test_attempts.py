@@ -19,15 +19,15 @@ def test_times_add_up_and_each_line_has_its_own(start: Callable[..., Run]) -> No
     begun = datetime.now(timezone.utc)
     first = start("small_torch.py", *OPTIONS, name="run", shut=["step 20"])
     first.held_at("step 20")
-    assert first.status()["attempt"] == 1
-    killed_s = first.status()["elapsed_s"]
+    assert first.status().attempt == 1
+    killed_s = first.status().elapsed_s
     end_all(first.environment)
     first.end()
     first.dir.address.unlink()
     second = start("small_torch.py", "--resume", name="run", shut=["step 30"])
     second.held_at("step 30")
     told = second.status()
-    assert told["attempt"] == 2 and 0 < told["elapsed_s"] < told["total_s"] < told["elapsed_s"] + killed_s + 1
+    assert told.attempt == 2 and 0 < told.elapsed_s < told.total_s < told.elapsed_s + killed_s + 1
     assert "since the start (attempt 2; " in cli("status", second.path).stdout
     second.process.send_signal(signal.SIGINT)
     second.open("step 30")

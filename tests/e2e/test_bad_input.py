@@ -83,10 +83,10 @@ PROGRAMS = {
     "torch_optimizer": (
         TORCH
         + "def model():\n    w = torch.zeros(2, requires_grad=True)\n"
-        + "    return {'w': w, 'optimizer': torch.optim.SGD([w], lr=0.1)}\n"
+        + "    return {'w': w, 'optimizer': torch.optim.LBFGS([w], lr=0.1)}\n"
         + FORWARD
         + DATA,
-        ["model()['optimizer'] is a torch.optim.sgd.SGD", "ef.SGD, ef.Adam, ef.AdamW, ef.Adagrad"],
+        ["model()['optimizer'] is torch's LBFGS", "several times an update", "Name one of SGD, Adam, AdamW"],
     ),
     "half": (
         TORCH + MODEL.replace("zeros(2)", "zeros(2).half()") + FORWARD + DATA,
@@ -337,7 +337,7 @@ def test_folder_in_use_by_a_live_run(start: Callable[..., Run], tmp_path: Path) 
     """Neither a new run nor --resume disturbs it."""
     run = start("counting.py", "--batch-size", 16, "--workers", 1, name="run", shut=["step 100"])
     run.wait_for_step(1)
-    before = {path: path.read_bytes() for path in (run.dir.settings, run.dir.member_keys)}
+    before = {path: path.read_bytes() for path in (run.dir.settings, run.dir.client_keys)}
     (tmp_path / "good.py").write_text(GOOD)
     for arguments in (["good.py"], ["--resume"], ["--resume", "--program", "good.py"]):
         Outcome(tmp_path, "train", "--run-dir", "run", *arguments).refused("another run is using", "stop run")

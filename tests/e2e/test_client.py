@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import termios
@@ -56,7 +57,7 @@ def test_the_client_is_killed_and_others_look_on(
     run.wait_for_workers(2)
     run.process.kill()
     run.process.wait()
-    run.wait_for_step(run.status()["step"] + 2)
+    run.wait_for_step(run.status().step + 2)
     attached, looking = Command("attach", run.path), Command("attach", run.path)
     attached.wait_for("its client is gone; 'elasticflow attach")
     looking.wait_for("epoch ")
@@ -65,7 +66,7 @@ def test_the_client_is_killed_and_others_look_on(
     assert code == 130 and "goes on" in output and "elasticflow stop" in output, output
     for name in ("worker-1", "server-1", "master"):
         run.kill(name)
-        run.wait_for_step(run.status()["step"] + 5)
+        run.wait_for_step(run.status().step + 5)
     run.wait_for_workers(2)
     code, output = attached.wait()
     assert code == 0, output
@@ -113,7 +114,7 @@ def test_the_terminal_is_closed(tmp_path: Path, slow: None) -> None:
     )
     os.close(theirs)
     shown = b""
-    while b"step 1/" not in shown:
+    while not re.search(rb"step [1-9]", shown):  # on a busy machine the first that is shown is a later one
         shown += os.read(ours, 4096)
     assert b"elasticflow attach" in shown
     os.close(ours)
@@ -148,17 +149,18 @@ def test_everything_is_killed(start: Callable[..., Run], slow: None, monkeypatch
     run = start("small_torch.py", *OPTIONS)
     run.wait_for_workers(2)
     run.kill("worker-2")
-    seen = run.wait_until(lambda s: s["num_faults"] and [w["state"] for w in s["workers"]] == ["ready"] * 2)
-    run.wait_for_step(seen["step"] + 5)  # long after it is written down
+    seen = run.wait_until(lambda s: s.num_faults and [w.state for w in s.workers] == ["ready"] * 2)
+    run.wait_for_step(seen.step + 5)  # long after it is written down
     for pid in marked(environment):
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(environment) == []
     page = cli("report", run.path).stdout
     assert f"{run.path}: killed, after" in page and "--resume" in page
     assert "worker-2  was killed by SIGKILL" in page, page
-    for verb in ("status", "attach"):
-        over = cli(verb, run.path)
-        assert over.returncode == 1 and "processes were killed" in over.stderr
+    told = cli("status", run.path)
+    assert told.returncode == 0 and "killed: this run is over, and left no report" in told.stdout, told
+    over = cli("attach", run.path)
+    assert over.returncode == 1 and "processes were killed" in over.stderr
     run.process.wait()
     run.dir.address.unlink()  # what the killed left behind is not to be taken for the next one's
 

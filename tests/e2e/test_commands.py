@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import zmq
 
+from elasticflow.run.telling import LiveStatus
 from elasticflow.wire.control import control_link
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import StopRequest, encode
@@ -60,9 +61,9 @@ def listening_ports(pid: int) -> set[int]:
     return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and line[9] in inodes}
 
 
-def bother(run: Run, status: dict[str, Any]) -> bool:
+def bother(run: Run, status: LiveStatus) -> bool:
     """Sends what strangers may send to all ports of a run. Returns whether one of them was answered."""
-    keys = read_keys(run.dir.member_keys, MemberKeys)
+    keys = read_keys(run.dir.client_keys, MemberKeys)
     public, secret = (half.decode() for half in zmq.curve_keypair())
     forged = msgspec.structs.replace(keys, member_public=public, member_secret=secret)
     endpoint = run.dir.read_address().endpoint
@@ -75,8 +76,8 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
         for stranger in strangers:
             with suppress(zmq.Again):  # refused already
                 stranger.send(encode(StopRequest(reason="a stranger says so")), zmq.NOBLOCK)
-        for server in status["servers"]:
-            (port,) = listening_ports(server["pid"])
+        for server in status.servers:
+            (port,) = listening_ports(server.pid)
             talker = context.socket(zmq.DEALER)
             talker.connect(f"tcp://127.0.0.1:{port}")
             with suppress(zmq.Again):
@@ -85,7 +86,7 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(os.urandom(5000))
         deadline = time.monotonic() + PATIENCE_S
-        while not all(server["refused_connections"] for server in run.status()["servers"]):
+        while not all(server.refused_connections for server in run.status().servers):
             assert time.monotonic() < deadline, run.status()
             time.sleep(0.1)  # heartbeats tell the count, and are no news that one could wait for
         return any(stranger.poll(0) for stranger in strangers)
@@ -94,9 +95,8 @@ def bother(run: Run, status: dict[str, Any]) -> bool:
 
 
 def secrets_of(run: Run) -> list[str]:
-    found = [json.loads(path.read_bytes()) for path in (run.dir.member_keys, run.dir.master_keys)]
-    members = [found[0], found[1]["member"]]
-    return [found[1]["secret"], *(each[name] for each in members for name in each if "public" not in name)]
+    found = [json.loads(path.read_bytes()) for path in (run.dir.client_keys, run.dir.master_keys)]
+    return [each[name] for each in found for name in each if "public" not in name and name != "name"]
 
 
 @pytest.fixture(scope="module")
@@ -121,33 +121,31 @@ def look_at(run: Run, watch: subprocess.Popen[bytes]) -> Seen:
     run.wait_for_workers(2)
     # A checkpoint is left out if the one before is not written yet; here none is to be left out.
     for committed in (10, 20, 30):
-        run.wait_until(lambda s, committed=committed: s["checkpoint_step"] == committed)
+        run.wait_until(lambda s, committed=committed: s.checkpoint_step == committed)
         run.open(f"step {committed + 5}")
-    status = run.wait_until(lambda s: s["checkpoint_step"] == 40)
+    status = run.wait_until(lambda s: s.checkpoint_step == 40)
     answered = bother(run, status)
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(status)]
-    status = json.loads(cli("status", run.path, "--json").stdout)
+    told = json.loads(cli("status", run.path, "--json").stdout)
     text = cli("status", run.path).stdout
     too_many = cli("scale", run.path, 9)
     secrets = secrets_of(run)
-    for file in (run.dir.member_keys, run.dir.master_keys):
+    for file in (run.dir.client_keys, run.dir.master_keys):
         assert file.stat().st_mode & 0o777 == 0o600
     run.open("step 45")
     output = run.finish()
     watched = [json.loads(line) for line in (first + watch.communicate(timeout=PATIENCE_S)[0]).splitlines()]
     assert watch.returncode == 0
-    files = [
-        path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.parent.name != "keys"
-    ]
+    files = [path.read_bytes() for path in run.path.rglob("*") if path.is_file() and "keys" not in path.parts]
     for secret in secrets:
         assert not any(secret.encode() in data for data in (*files, *commands, output.encode()))
-    report = json.loads(run.dir.report.read_bytes())
-    refused = sum(server["refused_connections"] for server in report["servers"])
-    return Seen(run.path, output, status, text, too_many, answered, refused, watched)
+    report = run.report()
+    refused = sum(server.refused_connections for server in report.servers)
+    return Seen(run.path, output, told, text, too_many, answered, refused, watched)
 
 
-def pids_of(status: dict[str, Any]) -> list[int]:
-    return [member["pid"] for member in (status["master"], *status["servers"], *status["workers"])]
+def pids_of(status: LiveStatus) -> list[int]:
+    return [member.pid for member in status.members]
 
 
 # --- a run under way ----------------------------------------------------------------------------------
@@ -273,7 +271,7 @@ def test_export_loads_everywhere(seen: Seen, tmp_path: Path) -> None:
     params = {"net": net.eval(), "scale": torch.from_numpy(arrays["scale"])}
     x, y = (torch.from_numpy(test[name]) for name in ("x", "y"))
     accuracy = small_torch.metrics(x, y, params)["accuracy"].item()
-    (shown,) = set(re.findall(r"epoch 3: test cost .* accuracy (\S+)", seen.output))
+    (shown,) = set(re.findall(r"epoch 3, step \d+: test cost .* accuracy (\S+)", seen.output))
     assert f"{accuracy:.4f}" == shown
     wrong = cli("export", seen.path, tmp_path / "model.pkl")
     assert wrong.returncode == 1 and ".npz" in wrong.stderr and ".safetensors" in wrong.stderr
@@ -342,19 +340,17 @@ def test_interrupted_twice_and_resumed(
     monkeypatch.setenv("SLICE_S", "0.02")  # a step takes 0.08 s or more
     options = (*OPTIONS, "--config", tmp_path / "often.yaml")
     run = start("small_torch.py", *options, name="run", shut=["step 20"])
-    status = run.wait_until(lambda s: s["checkpoint_step"])
+    status = run.wait_until(lambda s: s.checkpoint_step)
     run.wait_for_output("worker-1 has joined")  # from then on Ctrl-C is no longer the end at once
-    assert (
-        status["steps_total"] == STEPS and len(status["servers"]) == 2
-    )  # command line beats file beats default
+    assert status.steps_total == STEPS and len(status.servers) == 2  # command line beats file beats default
     os.kill(run.process.pid, signal.SIGINT)
-    run.wait_until(lambda s: s["state"] == "finishing")
+    run.wait_until(lambda s: s.state == "finishing")
     run.open("step 20")
     code, output = run.wait()
     assert code == 3, output
     assert output.splitlines()[-1].startswith("stopped: stopped by Ctrl-C: ") and "--resume" in output
     committed = int(cli("checkpoint", "list", run.path).stdout.splitlines()[-1].split()[1])
-    assert f"step-{committed:010}" in output and status["checkpoint_step"] <= committed < STEPS
+    assert f"step-{committed:010}" in output and status.checkpoint_step <= committed < STEPS
 
     again = start("small_torch.py", "--resume", name="run", shut=[f"step {committed + 1}"])
     again.wait_for_step(committed + 1)
@@ -369,7 +365,7 @@ def test_interrupted_twice_and_resumed(
     )
     assert wait_until_gone(again.environment) == []
     over = cli("status", run.path)
-    assert over.returncode == 1 and "go on with --resume" in over.stderr
+    assert over.returncode == 0 and "go on with --resume" in over.stdout
 
     monkeypatch.setenv("SLICE_S", "0")
     resumed = on_a_terminal(

@@ -39,7 +39,7 @@ def test_the_same_answer_rounded(
     run.open(MIDDLE)
     run.wait_for_step(STEPS // 2 + 3)
     run.kill("server-1")
-    run.wait_until(lambda status: status["generation"] == 2 and not status["regrouping"])
+    run.wait_until(lambda status: status.generation == 2 and not status.regrouping)
     run.open(LATE)
     assert run.digest() == alone
 

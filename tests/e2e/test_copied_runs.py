@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from .conftest import Run, digest_in
 
+KEPT = 3
+"""Checkpoints, by default."""
 OPTIONS = ("--epochs", 6, "--batch-size", 64, "--checkpoint-every", 5, "--snapshot-s", 0)
 
 
 def test_the_copy_goes_on_and_leaves_the_originals_processes_alone(
-    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Run],
 ) -> None:
-    monkeypatch.setenv("SLICE_S", "0.02")
-    original = start("small_torch.py", *OPTIONS, name="original")
-    before = original.wait_until(lambda status: (status["checkpoint_step"] or 0) >= 5)
+    original = start("small_torch.py", *OPTIONS, name="original", shut=["step 60"])
+    original.held_at("step 60")
+    before = original.wait_until(lambda status: (status.checkpoint_step or 0) >= 60)
+    while len(list((original.path / "checkpoints").iterdir())) > KEPT:
+        time.sleep(0.01)  # a folder cannot be waited on; what goes while it is copied is an error to cp
     place = original.path.with_name("copy")
     copied = subprocess.run(["cp", "-a", original.path, place], capture_output=True, text=True, check=False)
     assert copied.returncode == 0, copied.stderr
     assert list((place / "keys" / "members").iterdir()), "the copy names the original's processes"
     (place / "master.json").unlink()  # or this test would ask the original's master
-    copy = start("small_torch.py", "--resume", name="copy")
-    copy.wait_for_step(before["step"] + 1)
+    copy = start("small_torch.py", "--resume", name="copy", shut=["step 70"])
+    copy.held_at("step 70")
     now = original.status()
-    assert now["num_faults"] == 0 and now["master"]["pid"] == before["master"]["pid"]
-    assert [worker["pid"] for worker in now["workers"]] == [worker["pid"] for worker in before["workers"]]
+    assert now.num_faults == 0 and now.master.pid == before.master.pid
+    assert [worker.pid for worker in now.workers] == [worker.pid for worker in before.workers]
+    copy.open("step 70")
+    original.open("step 60")
     assert digest_in(copy.finish()) == original.digest()
     assert Path(original.path, "report.json").exists() and Path(copy.path, "report.json").exists()

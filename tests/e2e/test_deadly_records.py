@@ -3,7 +3,6 @@ raises; and what is wrong with a machine is never a record's fault."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -49,7 +48,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 def quarantined(run: Run) -> list[int]:
-    return sorted(json.loads(run.dir.report.read_bytes())["quarantined"])
+    return sorted(run.report().quarantined)
 
 
 def settings(path: Path, text: str) -> tuple[str, str]:

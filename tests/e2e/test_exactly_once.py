@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from elasticflow.cli.connection import Connection
+from elasticflow.run.telling import LiveStatus
 from elasticflow.wire.messages import ScaleRequest
 
 from .conftest import Run, cli
@@ -18,9 +18,9 @@ from .conftest import Run, cli
 EPOCHS, STEPS = 5, 13
 
 
-def _living(status: dict[str, Any], killed: list[str]) -> list[str]:
+def _living(status: LiveStatus, killed: list[str]) -> list[str]:
     """Workers that take part, and are not those killed of which the master does not know yet."""
-    return [w["name"] for w in status["workers"] if w["state"] == "ready" and w["name"] not in killed]
+    return [w.name for w in status.workers if w.state == "ready" and w.name not in killed]
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -36,7 +36,7 @@ def test_every_record_once_an_epoch(
     killed: list[str] = []
     steps = sorted(rng.sample(range(2, EPOCHS * STEPS - 15), 4))
     for step, what in zip(steps, rng.sample(["kill", "kill", "4", "2"], 4), strict=True):
-        status = run.wait_until(lambda s, step=step: s["step"] >= step and _living(s, killed))
+        status = run.wait_until(lambda s, step=step: s.step >= step and _living(s, killed))
         if what == "kill":
             killed.append(rng.choice(_living(status, killed)))
             run.kill(killed[-1])

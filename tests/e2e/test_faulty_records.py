@@ -31,7 +31,7 @@ def test_stops_by_default_and_can_be_resumed(
     monkeypatch.setenv("WHEN", str(when))
     monkeypatch.setenv("BAD", "57")
     run = start("faulty.py", *OPTIONS, "--checkpoint-every", 2, "--servers", 2, shut=["step 7"])
-    status = run.wait_until(lambda s: s["checkpoint_step"])
+    status = run.wait_until(lambda s: s.checkpoint_step)
     when.touch()
     run.open("step 7")  # two epochs to go
     code, output = run.wait()
@@ -47,11 +47,11 @@ def test_stops_by_default_and_can_be_resumed(
         assert said in output, output
     assert "elasticflow/worker" not in output, output
     when.unlink()
-    report = json.loads(run.dir.report.read_bytes())
-    assert report["state"] == "failed" and report["checkpoint_step"] >= status["checkpoint_step"]
+    report = run.report()
+    assert report.state == "failed" and report.checkpoint_step >= status.checkpoint_step
     assert cli("checkpoint", "verify", run.path).returncode == 0
     resumed = start("faulty.py", "--resume", "--workers", 1, name="run-0").finish()
-    assert f"going on from step {report['checkpoint_step']}" in resumed
+    assert f"going on from step {report.checkpoint_step}" in resumed
     assert digest_in(resumed) == undisturbed
 
 
@@ -89,4 +89,4 @@ def test_fault_of_one_worker_alone_is_no_fault_of_the_record(
     run.open("step 7")
     assert run.digest() == undisturbed
     assert not once.exists()
-    assert json.loads(run.dir.report.read_bytes())["quarantined"] == []
+    assert run.report().quarantined == []

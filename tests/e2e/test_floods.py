@@ -78,19 +78,15 @@ def test_checkpoints_are_committed_and_members_come_in(
     calm = start("small_torch.py", *OPTIONS, name="calm")
     run = start("small_torch.py", *OPTIONS, name="flooded", descriptors=DESCRIPTORS, shut=[LATE])
     status = run.wait_for_workers(2)
-    pids = [status["master"]["pid"], *(server["pid"] for server in status["servers"])]
+    pids = [status.master.pid, *(server.pid for server in status.servers)]
     ports = [port for pid in pids for port in listening_ports(pid)]
     with flooded(*ports, each=4 * DESCRIPTORS) as flood:
-        before = run.wait_until(lambda s: flood.made >= 8 * DESCRIPTORS and s["checkpoint_step"])
+        before = run.wait_until(lambda s: flood.made >= 8 * DESCRIPTORS and s.checkpoint_step)
         run.kill("worker-2")  # another has to come in, through the flood
-        after = run.wait_until(
-            lambda s: s["num_faults"] and [w["state"] for w in s["workers"]] == ["ready"] * 2
-        )
-        seen = run.wait_until(lambda s: s["checkpoint_step"] >= after["step"] + 4)
+        after = run.wait_until(lambda s: s.num_faults and [w.state for w in s.workers] == ["ready"] * 2)
+        seen = run.wait_until(lambda s: s.checkpoint_step >= after.step + 4)
         # Who was let in, and says nothing, is sent away in time; the kernel keeps away the others.
-        run.wait_until(
-            lambda s: min(each["refused_connections"] for each in (s["master"], *s["servers"])) > 10
-        )
+        run.wait_until(lambda s: min(each.refused_connections for each in (s.master, *s.servers)) > 10)
     run.open(LATE)
-    assert seen["checkpoint_step"] > before["checkpoint_step"]
+    assert seen.checkpoint_step > before.checkpoint_step
     assert run.digest() == calm.digest()

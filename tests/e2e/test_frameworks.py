@@ -42,7 +42,7 @@ def test_tensorflow_disturbed(
     run.open(EARLY)
     run.wait_for_step(13)
     run.signal(names[1], signal.SIGSTOP)
-    run.wait_for_step(run.status()["step"] + 5)
+    run.wait_for_step(run.status().step + 5)
     run.signal(names[1], signal.SIGCONT)
     assert cli("scale", run.path, 2).returncode == 0
     run.open(LATE)

@@ -114,7 +114,7 @@ def test_files_are_edited_or_deleted_and_a_worker_joins(
     run.wait_for_step(2)
     disturb(folder)
     run.kill("worker-1")
-    run.wait_until(lambda s: {w["name"] for w in s["workers"] if w["state"] == "ready"} >= {"worker-3"})
+    run.wait_until(lambda s: {w.name for w in s.workers if w.state == "ready"} >= {"worker-3"})
     run.open(LATE)
     output = run.finish()
     assert "worker-3 has joined" in output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -29,8 +28,8 @@ def test_a_step_that_is_left_out_is_so_for_all(
         digests.add(digest_in(output))
         assert "skipped: 4 steps with NaN or infinite gradients" in output, output
         assert output.count("is left out") == 4, output
-        report = json.loads(run.dir.report.read_bytes())
-        assert (report["state"], report["skipped"], report["step"]) == ("finished", 4, 20)
+        report = run.report()
+        assert (report.state, report.skipped, report.step) == ("finished", 4, 20)
         assert "4 steps with NaN" in cli("report", run.path).stdout
     assert len(digests) == 1
 
@@ -49,17 +48,17 @@ def test_by_default_the_run_ends_before_the_step_is_made(
         monkeypatch.setenv(each, "1")
     size = ("--workers", workers, "--servers", servers)
     run = start("poisoned_torch.py", *TRAIN, *size, "--checkpoint-every", 1, shut=["step 8"])
-    run.wait_until(lambda status: status["checkpoint_step"])
+    run.wait_until(lambda status: status.checkpoint_step)
     run.open("step 8")
     code, output = run.wait()
     assert code == 4, output
     said = "Error: step 9 (epoch 1) is not made: the gradient of net.0.weight is not finite (NaN or infinite)"
     where = "beginning in slice 5, whose cost is nan; the last checkpoint is that of step"
     assert f"{said}, {where}" in output, output
-    report = json.loads(run.dir.report.read_bytes())
-    assert report["step"] in (8, 9), "the leading server may have made its part of the step"
-    assert report["state"] == "diverged" and 1 <= report["checkpoint_step"] <= 8
-    assert not report["quarantined"] and "is left out" not in output
+    report = run.report()
+    assert report.step in (8, 9), "the leading server may have made its part of the step"
+    assert report.state == "diverged" and 1 <= report.checkpoint_step <= 8
+    assert not report.quarantined and "is left out" not in output
     assert cli("checkpoint", "verify", run.path).returncode == 0
     again = start("poisoned_torch.py", "--resume", name="run-0")
     code, output = again.wait()
@@ -78,8 +77,8 @@ def test_after_too_many_the_run_ends_with_a_checkpoint(
     code, output = run.wait()
     assert code == 4, output
     assert "more than 1 steps had to be left out (max_skipped_steps), the last was step" in output
-    report = json.loads(run.dir.report.read_bytes())
-    assert report["state"] == "diverged" and report["checkpoint_step"] == report["step"]
+    report = run.report()
+    assert report.state == "diverged" and report.checkpoint_step == report.step
     assert cli("checkpoint", "verify", run.path).returncode == 0
 
 

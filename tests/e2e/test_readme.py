@@ -103,7 +103,7 @@ def test_examples(example: str, tmp_path: Path) -> None:
     assert trained.returncode == 0, trained.stderr
     value = float(re.findall(rf"{metric} (\S+)", trained.stdout)[-1])
     assert value >= bound if at_least else value <= bound
-    (promised,) = set(re.findall(rf"^epoch {epochs}: test .*$", trained.stdout, re.MULTILINE))
+    (promised,) = set(re.findall(rf"^epoch {epochs}, step \d+: test .*$", trained.stdout, re.MULTILINE))
     assert "test cost" in promised
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -96,7 +98,7 @@ def test_another_optimizer(folder: Path, changed: str, words: list[str]) -> None
     assert Outcome(folder, *TRAIN, "run").code == 0
     (folder / "program.py").write_text(PROGRAM.replace("SGD(lr=0.1)", changed))
     more = ("train", "--resume", "--run-dir", "run", "--program", "program.py", "--epochs", "2")
-    Outcome(folder, *more).refused("step 4", *words, "Put the optimizer back to go on, or start anew")
+    Outcome(folder, *more).refused("step 4", *words, "Put the optimizer back to go on, or begin a new run")
     (folder / "program.py").write_text(PROGRAM.replace("lr=0.1", "lr=0.2"))
     assert Outcome(folder, *more).code == 0, "another number is the same optimizer"
 
@@ -120,3 +122,70 @@ def test_shared_memory_that_is_full(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     calm = Outcome(folder, *TRAIN, "calm", "--workers", "2")
     assert re.search("digest: .*", done.stdout) and digest_in(done.stdout) == digest_in(calm.out)
+
+
+FILL = """
+import os
+def fill(full):
+    with open(full, "ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+"""
+ON_A_SMALL_DISK = 'mkdir small && mount -t tmpfs -o size=8m none small && exec "$@"'
+RESERVED = f"""
+{FILL}
+from pathlib import Path
+from elasticflow.run import reserve
+from elasticflow.run.folder import publish
+folder = Path("small")
+reserve.keep(folder)
+fill("small/full")
+report = {{"text": "x" * 500_000}}
+try:
+    publish(folder / "report.json", report)
+except OSError as error:
+    print(error.strerror)
+for _ in range(3):  # an old one goes when a new one is there
+    reserve.spend(folder, lambda: publish(folder / "report.json", report))
+    fill("small/full")
+print(sorted(path.name for path in folder.iterdir()), (folder / "report.json").stat().st_size)
+"""
+
+
+def on_a_small_disk(*command: str) -> subprocess.CompletedProcess[str]:
+    script = ["unshare", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", *command]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(done.stderr)
+    return done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which takes root")
+def test_what_is_reserved_can_be_written_on_a_full_disk(folder: Path) -> None:
+    done = on_a_small_disk(sys.executable, "-c", RESERVED)
+    left = "['.reserve', 'full', 'report.json']"
+    assert done.stdout.splitlines() == ["No space left on device", f"{left} 500016"], done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which takes root")
+def test_a_disk_that_is_full_at_the_end(folder: Path) -> None:
+    """The run is stopped, not failed or killed, and goes on once there is room; nothing half is left."""
+    filling = PROGRAM.replace("def forward(x, y, params):", "def forward(x, y, params):\n    full()")
+    full = f"{FILL}\ndef full():\n    os.path.exists('room') or fill('small/full')\n"
+    (folder / "program.py").write_text(filling + full)
+    (folder / "settings.yaml").write_text("storage_patience_s: 0.5\n")
+    shown = 'c=$?; echo "code $c"; ls small/run/checkpoints; "$@" status small/run --json'
+    again = '"$@" train --resume --run-dir small/run --config settings.yaml && echo went on'
+    train = " ".join(TRAIN)
+    script = f'"$@" {train} small/run --config settings.yaml; {shown}; touch room; rm small/full; {again}'
+    done = on_a_small_disk("sh", "-c", script, "sh", *CLI)
+    ended, told = done.stdout.partition("code 3\n")[::2]
+    assert told, done
+    status = json.loads(told[: told.index("\n}\n") + 2])
+    assert status["state"] == "stopped", "no folder of a checkpoint is listed before it"
+    assert "final checkpoint is missing" in ended and "4 of 4 steps are missing, go on with --resume" in ended
+    assert "went on" in told, done
+    assert digest_in(told) == digest_in(Outcome(folder, *TRAIN, "calm").out)

@@ -11,9 +11,10 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from elasticflow.run.telling import LiveStatus
 
 from .conftest import Run, cli, digest_in
 
@@ -36,8 +37,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICE_S", "0.01")
 
 
-def _ready(status: dict[str, Any]) -> list[str]:
-    return [worker["name"] for worker in status["workers"] if worker["state"] == "ready"]
+def _ready(status: LiveStatus) -> list[str]:
+    return [worker.name for worker in status.workers if worker.state == "ready"]
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(2, 1), (3, 2), (4, 3)])
@@ -62,7 +63,7 @@ def test_workers_killed_at_random_moments(
     run = start("small_torch.py", *options, shut=[LATE])
     killed: set[str] = set()
     for step in sorted(rng.sample(range(2, STEPS // 2), 3)):
-        status = run.wait_until(lambda s, step=step: s["step"] >= step and set(_ready(s)) - killed)
+        status = run.wait_until(lambda s, step=step: s.step >= step and set(_ready(s)) - killed)
         chosen = rng.choice([name for name in _ready(status) if name not in killed])
         run.kill(chosen)
         killed.add(chosen)
@@ -85,7 +86,7 @@ def test_worker_killed_while_joining(
     assert cli("scale", run.path, 3).returncode == 0
     for newcomer in ("worker-3", "worker-4"):
         pid = run.held_at(place)
-        assert {w["name"]: w["state"] for w in run.status()["workers"]}[newcomer] == state
+        assert {w.name: w.state for w in run.status().workers}[newcomer] == state
         os.kill(pid, signal.SIGKILL)
     run.held_at(place)
     run.open(place)
@@ -113,9 +114,9 @@ def test_worker_stopped_and_continued(start: Callable[..., Run], undisturbed: st
     run = start("small_torch.py", *OPTIONS, "--workers", 2, "--servers", 2, shut=[LATE])
     run.wait_for_workers(2)
     pid = run.signal("worker-1", signal.SIGSTOP)
-    run.wait_until(lambda s: any(w["state"] == "suspect" for w in s["workers"]))
+    run.wait_until(lambda s: any(w.state == "suspect" for w in s.workers))
     run.signal("worker-1", signal.SIGCONT)
-    run.wait_until(lambda s: all(w["state"] == "ready" for w in s["workers"]))
+    run.wait_until(lambda s: all(w.state == "ready" for w in s.workers))
     assert run.pid("worker-1") == pid
     run.open(LATE)
     assert run.digest() == undisturbed
@@ -154,8 +155,8 @@ def test_slices_follow_the_speeds(
 ) -> None:
     """A worker becomes slow, as a GPU does that others use too, and is as fast as before later."""
 
-    def slices(status: dict[str, Any]) -> list[int]:
-        return [worker["slices"] for worker in status["workers"]]
+    def slices(status: LiveStatus) -> list[int]:
+        return [worker.slices for worker in status.workers]
 
     monkeypatch.setenv("SLOW", str(tmp_path))
     run = start("small_torch.py", *OPTIONS, "--workers", 2, shut=["step 4", LATE])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.run.folder import RunDir
-from elasticflow.wire.keys import MasterKeys, data_password, read_keys
+from elasticflow.wire.keys import CLIENT, MasterKeys, read_keys
 
 from .conftest import Run
 from .processes import MARK, marked
@@ -20,9 +20,13 @@ from .processes import MARK, marked
 def secrets_in(run: RunDir) -> set[bytes]:
     """All that nobody else may know, in every form in which it might be written down."""
     keys = read_keys(run.master_keys, MasterKeys)
-    members = keys.member
-    texts = {keys.secret, members.member_secret, members.server_secret}
-    data = {members.data, members.data.hex().encode(), base64.b64encode(members.data), data_password(members)}
+    texts = {keys.master_secret, keys.member_secret}
+    names = (CLIENT, "worker-1", "worker-2", "worker-3", "server-0")
+    of_members = {keys.of(name).own for name in names}
+    passes = [keys.of("server-0").pass_for(name, 1) for name in names[1:4]]
+    raw = {keys.root, *of_members, *(each.key for each in passes)}
+    data = {form for key in raw for form in (key, key.hex().encode(), base64.b64encode(key))}
+    data |= {each.password for each in passes}
     return data | {text.encode() for text in texts} | {repr(text)[1:-1].encode() for text in texts}
 
 
@@ -32,7 +36,7 @@ def places(run: Run, pids: list[int]) -> Iterator[tuple[str, bytes]]:
         for name in ("cmdline", "environ"):
             yield f"/proc/{pid}/{name}", Path(f"/proc/{pid}/{name}").read_bytes()
     for path in run.path.rglob("*"):
-        if path.is_file() and path.parent != run.dir.member_keys.parent:
+        if path.is_file() and run.dir.client_keys.parent not in path.parents:
             yield str(path), path.read_bytes()
 
 
@@ -50,15 +54,16 @@ def test_keys_are_in_their_files_and_nowhere_else(
     monkeypatch.setenv(MARK, mark)
     run = start("small_torch.py", "--workers", 2, "--epochs", 500, "--checkpoint-every", 20)
     run.wait_for_step(30)
-    folder = run.dir.member_keys.parent
+    folder = run.dir.client_keys.parent
     assert folder.stat().st_mode & 0o777 == 0o700
-    keys = (run.dir.member_keys, run.dir.master_keys)
+    members = [run.dir.keys_of(name) for name in ("worker-1", "worker-2", "server-0")]
+    keys = (run.dir.client_keys, run.dir.master_keys, *members)
     assert not [path.name for path in keys if path.stat().st_mode & 0o077]
     running = marked({MARK: mark})
     assert len(running) >= 4
     assert_secret(run, running)
     run.kill("worker-1")
-    run.wait_until(lambda status: [each["name"] for each in status["workers"]][-1:] == ["worker-3"])
+    run.wait_until(lambda status: [each.name for each in status.workers][-1:] == ["worker-3"])
     run.process.send_signal(signal.SIGINT)
     _, output = run.wait()
     assert_secret(run, [])

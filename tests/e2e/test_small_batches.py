@@ -72,8 +72,8 @@ def test_whoever_computes_it(
     options = ("--epochs", 30, "--checkpoint-every", 1000)
     alone = start(str(program), *options, "--workers", 1).digest()
     run = start(str(program), *options, "--workers", 4, "--servers", 2)
-    status = run.wait_until(lambda s: any(w["state"] == "ready" for w in s["workers"]))
-    ready = next(w["name"] for w in status["workers"] if w["state"] == "ready")
+    status = run.wait_until(lambda s: any(w.state == "ready" for w in s.workers))
+    ready = next(w.name for w in status.workers if w.state == "ready")
     run.signal(ready, signal.SIGKILL)
     assert run.digest() == alone
 

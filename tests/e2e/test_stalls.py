@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Callable
@@ -88,10 +87,10 @@ def test_all_hang_at_the_same_slice(
     assert code == 5, output
     assert "hangs at hanging.py, line" in output and "are missing" in output, output
     assert f"in hang: {SOURCE[-1].strip()}" not in output
-    report = json.loads(run.dir.report.read_bytes())
-    assert report["state"] == "stalled" and "hanging.py" in report["traceback"]
+    report = run.report()
+    assert report.state == "stalled" and "hanging.py" in report.traceback
     if where == "forward":
-        assert report["checkpoint_step"] == report["step"] >= 4, "nothing that was done is lost"
+        assert report.checkpoint_step == report.step >= 4, "nothing that was done is lost"
     hang.unlink()
     resumed = start("hanging.py", "--resume", "--workers", 1, name="run-0").finish()
     assert digest_in(resumed) == undisturbed

@@ -71,12 +71,12 @@ def test_server_or_master_killed(start: Callable[..., Run], undisturbed: str, vi
     many = ("--workers", 2, "--servers", 2, "--checkpoint-every", 5)
     run = start("tables_torch.py", *OPTIONS, *many, shut=[MIDDLE, LATE])
     run.wait_for_workers(2)
-    run.wait_until(lambda status: status["checkpoint_step"] == 15)
+    run.wait_until(lambda status: status.checkpoint_step == 15)
     run.held_at(MIDDLE)
     run.kill(victim)
     run.open(MIDDLE)
     if victim != "master":
-        run.wait_until(lambda status: status["generation"] == 2 and not status["regrouping"])
+        run.wait_until(lambda status: status.generation == 2 and not status.regrouping)
     run.open(LATE)
     assert run.digest() == undisturbed
 
@@ -98,7 +98,7 @@ def test_stopped_server_does_not_hold_a_worker(start: Callable[..., Run], undist
     run.held_at("slice 20")
     run.signal("server-1", signal.SIGSTOP)
     run.open("slice 20")
-    run.wait_until(lambda status: status["generation"] == 2 and not status["regrouping"])
+    run.wait_until(lambda status: status.generation == 2 and not status.regrouping)
     run.open(LATE)
     assert run.digest() == undisturbed
 

@@ -119,7 +119,7 @@ def test_reset(
     run.held_at("backward 5")
     assert relay.reset() >= 8
     run.open("backward 5")
-    run.wait_until(lambda status: status["generation"] >= 2 and not status["regrouping"])
+    run.wait_until(lambda status: status.generation >= 2 and not status.regrouping)
     run.open("step 8")
     assert run.digest() == expected
 
@@ -155,7 +155,7 @@ def test_server_killed(
     run.open("step 5")
     run.wait_for_step(6)
     run.kill("server-1")
-    run.wait_until(lambda status: status["generation"] >= 2 and not status["regrouping"])
+    run.wait_until(lambda status: status.generation >= 2 and not status.regrouping)
     run.open("step 8")
     assert run.digest() == expected
 

@@ -47,7 +47,7 @@ def test_killed_and_stopped(
     run.wait_for_step(STEPS // 2 + 3)
     run.signal("worker-1", signal.SIGCONT)
     run.kill("server-1")
-    run.wait_until(lambda status: status["generation"] == 2 and not status["regrouping"])
+    run.wait_until(lambda status: status.generation == 2 and not status.regrouping)
     run.open(LATE)
     assert run.digest() == plain
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from .conftest import Run, cli
@@ -26,8 +26,8 @@ def test_ends_and_is_told(
     code, output = run.wait()
     assert code == 1, output[-2000:]
     assert TOLD[words] in output and len(output) < 1 << 20
-    report = json.loads(run.dir.report.read_bytes())
-    assert report["state"] == "failed" and TOLD[words] in report["text"]
+    report = run.report()
+    assert report.state == "failed" and TOLD[words] in report.text
     assert cli("report", run.path, "--json").returncode == 0
     assert TOLD[words] in cli("report", run.path).stdout
     assert cli("logs", run.path, "--lines", 3).returncode == 0
@@ -51,7 +51,7 @@ def test_is_left_out_and_the_run_can_be_stopped(
     monkeypatch.setenv("WORDS", "huge")
     run = start("wordy.py", *OPTIONS, "--max-quarantined", 1, "--epochs", 50, shut=["step 40"])
     run.wait_for_step(40)
-    assert "characters are left out here" in json.dumps(run.status())
+    assert "characters are left out here" in msgspec.json.encode(run.status()).decode()
     assert "row 57 is left out" in cli("status", run.path).stdout
     stopped = run.stop(held_at="step 40")
     assert stopped.returncode == 0, stopped.stderr

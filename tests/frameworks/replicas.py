@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,30 @@ def computed(replica: Replica, batch: dict[str, np.ndarray], seed: int = 5, weig
 def values(replica: Replica, vector: Vector, rule: Rule) -> dict[str, np.ndarray]:
     entries = replica.layout.of_rule(rule)
     return dict(zip([entry.name for entry in entries], vector.tensors(entries), strict=True))
+
+
+def check_by_epoch(model: Callable[[], Any], forward: Callable[..., Any], late: str) -> None:
+    """Of what is trained from the second epoch on, ``late``, nothing is computed in the first."""
+    always = opened(program(model, forward))
+    names = [entry.name for entry in always.layout.of_rule(Rule.UPDATE)]
+    early = [name for name in names if not fnmatchcase(name, late)]
+    assert early and early != names
+    thawed = replace(program(model, forward), trainable=lambda epoch: ["*"] if epoch else early)
+    replica, right = opened(thawed), values(always, computed(always, columns()), Rule.UPDATE)
+    for epoch in (0, 1, 1, 0):
+        replica.begin_epoch(epoch)
+        found = values(replica, computed(replica, columns()), Rule.UPDATE)
+        for name, gradient in found.items():
+            if epoch or name in early:
+                assert gradient.tobytes() == right[name].tobytes(), (epoch, name)
+            else:
+                assert (gradient == 7).all(), "nothing is written there"
+        told: list[int] = []
+        batch = replica.prepare(columns())
+        replica.compute(batch, 5, 0.25, Vector(replica.layout), ready=told.append)
+        numbered = [entry.name for entry in replica.layout.of_rule(Rule.UPDATE)]
+        assert {numbered[number] for number in told} <= set(names if epoch else early)
+        assert not replica.unused
 
 
 def late(read: Callable[[int, Keys], Values]) -> ReadRows:

@@ -10,6 +10,7 @@ from replicas import (  # noqa: E402
     FreshProcess,
     added_in_place,
     bits,
+    check_by_epoch,
     columns,
     computed,
     digest,
@@ -263,17 +264,43 @@ def test_constants_do_not_change():
     assert found["columns"].tolist() == [7, 2, 1, 0, 3, 4, 5, 6]
 
 
-def test_frozen_parameters_are_kept_and_do_not_change():
+def test_frozen_parameters_are_no_part_of_what_travels():
     def model():
         values = models.mlp()
         values["net"][0].requires_grad_(False)
         return values
 
     replica = opened(program(model, models.net_forward))
-    assert [e.name for e in replica.layout.of_rule(Rule.MEAN)] == ["net.0.weight", "net.0.bias"]
+    kept = replica.frozen()
+    assert list(kept) == ["net.0.weight", "net.0.bias"] and not replica.layout.of_rule(Rule.MEAN)
+    assert not any(entry.name in kept for entry in replica.layout.entries)
     found = computed(replica, columns())
-    assert not any(change.any() for change in values(replica, found, Rule.MEAN).values())
     assert all(gradient.any() for gradient in values(replica, found, Rule.UPDATE).values())
+    plain = opened(program(models.mlp, models.net_forward))
+    trained = values(plain, computed(plain, columns()), Rule.UPDATE)
+    assert all(
+        trained[name].tobytes() == g.tobytes() for name, g in values(replica, found, Rule.UPDATE).items()
+    )
+
+
+def test_what_is_trained_later_gets_no_gradient_before():
+    check_by_epoch(models.mlp, models.net_forward, "net.0.*")
+
+
+def test_a_frozen_parameter_that_forward_changes_is_named():
+    def model():
+        values = models.mlp()
+        values["net"][0].requires_grad_(False)
+        return values
+
+    def forward(x, y, params):
+        with torch.no_grad():
+            params["net"][0].bias.mul_(0.5)
+        return models.net_forward(x, y, params)
+
+    replica = opened(program(model, forward))
+    with pytest.raises(ProgramError, match="changed net.0.bias, a parameter that is not trained"):
+        computed(replica, columns())
 
 
 def test_tied_parameters_are_one():
@@ -308,7 +335,7 @@ def test_parameters_without_gradient_are_named():
 def test_evaluation_is_in_inference_mode():
     replica = opened(models.PROGRAMS["norm"])
     batch = columns()
-    assert replica.metrics == ("accuracy",)
+    assert replica.metrics.names == ("accuracy",)
     cost, accuracy = replica.evaluate(replica.prepare(batch), seed=1)
     assert [cost, accuracy] == replica.evaluate(replica.prepare(batch), seed=2), "no dropout"
     net = models.norm()["net"].eval()

@@ -14,6 +14,7 @@ from replicas import (  # noqa: E402
     FreshProcess,
     added_in_place,
     bits,
+    check_by_epoch,
     columns,
     computed,
     digest,
@@ -223,7 +224,7 @@ def test_buffers_leave_as_weighted_changes():
     assert all(array.all() for array in change.values())
 
 
-def test_frozen_layers_are_kept_and_do_not_change():
+def test_frozen_layers_are_no_part_of_what_travels():
     def model():
         net = models.norm()["net"]
         net.layers[1].trainable = False
@@ -236,21 +237,21 @@ def test_frozen_layers_are_kept_and_do_not_change():
 
     replica = opened(program(model, forward))
     assert rules(replica) == {
-        "net.1.kernel": "mean",
-        "net.1.bias": "mean",
-        "net.2.gamma": "mean",
-        "net.2.beta": "mean",
         "net.2.moving_mean": "mean",
         "net.2.moving_variance": "mean",
         "net.7.kernel": "update",
         "net.7.bias": "update",
-        "late.kernel": "mean",
-        "late.bias": "mean",
         "rate": "mean",
     }
+    frozen = ["net.1.kernel", "net.1.bias", "net.2.gamma", "net.2.beta", "late.kernel", "late.bias"]
+    assert sorted(replica.frozen()) == sorted(frozen)
     found = computed(replica, columns())
     assert not any(change.any() for change in values(replica, found, Rule.MEAN).values())
     assert all(gradient.any() for gradient in values(replica, found, Rule.UPDATE).values())
+
+
+def test_what_is_trained_later_gets_no_gradient_before():
+    check_by_epoch(models.norm, models.net_forward, "net.1.*")
 
 
 def test_tied_variables_are_one():
@@ -294,10 +295,10 @@ def test_evaluation_is_in_inference_mode(name):
     trained = digest(computed(replica, columns()))
     set_state(replica, lambda array: array + np.float32(0.5))
     batch = replica.prepare(columns())
-    assert replica.metrics == ("accuracy", "always 1")
+    assert replica.metrics.names == ("accuracy", "always 1")
     cost, accuracy, one = replica.evaluate(batch, seed=1)
     assert [cost, accuracy, one] == replica.evaluate(batch, seed=2), "no dropout"
-    net = replica._params["net"]
+    net = replica.params["net"]
     logits = net(batch["x"], training=False)
     factor = 2 if name == "decorated" and columns()["x"].mean() > 0 else 1
     assert cost == pytest.approx(float(models.cross_entropy(batch["y"], logits)) * factor, rel=1e-6)
@@ -412,7 +413,6 @@ BAD_MODELS = {
     "net.forgotten: forward\\(\\) calls no such layer": lambda: {"net": Unused()},
     "head: forward\\(\\) calls no such layer": lambda: {**models.mlp(), "head": layers.Dense(4)},
     "names no optimizer": lambda: {**models.mlp(), "optimizer": None},
-    "updates run on the parameter servers": lambda: {**models.mlp(), "optimizer": keras.optimizers.SGD()},
     "model\\(\\) raised ZeroDivisionError": lambda: {"weight": tf.ones(3) * (1 / 0)},
 }
 

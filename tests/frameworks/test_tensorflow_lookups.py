@@ -290,7 +290,7 @@ def test_tables_cannot_be_called_afterwards():
     replica = opened(models.PROGRAMS["tables alone"])
     computed(replica, columns())
     with pytest.raises(ProgramError, match=r"within forward\(\) and metrics\(\) alone"):
-        replica._params["table"](tf.constant([1]))
+        replica.params["table"](tf.constant([1]))
 
 
 def test_a_program_that_uses_no_table_and_no_parameter():

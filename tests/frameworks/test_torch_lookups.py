@@ -309,7 +309,7 @@ def test_tables_cannot_be_called_afterwards():
     replica = opened(models.PROGRAMS["tables alone"])
     computed(replica, columns())
     with pytest.raises(ProgramError, match=r"within forward\(\) and metrics\(\) alone"):
-        replica._params["table"](torch.tensor([1]))
+        replica.params["table"](torch.tensor([1]))
 
 
 def test_who_computes_activations_again_looks_up_again():

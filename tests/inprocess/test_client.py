@@ -33,7 +33,7 @@ from elasticflow.worker.strategy import Position, Severed
 from elasticflow_ps.client import ParameterServers
 from elasticflow_ps.parcels import parcels_of
 
-KEYS = make_keys().member
+KEYS = make_keys()
 ENTRIES = (
     Entry("weights", (5000, 1000), "float32", Rule.UPDATE),
     Entry("report", (1,), "float64", Rule.REPORT),
@@ -72,8 +72,8 @@ class Server:
         """Somebody waits for the next generation."""
         self.go_on = threading.Event()
         self._context: Context = zmq.Context()
-        self._gate = admit_only_members(self._context, KEYS)
-        self._listener = DataListener(self._context, KEYS, "127.0.0.1", 0, encrypt=False)
+        self._gate = admit_only_members(self._context, KEYS.of(name))
+        self._listener = DataListener(self._context, KEYS.of(name), "127.0.0.1", 0)
         self._listener.enter(generation)
         self.info = ServerInfo(
             name=name, endpoint=f"tcp://127.0.0.1:{self._listener.port}", chunks=tuple(CHUNKS[place])
@@ -131,7 +131,7 @@ class Client:
     def __init__(self) -> None:
         self.state = Vector(LAYOUT)
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.strategy = ParameterServers(SETTINGS, KEYS, self.state, self.wake_fd)
+        self.strategy = ParameterServers(SETTINGS, self.state, self.wake_fd)
 
     def values(self) -> set[float]:
         return {*np.unique(self.state.groups[0]).tolist()}
@@ -152,7 +152,13 @@ def assignment(*infos: ServerInfo, generation: int = 1, in_memory: bool = True) 
         data_signature="",
     )
     return Assignment(
-        generation=generation, schedule=SCHEDULE, spec=spec, seed=0, servers=infos, in_memory=in_memory
+        generation=generation,
+        schedule=SCHEDULE,
+        spec=spec,
+        seed=0,
+        servers=infos,
+        in_memory=in_memory,
+        passes=KEYS.passes("worker-1", (info.name for info in infos), generation),
     )
 
 

@@ -28,7 +28,8 @@ from elasticflow.wire.keys import make_keys
 from elasticflow.cluster.member import MasterLink
 from elasticflow.wire.messages import Heartbeat
 finder = Finder("/nonexistent", 60.0)
-link = MasterLink(make_keys().member, "tcp://127.0.0.1:9", heartbeat=fail, heartbeat_s=0.05, finder=finder)
+keys = make_keys().of("worker-1")
+link = MasterLink(keys, "tcp://127.0.0.1:9", heartbeat=fail, heartbeat_s=0.05, finder=finder)
 link.start_heartbeats()
 """
 GATE = """
@@ -37,7 +38,7 @@ from elasticflow.wire import gate as gates
 from elasticflow.wire.keys import make_keys
 gates.Gate._answer = fail
 context = zmq.Context()
-gate = gates.admit_only_members(context, make_keys().member)
+gate = gates.admit_only_members(context, make_keys().of("worker-1"))
 asks = context.socket(zmq.REQ)
 asks.connect(gates.ZAP)
 asks.send_multipart([b"1.0", b"1", b"", b"", b"", b"PLAIN"])
@@ -79,6 +80,14 @@ from elasticflow_yarn import container
 container._write = fail
 container._leave("{}", 1, "words")
 """
+PORTER = """
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
+from elasticflow.worker import carrying
+carrying.PorterProcess._heard = fail
+settings = MemberSettings.of(Config(), name="worker-1", role="worker", host="", master="", run_dir="/nowhere")
+carrying.PorterProcess(settings, print).listen(print)
+"""
 PLACES = {
     "master-link": LINK,
     "gate": GATE,
@@ -88,6 +97,7 @@ PLACES = {
     "notice": NOTICE,
     "page": PAGE,
     "last words": LAST_WORDS,
+    "porter": PORTER,
 }
 
 

@@ -15,7 +15,8 @@ import pytest
 import zmq
 
 from elasticflow.cluster.finder import Finder
-from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink, Silence
+from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
+from elasticflow.cluster.silence import Silence
 from elasticflow.errors import ProtocolError
 from elasticflow.run.folder import Address
 from elasticflow.wire.control import ControlListener
@@ -46,7 +47,7 @@ class Master:
     def __init__(self, incarnation: int = 1, port: int = 0) -> None:
         self.incarnation = incarnation
         self._context: Context = zmq.Context()
-        self._gate = admit_only_members(self._context, KEYS.member)
+        self._gate = admit_only_members(self._context, KEYS.of("master"))
         self._listener = ControlListener(self._context, KEYS, "127.0.0.1", port)
         self.port = self._listener.port
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
@@ -131,7 +132,7 @@ class Member:
         self.abandoned = threading.Event()
         self.received: list[FromMaster] = []
         self.link = MasterLink(
-            KEYS.member,
+            KEYS.of("worker-1"),
             endpoint,
             heartbeat=lambda: Heartbeat(name="worker-1", tick=3, generation=2),
             heartbeat_s=0.05,
@@ -209,7 +210,7 @@ def test_to_ask_for_long_is_silence_too() -> None:
     """A node that is cut off reaches neither its master nor the cluster, and its members must end."""
     abandoned = threading.Event()
     link = MasterLink(
-        KEYS.member,
+        KEYS.of("worker-1"),
         "tcp://127.0.0.1:9",
         heartbeat=lambda: Heartbeat(name="worker-1", tick=3, generation=2),
         heartbeat_s=0.05,
@@ -276,7 +277,7 @@ threading.Event().wait()
 def test_time_in_which_a_process_is_stopped_is_no_silence(masters, tmp_path: Path) -> None:
     master = masters()
     keys = tmp_path / "member.json"
-    write_secret(keys, msgspec.json.encode(KEYS.member))
+    write_secret(keys, msgspec.json.encode(KEYS.of("worker-1")))
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(keys), master.endpoint])
     try:
         master.until(lambda: master.beats >= 3)

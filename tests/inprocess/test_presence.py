@@ -21,6 +21,7 @@ from elasticflow.cluster.presence import (
 )
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
+from tests.telling import report_of
 
 HERE = Address("tcp://h:1", "h", 1)
 
@@ -96,7 +97,7 @@ def test_a_run_that_is_over(run: RunDir) -> None:
 
 
 def test_how_it_ended_is_told(run: RunDir) -> None:
-    run.report.write_text('{"state": "finished", "text": "all 8 steps are done"}')
+    publish(run.report, report_of("finished", "all 8 steps are done"))
     with pytest.raises(RunError, match="this run is over: finished, all 8 steps are done"):
         read_address(run)
 

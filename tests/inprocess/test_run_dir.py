@@ -11,6 +11,7 @@ import pytest
 from elasticflow.cluster.presence import read_address
 from elasticflow.errors import RunError
 from elasticflow.run.folder import Address, RunDir, publish
+from tests.telling import report_of
 
 
 def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -> None:
@@ -46,6 +47,6 @@ def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> 
     os.close(lock)
     with pytest.raises(RunError, match="this run is over, and left no report"):
         read_address(run)
-    publish(run.report, {"state": "finished", "text": "the end of epoch 1"})
+    publish(run.report, report_of("finished", "the end of epoch 1"))
     with pytest.raises(RunError, match="this run is over: finished, the end of epoch 1"):
         read_address(run)

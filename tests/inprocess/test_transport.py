@@ -8,7 +8,7 @@ import os
 import random
 import socket as sockets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,20 +19,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from elasticflow.errors import ProtocolError
+from elasticflow.step.layout import Array
 from elasticflow.wire import data
-from elasticflow.wire.control import ControlListener, control_link
+from elasticflow.wire.control import ControlListener, control_link, signed_frame
 from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Received
 from elasticflow.wire.gate import admit_only_members
-from elasticflow.wire.keys import MemberKeys, data_password, make_keys
+from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys
 from elasticflow.wire.messages import (
     Answer,
     Beat,
     Clip,
+    Departing,
     FromServer,
     Gone,
     Heartbeat,
     Hello,
     Initial,
+    Join,
     Leaving,
     Norms,
     Plan,
@@ -40,6 +43,7 @@ from elasticflow.wire.messages import (
     Pull,
     Push,
     StatusRequest,
+    StopRequest,
     ToMaster,
     ToServer,
     Usage,
@@ -47,11 +51,14 @@ from elasticflow.wire.messages import (
     encode,
 )
 from elasticflow.wire.numbers import check
-from elasticflow.wire.seal import Seal
+from elasticflow.wire.seal import NONCE_BYTES, Guard, Seal, signed
 from elasticflow.wire.sockets import Context, Socket
 
 KEYS = make_keys()
+SERVER = KEYS.of("server-0")
+WORKER, OWNER = KEYS.of("worker-1"), KEYS.of(CLIENT)
 WAIT_MS = 5000
+WAY = SERVER.pass_for("worker-1", 1)
 PUSH = Push(tick=1, parcel=0, level=0, index=3)
 
 
@@ -59,7 +66,7 @@ PUSH = Push(tick=1, parcel=0, level=0, index=3)
 def context() -> Iterator[Context]:
     """With its gate."""
     context: Context = zmq.Context()
-    gate = admit_only_members(context, KEYS.member)
+    gate = admit_only_members(context, SERVER)
     yield context
     gate.stop()
     context.destroy(linger=0)
@@ -68,7 +75,7 @@ def context() -> Iterator[Context]:
 @pytest.fixture
 def listener(context: Context) -> Iterator[DataListener]:
     """In generation 1."""
-    listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    listener = DataListener(context, SERVER, "127.0.0.1", 0)
     listener.enter(1)
     yield listener
     listener.close()
@@ -118,14 +125,23 @@ def wait_for_refusals(listener: DataListener | ControlListener, count: int) -> N
     assert listener.refused == count and listener.dropped == 0
 
 
-def linked(context: Context, listener: DataListener, keys: MemberKeys = KEYS.member) -> DataLink:
-    return DataLink(context, keys, f"tcp://127.0.0.1:{listener.port}", encrypt=False)
+def linked(
+    context: Context,
+    listener: DataListener,
+    name: str = "worker-1",
+    generation: int = 1,
+    guard: Guard = Guard.HEADERS,
+) -> DataLink:
+    """Of a member that has said Hello."""
+    way = SERVER.pass_for(name, generation)
+    return DataLink(context, way, f"tcp://127.0.0.1:{listener.port}", guard)
 
 
-def connected(context: Context, listener: DataListener, name: str = "worker-1") -> DataLink:
+def connected(
+    context: Context, listener: DataListener, name: str = "worker-1", guard: Guard = Guard.HEADERS
+) -> DataLink:
     """A link that has been greeted, and has said nothing else."""
-    link = linked(context, listener)
-    link.hello(name, listener.generation)
+    link = linked(context, listener, name, listener.generation, guard)
     while not link.greeted:
         wait(listener, link)
         assert [*listener.receive(), *listener.closed()] == []
@@ -137,13 +153,16 @@ def past_the_gate(context: Context, listener: DataListener) -> Socket:
     """Somebody who has listened in, and knows the password."""
     socket: Socket = context.socket(zmq.DEALER)
     socket.linger = 0
-    socket.plain_username, socket.plain_password = b"member", data_password(KEYS.member)
+    socket.plain_username, socket.plain_password = WAY.user, WAY.password
     socket.connect(f"tcp://127.0.0.1:{listener.port}")
     return socket
 
 
-def sealed_hello(generation: int = 1, nonce: bytes = bytes(16), key: bytes = KEYS.member.data) -> bytes:
-    hello = Hello(name="worker-1", generation=generation, nonce=nonce)
+def sealed_hello(
+    generation: int = 1, nonce: bytes = bytes(NONCE_BYTES), name: str = "worker-1", key: bytes = b""
+) -> bytes:
+    hello = Hello(name=name, generation=generation, nonce=nonce)
+    key = key or SERVER.pass_for(name, generation).key
     return Seal(key, b"worker", b"server").close(encode(hello))
 
 
@@ -182,11 +201,9 @@ def test_connections_that_reuse_a_descriptor_are_told_apart(context: Context, li
     """The listener looks only after all of it has happened."""
     names = [f"worker-{number}" for number in range(30)]
     for name in names:
-        link = linked(context, listener)
-        link.hello(name, 1)
+        link = linked(context, listener, name)
         link.close(linger_ms=WAIT_MS)
-    last = linked(context, listener)
-    last.hello("last", 1)
+    last = linked(context, listener, "last")
     while not last.greeted:
         wait(listener, last)
         assert [*listener.receive(), *listener.closed()] == []
@@ -204,7 +221,7 @@ def test_a_frozen_listener_does_not_keep_others_of_its_context_waiting(
     """Many connect, and nobody reads the monitor."""
     for _ in range(1200):
         sockets.create_connection(("127.0.0.1", listener.port)).close()
-    other = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
+    other = DataListener(context, SERVER, "127.0.0.1", 0)
     other.enter(1)
     connected(context, other).close()
     other.close()
@@ -215,12 +232,9 @@ def test_a_frozen_listener_does_not_keep_others_of_its_context_waiting(
 
 
 def test_who_is_early_is_answered_when_the_generation_begins(context: Context) -> None:
-    listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
-    links = {generation: linked(context, listener) for generation in (1, 2, 3)}
-    for generation, link in links.items():
-        link.hello(f"worker-{generation}", generation)
-    gone = linked(context, listener)
-    gone.hello("gone", 2)
+    listener = DataListener(context, SERVER, "127.0.0.1", 0)
+    links = {n: linked(context, listener, f"worker-{n}", n) for n in (1, 2, 3)}
+    gone = linked(context, listener, "gone", 2)
     while len(listener._early) < 4:
         wait(listener)
         assert [*listener.receive(), *listener.closed()] == []
@@ -249,7 +263,6 @@ def test_a_past_generation_is_dropped(context: Context, listener: DataListener) 
     link.send(PUSH)
     wait_for_drops(listener, 1)
     late = linked(context, listener)
-    late.hello("worker-1", 1)
     wait_for_drops(listener, 2)
     again = connected(context, listener)
     again.send(PUSH)
@@ -274,8 +287,7 @@ def test_hellos_that_wait_are_bounded(
 def test_peers_are_bounded(context: Context, listener: DataListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "MOST_PEERS", 2)
     links = [connected(context, listener) for _ in range(2)]
-    more = linked(context, listener)
-    more.hello("worker-3", 1)
+    more = linked(context, listener, "worker-3")
     wait_for_drops(listener, 1)
     for link in (*links, more):
         link.close()
@@ -286,8 +298,24 @@ def test_peers_are_bounded(context: Context, listener: DataListener, monkeypatch
 
 @pytest.mark.parametrize(
     "password",
-    [None, b"guess", b"0" * 255, data_password(make_keys().member)],
-    ids=["none", "a guess", "a long one", "another job's"],
+    [
+        None,
+        b"guess",
+        b"0" * 255,
+        make_keys().of("server-0").pass_for("worker-1", 1).password,
+        KEYS.of("server-1").pass_for("worker-1", 1).password,
+        SERVER.pass_for("worker-1", 2).password,
+        SERVER.pass_for("worker-2", 1).password,
+    ],
+    ids=[
+        "none",
+        "a guess",
+        "a long one",
+        "another job's",
+        "another server's",
+        "another generation's",
+        "another's",
+    ],
 )
 def test_strangers_do_not_pass_the_gate(
     context: Context, listener: DataListener, password: bytes | None
@@ -295,7 +323,7 @@ def test_strangers_do_not_pass_the_gate(
     socket: Socket = context.socket(zmq.DEALER)
     socket.linger = 0
     if password is not None:
-        socket.plain_username, socket.plain_password = b"member", password
+        socket.plain_username, socket.plain_password = WAY.user, password
     socket.connect(f"tcp://127.0.0.1:{listener.port}")
     with contextlib.suppress(zmq.Again):  # it may have been refused by now
         socket.send(sealed_hello(), zmq.NOBLOCK)
@@ -303,17 +331,30 @@ def test_strangers_do_not_pass_the_gate(
     socket.close()
 
 
+@pytest.mark.parametrize(
+    "user", [b"member", b"worker-1", b"\xeb 1", b"worker-1 1 1", b"worker-1 -1", b"w" * 255, b"a\x1b 1"]
+)
+def test_strangers_of_no_name_do_not_pass_the_gate(
+    context: Context, listener: DataListener, user: bytes
+) -> None:
+    """And the gate is still there for those who may."""
+    socket: Socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.plain_username, socket.plain_password = user, WAY.password
+    socket.connect(f"tcp://127.0.0.1:{listener.port}")
+    wait_for_refusals(listener, 1)
+    socket.close()
+    connected(context, listener).close()
+
+
 def test_without_a_gate_nobody_passes() -> None:
     context: Context = zmq.Context()
-    data = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=False)
-    encrypted = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=True)
+    data = DataListener(context, SERVER, "127.0.0.1", 0)
+    encrypted = DataListener(context, SERVER, "127.0.0.1", 0)
     master = ControlListener(context, KEYS, "127.0.0.1", 0)
-    link = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{data.port}", encrypt=False)
-    other = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{encrypted.port}", encrypt=True)
-    control = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
-    link.hello("worker-1", 1)
-    other.hello("worker-1", 1)
-    control.send(encode(StatusRequest()))
+    link, other = linked(context, data), linked(context, encrypted, guard=Guard.ALL)
+    control = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+    control.send(signed_frame(OWNER, StatusRequest()))
     for listener in (data, encrypted, master):
         wait_for_refusals(listener, 1)
     control.close(linger=0)
@@ -330,15 +371,18 @@ def test_without_a_gate_nobody_passes() -> None:
         [b"x" * 10],
         [b"x" * 100, b"y"],
         [encode(PUSH)],
-        [sealed_hello(key=make_keys().member.data)],
+        [sealed_hello(key=make_keys().of("server-0").pass_for("worker-1", 1).key)],
+        [sealed_hello(key=KEYS.of("server-1").pass_for("worker-1", 1).key)],
+        [sealed_hello(key=SERVER.pass_for("worker-1", 2).key)],
+        [sealed_hello(name="worker-2", key=WAY.key)],
         [sealed_hello()[:-1]],
         [sealed_hello(), b"an array"],
         [sealed_hello(nonce=b"short")],
         [sealed_hello(generation=0)],
         [sealed_hello(generation=-1)],
         [sealed_hello(generation=2**60)],
-        [Seal(KEYS.member.data, b"worker", b"server").close(encode(PUSH))],
-        [Seal(KEYS.member.data, b"server", b"worker").close(encode(Hello(name="", generation=1, nonce=b"")))],
+        [Seal(WAY.key, b"worker", b"server").close(encode(PUSH))],
+        [Seal(WAY.key, b"server", b"worker").close(sealed_hello()[:-16])],
     ],
 )
 def test_a_first_word_that_does_not_fit(
@@ -419,7 +463,7 @@ def test_what_comes_out_of_the_model_may_be_any_number(message: msgspec.Struct) 
         encode(Push(tick=0, parcel=0, level=0, index=0, lr=math.nan)),
         encode(Push(tick=0, parcel=0, level=-7, index=0)),
         encode(Push(tick=0, parcel=0, level=0, index=0, slice_s=math.inf)),
-        encode(Hello(name="worker-1", generation=1, nonce=bytes(16))),
+        encode(Hello(name="worker-1", generation=1, nonce=bytes(NONCE_BYTES))),
         encode(Gone(latest=1)),
         encode(PUSH)[:-1],
         encode(PUSH) + b"\x00",
@@ -442,22 +486,25 @@ def false_server(context: Context) -> tuple[Socket, DataLink]:
     router: Socket = context.socket(zmq.ROUTER)
     router.plain_server, router.zap_domain = True, b"elasticflow"
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    link = DataLink(context, KEYS.member, f"tcp://127.0.0.1:{port}", encrypt=False)
-    link.hello("worker-1", 1)
-    return router, link
+    return router, DataLink(context, WAY, f"tcp://127.0.0.1:{port}", Guard.HEADERS)
 
 
-@pytest.mark.parametrize("what", ["echo", "noise", "another key", "another nonce", "nothing in it"])
+OTHER = KEYS.of("server-1").pass_for("worker-1", 1)
+FALSE = ["echo", "noise", "another key", "another server", "another nonce", "nothing in it"]
+
+
+@pytest.mark.parametrize("what", FALSE)
 def test_a_false_server_is_noticed(context: Context, what: str) -> None:
     router, link = false_server(context)
     route, hello = router.recv_multipart()
-    welcome = encode(Welcome(nonce=bytes(16)))
-    seal = Seal(KEYS.member.data, b"server", b"worker")
+    welcome, nonce = encode(Welcome(nonce=bytes(NONCE_BYTES))), link._half.nonce
+    seal = Seal(WAY.key, b"server", b"worker")
     answer = {
         "echo": hello,
         "noise": b"x" * 100,
-        "another key": Seal(b"k" * 32, b"server", b"worker").close(link._nonce + welcome),
-        "another nonce": seal.close(bytes(16) + welcome),
+        "another key": Seal(b"k" * 32, b"server", b"worker").close(nonce + welcome),
+        "another server": Seal(OTHER.key, b"server", b"worker").close(nonce + welcome),
+        "another nonce": seal.close(bytes(NONCE_BYTES) + welcome),
         "nothing in it": seal.close(b""),
     }[what]
     router.send_multipart([route, answer])
@@ -466,7 +513,7 @@ def test_a_false_server_is_noticed(context: Context, what: str) -> None:
     with pytest.raises(AssertionError):
         link.send(PUSH)
     # the right answer is still taken
-    right = Seal(KEYS.member.data, b"server", b"worker").close(link._nonce + welcome)
+    right = Seal(WAY.key, b"server", b"worker").close(nonce + welcome)
     router.send_multipart([route, right])
     assert link.socket.poll(WAIT_MS) and link.receive() is None and link.greeted
     # from now on a seal that does not fit is the end, even if a right one follows
@@ -510,12 +557,11 @@ def test_what_is_sent_to_a_server_that_has_gone_is_lost(context: Context, listen
 def test_nobody_there(context: Context, listener: DataListener) -> None:
     listener.close()
     link = linked(context, listener)
-    link.hello("worker-1", 1)
     assert link.monitor.poll(WAIT_MS) and link.is_closed() and link.receive() is None
     link.close()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(place=some.integers(0, 10_000), bit=some.integers(0, 7), length=some.integers(0, 200))
 def test_any_changed_bit_breaks_the_seal(place: int, bit: int, length: int) -> None:
     sender, receiver = Seal(b"k" * 32, b"w", b"s"), Seal(b"k" * 32, b"s", b"w")
@@ -586,18 +632,18 @@ def told(master: ControlListener) -> tuple[bytes, ToMaster]:
 
 
 def test_only_members_reach_the_master(context: Context, master: ControlListener) -> None:
-    other = make_keys().member
-    knows_masters_public_key = msgspec.structs.replace(other, master_public=KEYS.member.master_public)
+    other = make_keys().of(CLIENT)
+    knows_masters_public_key = msgspec.structs.replace(other, master_public=KEYS.master_public)
     endpoint = f"tcp://127.0.0.1:{master.port}"
     strangers = [control_link(context, keys, endpoint) for keys in (other, knows_masters_public_key)]
     for socket in strangers:
         socket.linger = 0
-        socket.send(encode(StatusRequest()))
+        socket.send(signed_frame(OWNER, StatusRequest()))
     while master.refused < 2:
         wait(master)
         assert [*master.receive(), *master.closed()] == []
-    member = control_link(context, KEYS.member, endpoint)
-    member.send(encode(StatusRequest()))
+    member = control_link(context, OWNER, endpoint)
+    member.send(signed_frame(OWNER, StatusRequest()))
     route, message = told(master)
     assert message == StatusRequest()
     master.send(route, Beat(incarnation=1))
@@ -613,8 +659,9 @@ def test_only_members_reach_the_master(context: Context, master: ControlListener
 def test_the_master_hears_last_words_before_closings(context: Context, master: ControlListener) -> None:
     endpoint = f"tcp://127.0.0.1:{master.port}"
     for number in range(50):
-        member = control_link(context, KEYS.member, endpoint)
-        member.send(encode(Leaving(name=f"worker-{number}")))
+        member = control_link(context, WORKER, endpoint)
+        name = f"worker-{number}"
+        member.send(signed_frame(KEYS.of(name), Leaving(name=name)))
         member.close(linger=WAIT_MS)
     said: dict[bytes, ToMaster] = {}
     closed: list[bytes] = []
@@ -631,9 +678,9 @@ def come_and_go(port: int, name: str, count: int) -> None:
     """Connections one after the other; some say nothing, some are cut off."""
     rng, context = random.Random(name), zmq.Context()
     for _ in range(count):
-        socket = control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
+        socket = control_link(context, OWNER, f"tcp://127.0.0.1:{port}")
         for _ in range(rng.choice((0, 1, 1, 3))):
-            socket.send(encode(Leaving(name=name)))
+            socket.send(signed_frame(KEYS.of(name), Leaving(name=name)))
         socket.close(linger=rng.choice((0, WAIT_MS)))
     context.term()
 
@@ -641,10 +688,13 @@ def come_and_go(port: int, name: str, count: int) -> None:
 def test_every_connection_is_closed_once_however_often_descriptors_are_reused(
     context: Context, master: ControlListener
 ) -> None:
-    member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
-    member.send(encode(StatusRequest()))
+    member = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+    member.send(signed_frame(OWNER, StatusRequest()))
     stays, _ = told(master)
-    threads = [threading.Thread(target=come_and_go, args=(master.port, name, 100)) for name in "abc"]
+    threads = [
+        threading.Thread(target=come_and_go, args=(master.port, name, 100))
+        for name in ("worker-1", "worker-2", "worker-3")
+    ]
     for thread in threads:
         thread.start()
     spoke: set[bytes] = set()
@@ -683,12 +733,56 @@ def test_every_connection_is_closed_once_however_often_descriptors_are_reused(
 def test_the_master_drops_what_is_no_message(
     context: Context, master: ControlListener, frames: list[bytes]
 ) -> None:
-    member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
-    member.send_multipart(frames)
+    member = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+    member.send_multipart([signed(OWNER.own, frames[0]), *frames[1:]])
     wait_for_drops(master, 1)
-    member.send(encode(StatusRequest()))
+    member.send(signed_frame(OWNER, StatusRequest()))
     assert told(master)[1] == StatusRequest()
     member.close()
+
+
+PROGRESS = Progress(name="server-0", generation=1, version=1)
+POSED: list[tuple[MemberKeys, ToMaster, str]] = [
+    (WORKER, PROGRESS, "worker-1 says Progress in the name of server-0"),
+    (WORKER, Leaving(name="worker-2"), "worker-1 says Leaving in the name of worker-2"),
+    (WORKER, StopRequest(), "worker-1 says StopRequest in the name of client"),
+    (KEYS.of("server-1"), PROGRESS, "server-1 says Progress in the name of server-0"),
+    (OWNER, Leaving(name="worker-2"), "client says Leaving in the name of worker-2"),
+    (WORKER, Progress(name="worker-1", generation=1, version=1), "worker-1 says Progress, which is not"),
+    (WORKER, Join(name="worker-1", role="server", host="", pid=1), "worker-1 says Join, which is not"),
+    (KEYS.of("server-1"), Departing(name="server-1", reason=""), "server-1 says Departing, which is not"),
+    (KEYS.of("nobody"), Leaving(name="nobody"), "nobody says Leaving, which is not"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message", "said"), POSED, ids=[said for _, _, said in POSED])
+def test_nobody_speaks_for_another(
+    context: Context, master: ControlListener, keys: MemberKeys, message: ToMaster, said: str
+) -> None:
+    """With a key that is valid, on a connection on which it has proved itself; and it is told on."""
+    suspected: list[str] = []
+    master.suspect = suspected.append
+    member = control_link(context, keys, f"tcp://127.0.0.1:{master.port}")
+    own = StatusRequest() if keys is OWNER else Leaving(name=keys.name)
+    if said.startswith("nobody"):
+        own = message
+    else:
+        member.send(signed_frame(keys, own))
+        assert told(master)[1] == own
+    for _ in range(3):
+        member.send(signed_frame(keys, message))
+    wait_for_drops(master, 3)
+    assert len(suspected) == 1 and suspected[0].startswith(said)
+    member.close(linger=0)
+
+
+def test_two_keys_are_not_for_one_connection(context: Context, master: ControlListener) -> None:
+    member = control_link(context, WORKER, f"tcp://127.0.0.1:{master.port}")
+    member.send(signed_frame(WORKER, Leaving(name="worker-1")))
+    assert told(master)[1] == Leaving(name="worker-1")
+    member.send(signed_frame(KEYS.of("worker-2"), Leaving(name="worker-2")))
+    wait_for_drops(master, 1)
+    member.close(linger=0)
 
 
 def test_a_recorded_control_connection_says_nothing_again(context: Context, master: ControlListener) -> None:
@@ -696,8 +790,8 @@ def test_a_recorded_control_connection_says_nothing_again(context: Context, mast
     recorded = bytearray()
     with sockets.create_server(("127.0.0.1", 0)) as between:
         port = between.getsockname()[1]
-        member = control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
-        member.send(encode(Leaving(name="worker-1")))
+        member = control_link(context, OWNER, f"tcp://127.0.0.1:{port}")
+        member.send(signed_frame(WORKER, Leaving(name="worker-1")))
         inner, _ = between.accept()
         with inner, sockets.create_connection(("127.0.0.1", master.port)) as outer:
             thread = threading.Thread(target=_pass_on, args=(inner, outer, recorded))
@@ -731,8 +825,8 @@ def _pass_on(source: sockets.socket, target: sockets.socket, record: bytearray) 
 
 
 def test_who_takes_nothing_does_not_stop_the_master(context: Context, master: ControlListener) -> None:
-    frozen = control_link(context, KEYS.member, f"tcp://127.0.0.1:{master.port}")
-    frozen.send(encode(StatusRequest()))
+    frozen = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+    frozen.send(signed_frame(OWNER, StatusRequest()))
     route, _ = told(master)
     answer = Answer(error="x" * 10_000)
     while not (closed := list(master.closed())):
@@ -746,11 +840,11 @@ def test_a_member_finds_the_next_master_on_the_same_port(context: Context) -> No
     member: Socket | None = None
     for _ in range(3):
         its_context: Context = zmq.Context()
-        gate = admit_only_members(its_context, KEYS.member)
+        gate = admit_only_members(its_context, SERVER)
         master = ControlListener(its_context, KEYS, "127.0.0.1", port)
         port = master.port
-        member = member or control_link(context, KEYS.member, f"tcp://127.0.0.1:{port}")
-        member.send(encode(StatusRequest()))
+        member = member or control_link(context, OWNER, f"tcp://127.0.0.1:{port}")
+        member.send(signed_frame(OWNER, StatusRequest()))
         assert told(master)[1] == StatusRequest()
         master.close()
         gate.stop()
@@ -759,24 +853,62 @@ def test_a_member_finds_the_next_master_on_the_same_port(context: Context) -> No
     member.close(linger=0)
 
 
-def test_encrypted_data_plane(context: Context) -> None:
-    listener = DataListener(context, KEYS.member, "127.0.0.1", 0, encrypt=True)
-    listener.enter(1)
-    endpoint = f"tcp://127.0.0.1:{listener.port}"
-    plain = DataLink(context, KEYS.member, endpoint, encrypt=False)
-    plain.hello("worker-2", 1)
-    wait_for_refusals(listener, 1)
-    assert plain.monitor.poll(WAIT_MS) and plain.is_closed()
-    link = DataLink(context, KEYS.member, endpoint, encrypt=True)
-    link.hello("worker-1", 1)
-    while not link.greeted:
-        wait(listener, link)
-        assert list(listener.receive()) == []
-        link.receive()
-    link.send(Pull(version=-1))
+@pytest.mark.parametrize("guard", Guard)
+def test_arrays_are_guarded_both_ways(context: Context, listener: DataListener, guard: Guard) -> None:
+    link = connected(context, listener, guard=guard)
+    array = np.arange(100_000.0)
+    link.send(Initial(parcel=3), [array, array[:5]])
+    opened, received = hear(listener, 2)
+    assert isinstance(opened, Opened) and isinstance(received, Received)
+    assert received.message == Initial(parcel=3)
+    assert [bytes(frame) for frame in received.frames] == [array.tobytes(), array[:5].tobytes()]
+    assert not any(frame.readonly for frame in received.frames), "servers add up in what they have received"
+    listener.send(opened.peer, Gone(latest=7), [array])
+    assert link.socket.poll(WAIT_MS)
+    message, frames = link.receive() or (None, [])
+    assert message == Gone(latest=7) and bytes(frames[0]) == array.tobytes()
+    link.close()
+
+
+def on_the_way(link: DataLink, message: ToServer, array: Array) -> list[bytes]:
+    """What would be sent, as somebody sees it who owns the network."""
+    header = link._seal.close(encode(message), [array])
+    return [header, *(each.tobytes() for each in link._seal.hidden([array]))]
+
+
+ALTERED: dict[str, Callable[[bytes, bytes], list[bytes]]] = {
+    "a bit of the array": lambda header, array: [header, changed(array)],
+    "a bit of the header": lambda header, array: [changed(header), array],
+    "a shorter array": lambda header, array: [header, array[:-1]],
+    "no array": lambda header, array: [header],
+    "two": lambda header, array: [header, array, array],
+    "an empty one": lambda header, array: [header, b""],
+}
+
+
+@pytest.mark.parametrize("guard", [Guard.ARRAYS, Guard.ALL])
+@pytest.mark.parametrize("what", ALTERED)
+def test_what_is_altered_on_the_way_ends_the_connection(
+    context: Context, listener: DataListener, guard: Guard, what: str
+) -> None:
+    link = connected(context, listener, guard=guard)
+    array = np.arange(1000.0)
+    link.socket.send_multipart(on_the_way(link, Initial(parcel=1), array))
     assert [type(each) for each in hear(listener, 2)] == [Opened, Received]
-    for each in (plain, link, listener):
-        each.close()
+    header, frame = on_the_way(link, Initial(parcel=2), array)
+    assert (array.tobytes() == frame) is (guard is Guard.ARRAYS)
+    link.socket.send_multipart(ALTERED[what](header, frame))
+    (closed,) = hear(listener, 1)
+    assert isinstance(closed, Closed) and listener.dropped == 1
+    link.close()
+
+
+def test_a_guard_that_is_none_is_no_hello(context: Context, listener: DataListener) -> None:
+    hello = Hello(name="worker-1", generation=1, nonce=bytes(NONCE_BYTES), guard="some")
+    socket = past_the_gate(context, listener)
+    socket.send(Seal(WAY.key, b"worker", b"server").close(encode(hello)))
+    wait_for_drops(listener, 1)
+    socket.close()
 
 
 # --- the gate and the checks -----------------------------------------------------------------------
@@ -786,10 +918,10 @@ def test_a_gate_leaves_nothing_behind() -> None:
     threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         context: Context = zmq.Context()
-        admit_only_members(context, KEYS.member).stop()
+        admit_only_members(context, SERVER).stop()
         context.term()
         forgotten: Context = zmq.Context()
-        gate = admit_only_members(forgotten, KEYS.member)
+        gate = admit_only_members(forgotten, SERVER)
         forgotten.term()
         gate._thread.join()
     assert threading.active_count() == threads and len(os.listdir("/proc/self/fd")) <= fds
@@ -817,6 +949,6 @@ def test_numbers_that_cannot_be_meant(number: int) -> None:
 
 
 def test_the_password_is_no_key() -> None:
-    password: Any = data_password(KEYS.member)
-    assert KEYS.member.data not in (password, bytes.fromhex(password.decode()))
-    assert password != data_password(make_keys().member)
+    password: Any = WAY.password
+    assert not {WAY.key, SERVER.own, KEYS.root} & {password, bytes.fromhex(password.decode())}
+    assert password != make_keys().of("server-0").pass_for("worker-1", 1).password

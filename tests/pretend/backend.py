@@ -50,6 +50,9 @@ class PretendBackend(SizedBackend):
     def _poll(self) -> list[Pod]:
         return self._cluster.shown()
 
+    def _drained(self) -> set[str]:
+        return self._cluster.drained
+
     def _end(self, id: str) -> None:
         self._cluster.end(id)
 

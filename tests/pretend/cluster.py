@@ -36,7 +36,7 @@ class Pod(msgspec.Struct, frozen=True):
     id: str
     name: str
     state: str = "Pending"
-    """Pending, Running; Succeeded, Failed, Evicted, Lost, Deleted."""
+    """Pending, Running; Succeeded, Failed, Evicted, Lost, Deleted, Unlaunched."""
     node: str = ""
 
     @property
@@ -53,9 +53,15 @@ class PretendCluster:
         self.others = 0
         """Places that somebody else has."""
         self.quota: int | None = None
+        self.broken: set[str] = set()
+        """Nodes on which nothing can be started."""
+        self.drained: set[str] = set()
+        """Nodes to which nothing more comes."""
         self.away = self.forbids = self.loses_answers = False
         self.hidden: set[str] = set()
         """Names of pods that it does not show."""
+        self.was_hidden: set[str] = set()
+        """Of those, and of those that it did not show before."""
         self.excluded: dict[str, tuple[str, ...]] = {}
         self._ids = count(1)
 
@@ -92,7 +98,8 @@ class PretendCluster:
         """Pods that wait get the places that are free, in their order."""
         for pod in list(self.pods.values()):
             if pod.state == "Pending" and (node := self._room(self.excluded[pod.id])):
-                self.pods[pod.id] = msgspec.structs.replace(pod, state="Running", node=node)
+                state = "Unlaunched" if node in self.broken else "Running"
+                self.pods[pod.id] = msgspec.structs.replace(pod, state=state, node=node)
 
     def living(self, *states: str) -> list[Pod]:
         """Pods that are not over; with ``states``: those in one of them."""
@@ -103,6 +110,11 @@ class PretendCluster:
     def change(self, id: str, state: str) -> None:
         self.pods[id] = msgspec.structs.replace(self.pods[id], state=state)
 
+    def hide(self, names: set[str]) -> None:
+        """Shows these no more, and all others again."""
+        self.hidden = names
+        self.was_hidden |= names
+
     def lose(self, node: str) -> None:
         """A node is gone, with all that was on it."""
         self.nodes.pop(node, None)
@@ -112,7 +124,8 @@ class PretendCluster:
 
     def _room(self, exclude: tuple[str, ...]) -> str:
         used = Counter(pod.node for pod in self.living("Running"))
-        free = [node for node in self.nodes if used[node] < self.nodes[node] and node not in exclude]
+        closed = self.drained.union(exclude)
+        free = [node for node in self.nodes if used[node] < self.nodes[node] and node not in closed]
         is_free = sum(self.nodes.values()) - sum(used.values()) > self.others
         return free[0] if free and is_free else ""
 

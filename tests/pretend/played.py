@@ -100,8 +100,10 @@ def _forget(world: World, which: int) -> None:
 
 
 def _hide(world: World, which: int) -> None:
-    pods = world.cluster.living()
-    world.cluster.hidden = {pods[which % len(pods)].name} if pods else set()
+    """Not one whose answer was lost: that polls show it is what ``names_asks`` says of a cluster."""
+    asks = {ask.name: ask.id for ask in world.sizing._asks}
+    pods = [pod for pod in world.cluster.living() if asks.get(pod.name) == pod.id]
+    world.cluster.hide({pods[which % len(pods)].name} if pods else set())
 
 
 class Pretended(Played):
@@ -135,9 +137,10 @@ class Pretended(Played):
         cluster.nodes = {f"n{number}": 2 for number in range(PLACES // 2)}
         cluster.nodes["spare"] = PLACES  # one node may be left out
         for pod in [] if self.world.target else cluster.living():
-            if pod.name in cluster.hidden:  # nobody polls any more, so nobody sees it: it leaves by itself
+            if pod.name in cluster.was_hidden:  # and given up; nobody polls any more: it leaves by itself
                 cluster.change(pod.id, "Succeeded")
-        cluster.others, cluster.quota, cluster.hidden = 0, None, set()
+        cluster.others, cluster.quota = 0, None
+        cluster.hide(set())
         cluster.away = cluster.loses_answers = False
 
     def fill(self, idle: int) -> None:

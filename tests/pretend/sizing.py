@@ -29,6 +29,7 @@ HOW = {
     "Evicted": (How.TAKEN, "was evicted"),
     "Lost": (How.TAKEN, "lost its node"),
     "Deleted": (How.TAKEN, "was deleted"),
+    "Unlaunched": (How.TAKEN, "could not be started"),
 }
 
 
@@ -84,6 +85,8 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
     def _judge(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
         if sight.state == "Failed":
             self._blame(sight.node, now_s)
+        if sight.state == "Unlaunched":
+            self._launch_failed(sight.node, f"{sight.node} lacks a volume", now_s)
         how, text = HOW[sight.state]
         self._over(ask, Ended(ask.name, how, f"{text} ({sight.id})"))
 

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import How
+from elasticflow.cluster.news import taken
+from tests.pretend.cluster import Pod, PretendCluster
 from tests.pretend.played import KINDS, PLACES, Played
+from tests.pretend.sizing import PretendSizing
+from tests.pretend.world import World
 
 NUM_HISTORIES = int(os.environ.get("ELASTICFLOW_HISTORIES", "200"))
 STEPS = some.tuples(
@@ -18,7 +23,7 @@ STEPS = some.tuples(
 HISTORIES = some.lists(STEPS, max_size=20)
 DELAYS = some.sampled_from([0.0, 0.1, 1.0])
 clusters = pytest.mark.parametrize("kind", KINDS)
-histories = settings(max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
+histories = settings(max_examples=NUM_HISTORIES, suppress_health_check=list(HealthCheck))
 
 
 def play(kind: str, num_min: int, delay_s: float, history: list[tuple[int, int, float]]) -> Played:
@@ -180,3 +185,70 @@ def test_an_order_to_end_that_nobody_heard_is_given_again(kind: str) -> None:
     played.calm()
     played.world.run(120.0)
     assert is_well(played) and len(played.living()) == 1
+
+
+# --- places in which nothing can be started ----------------------------------------------------------
+
+
+def broken(num: int, *, good: int = 0) -> World:
+    """A cluster whose first nodes start nothing."""
+    cluster = PretendCluster({f"node-{number}": 2 for number in range(num + good)})
+    cluster.broken = {f"node-{number}" for number in range(num)}
+    return World(cluster)
+
+
+def test_where_nothing_can_be_started_a_few_places_are_enough_to_know() -> None:
+    world = broken(8)
+    world.scale(4)
+    world.run(3600.0)
+    assert "nothing could be started in 5 places (nodes node-0, node-1, " in world.sizing.fatal
+    assert len(world.cluster.pods) <= 10 and "node-4 lacks a volume" in world.sizing.fatal
+
+
+def test_a_node_on_which_nothing_can_be_started_is_used_once() -> None:
+    """However many there are; and those that are good get all."""
+    world = broken(3, good=2)
+    world.scale(4)
+    world.run(600.0)
+    assert not world.sizing.fatal and sorted(pod.node for pod in world.cluster.living("Running")) == [
+        *("node-3",) * 2,
+        *("node-4",) * 2,
+    ]
+    tries = [pod.node for pod in world.cluster.pods.values() if pod.state == "Unlaunched"]
+    assert sorted(set(tries)) == ["node-0", "node-1", "node-2"] and len(tries) <= 6
+
+
+def test_what_was_started_once_is_waited_for() -> None:
+    """The nodes were good before, and may be again: the run is not ended."""
+    world = broken(0, good=3)
+    world.scale(4)
+    world.run(60.0)
+    world.cluster.broken = set(world.cluster.nodes)
+    for pod in world.cluster.living("Running"):
+        world.cluster.change(pod.id, "Evicted")
+    world.run(1800.0)
+    assert not world.sizing.fatal and len(world.cluster.pods) < 20
+
+
+def test_who_is_on_a_node_that_is_drained_is_to_leave() -> None:
+    """Told again until it has: one that still starts cannot hear it."""
+    world = broken(0, good=3)
+    world.scale(4)
+    world.run(60.0)
+    world.cluster.drained = {"node-0"}
+    there = sorted(pod.name for pod in world.cluster.living("Running") if pod.node == "node-0")
+    for _ in range(2):
+        world.sizing.drained({"node-0", "node-9"})
+        told = taken(world.sizing.news.returns)
+        assert sorted(name for name, _ in told) == there and len(there) == 2
+        assert {why for _, why in told} == {"leaves: its node node-0 is being drained"}
+    assert world.sizing.leaves_drained
+    world.scale(0)
+    assert not world.sizing.leaves_drained, "nobody runs"
+
+
+def test_that_may_be_switched_off() -> None:
+    sizing = PretendSizing(ClusterConfig(leave_drained=False), 1)
+    sizing.want("worker-1", 0.0, "pod-1")
+    sizing.observed([Pod("pod-1", "worker-1", "Running", "node-0")], 1.0, 1.0)
+    assert sizing.num_places == 1 and not sizing.leaves_drained

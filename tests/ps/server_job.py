@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -41,10 +42,11 @@ from elasticflow.wire.messages import (
     Version,
     Written,
 )  # fmt: skip
+from elasticflow.wire.seal import Guard
 from elasticflow_ps.parcels import Parcel, parcels_of
 from elasticflow_ps.server import ParameterServer
 
-KEYS = make_keys().member
+KEYS = make_keys()
 WAIT_S = 30.0
 """Longer than anything here takes: after it a test has failed."""
 ENTRIES = (
@@ -63,6 +65,12 @@ PARCEL_BYTES = 80_000
 M = TypeVar("M", bound=ToMaster)
 
 
+def told(name: str, assignment: Assignment) -> Assignment:
+    """As the master tells it to this member."""
+    passes = KEYS.passes(name, (info.name for info in assignment.servers), assignment.generation)
+    return msgspec.structs.replace(assignment, passes=passes)
+
+
 class Killed(BaseException):
     """What ends a server at once, wherever it waits."""
 
@@ -73,6 +81,7 @@ class FakeMasterLink:
     def __init__(self) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.said: list[ToMaster] = []
+        self.frozen = threading.Event()
         self._inbox: deque[FromMaster | type[Killed] | threading.Event] = deque()
         self._news = threading.Condition()
 
@@ -90,6 +99,7 @@ class FakeMasterLink:
         while self._inbox:
             message = self._inbox.popleft()
             if isinstance(message, threading.Event):  # the process is frozen here
+                self.frozen.set()
                 message.wait()
             elif message is Killed:
                 raise Killed
@@ -124,9 +134,9 @@ class Process:
         self._frozen = threading.Event()
         self._settings = settings_of(name)
         self._context: Any = zmq.Context()
-        self._gate = admit_only_members(self._context, KEYS)
-        listener = DataListener(self._context, KEYS, "127.0.0.1", 0, encrypt=False)
-        self.server = ParameterServer(self._settings, KEYS, job.storage, self._context, listener, self.link)
+        self._gate = admit_only_members(self._context, KEYS.of(name))
+        listener = DataListener(self._context, KEYS.of(name), "127.0.0.1", 0)
+        self.server = ParameterServer(self._settings, job.storage, self._context, listener, self.link)
         self._listener = listener
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -145,6 +155,11 @@ class Process:
     def freeze(self) -> None:
         """It lives, but does nothing any more."""
         self.link.tell(self._frozen)
+
+    def thaw_after_loss(self) -> None:
+        """It goes on once there is all that somebody has sent, who has let go of it since."""
+        assert zmq.select([self._listener.monitor], [], [], timeout=WAIT_S)[0], "nobody has let go"
+        self._frozen.set()
 
     def kill(self) -> None:
         """All its connections close."""
@@ -228,7 +243,7 @@ class Job:
         )
         self.assignment = assignment
         for process in self.row:
-            process.link.tell(assignment)
+            process.link.tell(told(process.name, assignment))
         if wait:
             self.wait_until_ready()
         return assignment
@@ -334,23 +349,28 @@ class FakeWorker:
 
     def connect(self, assignment: Assignment, at: int | None = None) -> None:
         """Meets all servers of a generation at its first version, or at the one they are at."""
+        self.greet(assignment)
+        for link, _ in self.links:
+            link.send(Pull(version=-1))
+        self._collect()
+        assert self.version == (assignment.start_tick if at is None else at)
+
+    def greet(self, assignment: Assignment) -> None:
+        """Is let in by all servers of a generation."""
         self.disconnect()
         for info in assignment.servers:
             if info.chunks:
-                link = DataLink(self.context, KEYS, info.endpoint, encrypt=False)
-                link.hello(self.name, assignment.generation)
+                way = KEYS.of(info.name).pass_for(self.name, assignment.generation)
+                link = DataLink(self.context, way, info.endpoint, Guard.HEADERS)
                 self.links.append((link, parcels_of(LAYOUT, info.chunks)))
         for link, _ in self.links:
             while not link.greeted:
                 self._poll(link)
                 assert link.receive() is None
-            link.send(Pull(version=-1))
-        self._collect()
-        assert self.version == (assignment.start_tick if at is None else at)
 
-    def disconnect(self) -> None:
+    def disconnect(self, linger_ms: int = 0) -> None:
         for link, _ in self.links:
-            link.close(linger_ms=0)
+            link.close(linger_ms=linger_ms)
         self.links.clear()
 
     def _poll(self, link: DataLink) -> None:

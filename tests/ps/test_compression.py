@@ -51,7 +51,7 @@ BITS = some.lists(some.sampled_from(EDGES) | some.integers(0, (1 << 32) - 1), mi
 # --- bfloat16 -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(BITS, some.integers(0, 7))
 def test_c_and_numpy_round_to_the_same_bits_at_any_address(bits: list[int], skip: int) -> None:
     memory = np.zeros(skip + 4 * len(bits), np.uint8)
@@ -152,7 +152,7 @@ def add_up(seed: int, cuts: list[int], servers: int, streams: bool, compression:
 CUTS = some.lists(some.integers(1, 7), max_size=5, unique=True).map(sorted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(some.integers(0, 99), CUTS, some.integers(1, 4), some.booleans())
 def test_rounded_sums_do_not_depend_on_who_adds_up(seed: int, cuts: list[int], servers: int, streams: bool):
     found = add_up(seed, cuts, servers, streams, Bfloat16())
@@ -197,7 +197,7 @@ def test_a_version_is_rounded_once_and_stays_what_it_was_on_the_server() -> None
 # --- the largest elements -------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(BITS, some.data())
 def test_the_largest_elements_are_taken(bits: list[int], data: Any) -> None:
     values = np.array(bits, np.uint32).view(np.float32)

@@ -105,7 +105,7 @@ def test_a_store_that_was_given_a_nan_offers_no_such_version(number: int, place:
     store, layout = new_store()
     (parcel,) = store.parcels
     held = store.snapshot(0)
-    root = Sum([np.ones(len(span), span.dtype) for span in parcel.spans], [s.rule for s in parcel.spans])
+    root = Sum([np.ones(len(span), span.dtype) for span in parcel.spans], parcel.spans)
     assert store.is_sound(0, parcel, root)
     root.arrays[number][place] = np.nan
     assert not store.is_sound(0, parcel, root)

@@ -44,7 +44,7 @@ def test_a_store_takes_what_is_expected(optimizer: Optimizer) -> None:
     held = []
     for version in range(30):
         for parcel in store.parcels:
-            gradient = Sum([np.ones(len(s), s.dtype) for s in parcel.spans], [s.rule for s in parcel.spans])
+            gradient = Sum([np.ones(len(s), s.dtype) for s in parcel.spans], parcel.spans)
             store.apply(version, parcel, gradient, lr=0.1, update=version + 1, scale=1.0)
         store.retire(version)
         if version == 3:
@@ -93,7 +93,7 @@ def test_versions_of_half_the_size_are_expected() -> None:
     for version in range(10):
         for parcel in store.parcels:
             store.packed(version, parcel, Bfloat16().packed)
-            gradient = Sum([np.ones(len(s), s.dtype) for s in parcel.spans], [s.rule for s in parcel.spans])
+            gradient = Sum([np.ones(len(s), s.dtype) for s in parcel.spans], parcel.spans)
             store.apply(version, parcel, gradient, lr=0.1, update=version + 1, scale=1.0)
             store.packed(version + 1, parcel, Bfloat16().packed)
         assert version < 2 or store.num_bytes == expected - 3 * not_halved // 2
@@ -103,7 +103,7 @@ def test_versions_of_half_the_size_are_expected() -> None:
 def wait_until_sent(process: Process) -> None:
     """Until arrays can be used again: pyzmq's thread tells, to which so many others leave little time."""
     deadline = time.monotonic() + WAIT_S
-    while store := process.server._store:
+    while store := process.server._chunks.store:
         if all(slab.sent for slabs in list(store._loose.values()) for slab in list(slabs)):
             return
         assert time.monotonic() < deadline

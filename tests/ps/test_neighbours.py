@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from server_job import KEYS, LAYOUT, PARCEL_BYTES, SCHEDULE, FakeWorker, Job, settings_of
+import zmq
+from server_job import LAYOUT, PARCEL_BYTES, SCHEDULE, WAIT_S, FakeWorker, Job, settings_of, told
 
 from elasticflow.step.layout import Rule, Vector
 from elasticflow.step.slices import Node
 from elasticflow.storage import DirectoryStorage
 from elasticflow.wire.messages import Assignment, Mapped
+from elasticflow.wire.seal import Guard
 from elasticflow.worker.strategy import Overdue, Position
 from elasticflow_ps.client import ParameterServers
 from elasticflow_ps.loans import Block
@@ -31,20 +33,27 @@ class Worker:
         self.state = Vector(LAYOUT)
         for flat in self.state.groups:
             flat[:] = np.random.default_rng(1).normal(size=flat.size)
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.name, self._wake_fd = name, os.eventfd(0, os.EFD_NONBLOCK)
         settings = msgspec.structs.replace(settings_of(name), role="worker", shared_memory=shared)
-        self.strategy = ParameterServers(settings, KEYS, self.state, self._wake_fd)
+        self.strategy = ParameterServers(settings, self.state, self._wake_fd)
         self.position = Position(version=-1, shares=())
         self.pushed: list[Vector] = []
 
     def connect(self, assignment: Assignment) -> None:
-        self.strategy.connect(assignment)
+        self.strategy.connect(told(self.name, assignment))
         self.wait()
 
     def wait(self) -> None:
         while not isinstance(event := self.strategy.wait(), Position):
             assert isinstance(event, Overdue), event  # the others do it
         self.position = event
+
+    def wait_until_sent(self) -> None:
+        """All that was pushed has left: how soon it does is up to who sends and who reads."""
+        for _, trackers in self.strategy._pool._sending:
+            for tracker in trackers:
+                if isinstance(tracker, zmq.MessageTracker):
+                    tracker.wait(WAIT_S)
 
     def push(self, *, early: bool = False) -> None:
         """early: as the gradients become final, last ones first, and the sum of two parts."""
@@ -127,6 +136,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[list[bytes]]:
     return found
 
 
+@pytest.mark.parametrize("guard", [Guard.ARRAYS, Guard.ALL])
+def test_the_bits_are_those_of_frames_however_they_are_guarded(
+    make: Make, job: Job, models: list[list[bytes]], guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between workers and servers, and between servers, which keep each other's chunks."""
+    for module in ("remote_row", "ways"):
+        monkeypatch.setattr(f"elasticflow_ps.{module}.guard_to", lambda endpoint, settings: guard)
+    worker = make(Worker, "worker-1", shared=False)
+    worker.connect(job.assign())
+    worker.train(END)
+    assert worker.model() == models[END]
+    assert all(process.server._dropped == 0 for process in job.row) and worker.strategy.dropped == 0
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_bits_are_those_of_frames(make: Make, job: Job, models: list[list[bytes]], shared: bool) -> None:
     worker = make(Worker, "worker-1", shared=shared)
@@ -134,6 +157,7 @@ def test_the_bits_are_those_of_frames(make: Make, job: Job, models: list[list[by
     for version in range(END):
         assert worker.model() == models[version]
         worker.train(version + 1)
+        worker.wait_until_sent()
     assert worker.model() == models[END]
     assert worker.is_neighbour is shared
     assert all(process.server._dropped == 0 for process in job.row) and worker.strategy.dropped == 0
@@ -195,13 +219,12 @@ def test_memory_does_not_grow_with_the_generations(make: Make, job: Job) -> None
     worker = make(Worker, "worker-1", shared=True)
     worker.connect(job.assign())
     worker.train(4)
-    held = [process.server._store.num_bytes for process in job.row]
+    held = [process.server._chunks.store.num_bytes for process in job.row]
     for _ in range(6):
         worker.connect(job.regroup())
         worker.train(worker.position.version + 2)
-    assert all(
-        process.server._store.num_bytes <= 2 * before for process, before in zip(job.row, held, strict=True)
-    )
+    stores = [process.server._chunks.store for process in job.row]
+    assert all(store.num_bytes <= 2 * before for store, before in zip(stores, held, strict=True))
     assert all(not process.server._neighbours._former for process in job.row)
 
 

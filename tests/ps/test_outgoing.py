@@ -53,7 +53,7 @@ def layouts() -> some.SearchStrategy[Layout]:
     return made()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     layouts(), some.integers(1, 4), some.integers(1, 3), some.sampled_from([64, 256, 1024]),
     some.integers(0, 1 << 32), some.sampled_from([Kind.TRAIN, Kind.EVALUATE]),

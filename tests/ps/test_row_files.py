@@ -99,7 +99,7 @@ class Server:
                 root: Any = Rows(keys, np.full((len(keys), DIM), 1 + self.step, np.float32))
                 if parcel.table is None:
                     spans = parcel.spans
-                    root = Sum([np.ones(len(s), s.dtype) for s in spans], [s.rule for s in spans])
+                    root = Sum([np.ones(len(s), s.dtype) for s in spans], spans)
                 self.store.apply(self.step, parcel, root, lr=0.1, update=self.step + 1, scale=1.0)
             self.store.retire(self.step)
             self.step += 1

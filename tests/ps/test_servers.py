@@ -13,6 +13,7 @@ from server_job import (
     LAYOUT,
     PARCEL_BYTES,
     SCHEDULE,
+    WAIT_S,
     FakeWorker,
     Job,
     Process,
@@ -116,6 +117,23 @@ def test_a_lost_server_comes_back_from_its_keeper(
     job.replace((lost + 1) % servers)  # who has just become, or just kept for, the new one
     worker.connect(job.regroup((lost + 1) % servers))
     finish(job, worker, quiet, clips)
+
+
+def test_that_all_is_done_is_said_before_who_has_left(start: Start) -> None:
+    """Else the master would start another worker in its place. The server finds both at once."""
+    job, worker = start(1)
+    worker.train(END - 1)
+    (server,) = job.row
+    server.freeze()
+    assert server.link.frozen.wait(WAIT_S)
+    worker.push()
+    worker.disconnect(linger_ms=int(WAIT_S * 1000))
+    server.thaw_after_loss()
+    lost = server.link.hear(Lost)
+    said = [each for each in server.link.said if isinstance(each, (Progress, Lost))]
+    assert said.index(lost) > 0
+    before = said[said.index(lost) - 1]
+    assert isinstance(before, Progress) and before.last
 
 
 def test_a_standby_keeps_for_the_only_server(start: Start, quiet: dict[bool, Any]) -> None:
@@ -441,11 +459,11 @@ def test_nonsense_is_dropped_and_counted_and_changes_nothing(start: Start, quiet
 
 
 def test_a_member_that_lies_about_snapshots_harms_no_model(start: Start, quiet: dict[bool, Any]) -> None:
-    """It says it is the leading server, and sends to keep what is not so."""
+    """It is the leading server, sends to keep what is not so, and asks as if it were a worker."""
     job, worker = start(3)
     worker.train_until_kept()
     liar = FakeWorker("server-0")
-    liar.connect(job.assignment, at=worker.version)
+    liar.greet(job.assignment)
     (link, _) = liar.links[1]
     for version in (-1, worker.version, END, END + 1):
         for parcel in range(-1, 3):
@@ -453,8 +471,7 @@ def test_a_member_that_lies_about_snapshots_harms_no_model(start: Start, quiet: 
             link.send(Keep(place=1, version=version, parcel=parcel))
             link.send(Safe(place=parcel, version=version))
     link.send(Pull(version=-1))
-    liar.wait_for_anything(1)
-    assert job.row[1].server.heartbeat().dropped > 20
     worker.train(END)
+    assert job.row[1].server.heartbeat().dropped > 20
     assert worker.model() == quiet[False][0]
     liar.close()

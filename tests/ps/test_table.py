@@ -18,8 +18,10 @@ from elasticflow.step import rows as plain_rows
 from elasticflow.step.rows import NUM_BUCKETS, Rows, bounds, keys_of, no_rows
 from elasticflow_ps import native, row_index
 from elasticflow_ps.growing import Growing
+from elasticflow_ps.kernel import Kernel
 from elasticflow_ps.native import first_values, gather, merge, scatter
-from elasticflow_ps.optimizers import Kernel, kernel_for, squared_norm
+from elasticflow_ps.norms import squared_norm
+from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.row_index import NativeIndex, PlainIndex
 from elasticflow_ps.table import Table
 
@@ -141,7 +143,7 @@ acts = st.one_of(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     optimizer=st.sampled_from(OPTIMIZERS),
     dim=st.sampled_from([1, 3, 16]),
@@ -309,6 +311,24 @@ def test_keys_that_cannot_be_are_refused(way, bad):
             with pytest.raises(ProtocolError, match="buckets, 4..7"):
                 act()
         assert subject.version == 0 and subject.num_rows == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("seen", "candidates_seen", "counts"),
+    [(0, 1, 1), (1 << 31, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, (1 << 32) - 1)],
+)
+def test_steps_and_counts_of_a_checkpoint_that_cannot_be_are_refused(way, seen, candidates_seen, counts):
+    """The index takes a step 0 for no entry, and a count for a place below 0."""
+    with taking(way):
+        subject = table(first=4, stop=8, min_count=2)
+        one = np.array([1 << 60], np.uint64)
+        arrays = {"keys": one, "value": new_values(one, subject._dim), "candidates": one + np.uint64(1)}
+        arrays |= {name: arrays["value"] for name in subject._kernel.slots}
+        numbers = {"seen": seen, "candidates_seen": candidates_seen, "counts": counts}
+        arrays |= {name: np.array([number], np.uint32) for name, number in numbers.items()}
+        with pytest.raises(ProtocolError, match="not 1 to"):
+            subject.restore(4, arrays)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -32,6 +32,7 @@ from elasticflow.wire.messages import (
     Version,
     Written,
 )
+from elasticflow.wire.seal import Guard
 from elasticflow_ps.parcels import Parcel, parcels_of
 
 DIM = 4
@@ -55,8 +56,8 @@ class Worker:
         info = job.assignment.servers[place]
         self.parcels = parcels_of(LAYOUT, info.chunks)
         (self.table,) = (parcel for parcel in self.parcels if parcel.table is not None)
-        self.link = DataLink(self.context, KEYS, info.endpoint, encrypt=False)
-        self.link.hello("worker-1", job.assignment.generation)
+        way = KEYS.of(info.name).pass_for("worker-1", job.assignment.generation)
+        self.link = DataLink(self.context, way, info.endpoint, Guard.HEADERS)
         while not self.link.greeted:
             self._poll()
             self.link.receive()

@@ -102,7 +102,7 @@ def test_sums_are_compared_when_they_are_added_up(side: str) -> None:
     for name, vector in vectors.items():
         arrays = PARCEL.views(vector, Kind.TRAIN)
         compare = partial(watched(vector).compare, arrays, PARCEL.spans, "server-0")
-        sums[name] = Sum(arrays, [span.rule for span in PARCEL.spans], compare)
+        sums[name] = Sum(arrays, PARCEL.spans, compare)
     vectors[side].groups[0][3] = 7
     with pytest.raises(BrokenError):
         sums["left"].plus(sums["right"])
@@ -111,9 +111,9 @@ def test_sums_are_compared_when_they_are_added_up(side: str) -> None:
 def test_a_sum_is_compared_once_and_its_own_changes_are_none() -> None:
     left, right = filled(1), filled(2)
     arrays = PARCEL.views(left, Kind.TRAIN)
-    rules = [span.rule for span in PARCEL.spans]
-    total = Sum(arrays, rules, partial(watched(left).compare, arrays, PARCEL.spans, "server-0"))
-    total.plus(Sum(PARCEL.views(right, Kind.TRAIN), rules)).use()
+    spans = PARCEL.spans
+    total = Sum(arrays, spans, partial(watched(left).compare, arrays, PARCEL.spans, "server-0"))
+    total.plus(Sum(PARCEL.views(right, Kind.TRAIN), spans)).use()
     assert (arrays[0] == 3).all()
 
 
@@ -124,9 +124,9 @@ def test_a_version_is_looked_back_at_when_it_is_let_go(monkeypatch: pytest.Monke
     old = store.arrays(0, PARCEL)
     checks = store.checks(0, PARCEL, old, 0)
     assert checks == checks_of(old, 0) == store.checks(0, PARCEL, old, 0)
-    rules = [span.rule for span in PARCEL.spans]
+    spans = PARCEL.spans
     for version in (0, 1):
-        root = Sum([np.full(len(span), 1, span.dtype) for span in PARCEL.spans], rules)
+        root = Sum([np.full(len(span), 1, span.dtype) for span in PARCEL.spans], spans)
         store.apply(version, PARCEL, root, lr=0.5, update=version + 1, scale=1.0)
     store.retire(1)  # as it was lent: nobody minds
     fresh = store.arrays(1, PARCEL)

@@ -11,6 +11,7 @@ import pytest
 
 from elasticflow.step.schedule import Schedule
 from elasticflow.wire.messages import Compute, Gone, Pull, Push, Share, Version
+from elasticflow_ps.backups import ComputeAction as HandOutAction
 from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,
@@ -22,7 +23,6 @@ from elasticflow_ps.client_state import (
     ReceivedEvent,
     RestoreAction,
 )
-from elasticflow_ps.serving import slowed
 from elasticflow_ps.state import (
     Action,
     ApplyAction,
@@ -37,7 +37,7 @@ from elasticflow_ps.state import (
     ServerState,
     VersionAction,
 )
-from elasticflow_ps.state import ComputeAction as HandOutAction
+from elasticflow_ps.updating import slowed
 
 A = TypeVar("A")
 SCHEDULE = Schedule(num_records=72, num_test=4, batch_size=16, num_slices=4, epochs=2, asynchronous=True)
@@ -59,7 +59,7 @@ class Server:
             num_parcels=parcels,
             combine="({}+{})".format,
             leads=True,
-            agrees=False,
+            rounds=0,
             start=start,
         )
 

@@ -6,11 +6,15 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.soak import AIMS, EVERYTHING, MOST_MASTERS, MOST_RESET, PROGRAMS, SOAKED, manner_of, plan_of
 from elasticflow.cli.killing import GROUPS, KINDS, Roster, Strike, Victim, choose, kinds_of, roster, strikes
 from elasticflow.errors import ConfigError
+from elasticflow.run.telling import ToldMaster, ToldServer, ToldWorker
+
+from ..telling import Told
 
 
 def _process(name: str) -> Victim:
@@ -71,14 +75,15 @@ def test_a_keeper_of_its_own_is_hit_once() -> None:
 
 
 def test_who_is_there_by_the_status() -> None:
-    def member(name: str, pid: int) -> dict[str, Any]:
-        return {"name": name, "host": "here", "pid": pid, "state": "ready"}
+    def member(kind: type[Any], name: str, pid: int) -> Any:
+        return kind(**{**dict.fromkeys(kind.__struct_fields__), "name": name, "host": "here", "pid": pid})
 
-    status = {
-        "master": member("master", 7),
-        "servers": [member("server-0", 8)],
-        "workers": [member("worker-12345678", 9), member("worker-2", 0)],
-    }
+    status = msgspec.structs.replace(
+        Told().status(),
+        master=member(ToldMaster, "master", 7),
+        servers=[member(ToldServer, "server-0", 8)],
+        workers=[member(ToldWorker, "worker-12345678", 9), member(ToldWorker, "worker-2", 0)],
+    )
     there = roster(status, Roster(nursery=(_process("nursery"),)))
     assert [process.pid for process in there.workers] == [9], "who has not joined has no number yet"
     assert there.workers[0].mark == "ef-worker-12345", "the kernel keeps 15 letters of a name"

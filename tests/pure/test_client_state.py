@@ -164,11 +164,23 @@ def test_who_finds_a_version_gone_that_was_partly_overwritten_goes_on_with_the_l
     assert isinstance(adopted, AdoptAction) and adopted.version == 5
 
 
-def test_what_is_the_same_says_nothing_to_who_has_a_mixture() -> None:
+def test_what_is_the_same_says_nothing_of_a_parcel_that_is_of_the_next_version() -> None:
+    state = client(2, 1)
+    heard(state, 0, version(3, 0)), heard(state, 0, version(3, 1)), heard(state, 1, version(3))
+    heard(state, 0, version(4, 0))
+    heard(state, 1, Gone(latest=4))
+    assert heard(state, 0, version(3, 1, same=True)) == [], "it is of version 3"
+    assert heard(state, 0, version(3, 0, same=True)) == [], "it is late: the other one is there by now"
+    assert heard(state, 1, version(3)) == []
+    assert heard(state, 0, version(3, 0)), "now all of it is there"
+
+
+def test_what_is_not_trained_is_the_same_beside_what_is_placed() -> None:
     state = client(2)
     heard(state, 0, version(3, 0)), heard(state, 0, version(3, 1))
-    heard(state, 0, version(4, 0))
-    assert heard(state, 0, version(4, 1, same=True)) == [], "it is late"
+    assert heard(state, 0, version(4, 0)) == [PlaceAction(0, 0, "frames")]
+    (adopted,) = heard(state, 0, version(4, 1, same=True))
+    assert isinstance(adopted, AdoptAction) and adopted.version == 4
 
 
 def test_first_values_are_sent_by_those_who_have_them() -> None:
@@ -371,7 +383,7 @@ class World:
         self.asks = action.version < SCHEDULE.total_ticks
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     some.lists(some.integers(1, 3), min_size=1, max_size=3),
     some.integers(0, 1 << 32),

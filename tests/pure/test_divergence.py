@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from elasticflow.master import actions as ac
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.divergence import INSPECT_S
 from elasticflow.master.events import CommittedEvent
 from elasticflow.master.members import RunState
-from elasticflow.master.state import MasterState, Memory
+from elasticflow.master.state import MasterState
 from elasticflow.wire.messages import Diverged, Inspected, Offer, Skipped
 
 from .test_master_state import Run, only, running

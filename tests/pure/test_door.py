@@ -10,6 +10,9 @@ from hypothesis import strategies as some
 
 from elasticflow.wire.door import BLOCK_S, EVERYBODY, MOST_BLOCKED, Door, block
 
+CONNECT_S = 0.1
+"""Within one machine the kernel has connected, or not, before anybody waits."""
+
 
 def test_one_address_has_a_quarter_of_the_room_or_is_kept_away_for_a_while() -> None:
     door = Door(16)
@@ -69,7 +72,7 @@ def test_the_kernel_keeps_away_who_is_meant_and_nobody_else() -> None:
 
         def gets_in(source: str) -> bool:
             try:
-                with socket.create_connection(listener.getsockname(), 0.5, (source, 0)):
+                with socket.create_connection(listener.getsockname(), CONNECT_S, (source, 0)):
                     listener.accept()[0].close()
                     return True
             except TimeoutError:

@@ -33,6 +33,7 @@ BAD: dict[str, dict[str, Any]] = {
     "dim=65537.: dim must be": {"dim": 65537},
     "initializer=0.5.: initializer must be": {"initializer": 0.5},
     "optimizer='sgd'.: optimizer must be": {"optimizer": "sgd"},
+    "from norms over a whole tensor": {"optimizer": ef.LAMB()},
     "clip_norm is for all gradients together": {"optimizer": ef.SGD(lr=0.1, clip_norm=1.0)},
     "min_count=0.: min_count must be": {"min_count": 0},
     "evict_after_steps=-1.: evict_after_steps must be": {"evict_after_steps": -1},

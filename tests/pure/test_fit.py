@@ -112,6 +112,6 @@ def test_the_status_tells_what_is_taken_and_what_is_expected() -> None:
     run, _ = joined({HOST: 161 * MB})
     run.tell(Heartbeat(name="server-0", tick=0, memory_bytes=1_234_567))
     told.state = run.state
-    (server,) = told.status()["servers"]
-    assert (server["memory_bytes"], server["memory_at_most_bytes"]) == (1_234_567, 160 * MB + 128)
+    (server,) = told.status().servers
+    assert (server.memory_bytes, server.memory_at_most_bytes) == (1_234_567, 160 * MB + 128)
     assert "pid 1, 1.2 MB of at most 160.0 MB\n" in as_text(told.status())

@@ -6,8 +6,11 @@ import msgspec
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.ending import CLOSE_S
+from elasticflow.master.deciding.standstill import MOST_ROUNDS
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.members import MemberState, RunState
-from elasticflow.master.state import CLOSE_S, MOST_ROUNDS, MasterState, Memory
+from elasticflow.master.state import MasterState
 from elasticflow.wire.messages import Heartbeat, Here, Join, Offer, Progress, Ready, Stacks
 
 from .test_master_state import SPEC, Run, names, only, running

@@ -17,6 +17,7 @@ from elasticflow.master.actions import EndAction
 from elasticflow.master.members import RunState
 from elasticflow.master.outlook import HOLD_S, Outlook, look
 from elasticflow.run.config import Config
+from elasticflow.run.telling import LiveStatus, Report
 
 from ..telling import Told
 
@@ -50,11 +51,14 @@ def test_an_eta_against_the_deadline() -> None:
     assert "ETA too early to tell, deadline 02:00" in figures(told.status())
     assert steps(told, 0, 5) == []
     status = told.status()
-    assert status["eta_s"] == pytest.approx(26 * STEP_S) and status["eta_at"] == pytest.approx(3662)
+    assert status.eta_s == pytest.approx(26 * STEP_S) and status.eta_at == pytest.approx(3662)
     assert "ETA 01:01, 59 min before the deadline 02:00" in figures(status)
     assert "ETA 01:01" in as_text(status) and "time limit" not in as_text(status)
-    assert status["met_deadline"] is None and status["deadline_at"] == 7200
-    assert any(line.startswith("  ETA      01:01, 59 min") for line in page({**status, "text": ""}))
+    assert status.met_deadline is None and status.deadline_at == 7200
+    assert any(
+        line.startswith("  ETA      01:01, 59 min")
+        for line in page(LiveStatus(**msgspec.structs.asdict(status), text=""))
+    )
 
 
 def test_a_slow_run_is_told_of_once_and_again_when_it_is_in_time() -> None:
@@ -80,18 +84,18 @@ def test_another_size_has_another_speed() -> None:
     steps(told, 0, 5)
     told.state.has("worker-1")
     told.story.keep_usage(told.state)
-    assert told.status()["eta_s"] is None, "nobody knows how fast one is"
+    assert told.status().eta_s is None, "nobody knows how fast one is"
     steps(told, 5, 8, 2 * STEP_S)
-    assert told.status()["eta_s"] > 20 * STEP_S * 1.5
+    assert told.status().eta_s > 20 * STEP_S * 1.5
 
 
 def test_a_run_that_stands_still_gets_later() -> None:
     told = run_with(3600)
     steps(told, 0, 5)
-    before_s = told.status()["eta_s"]
+    before_s = told.status().eta_s
     told.after(5.0)
-    assert told.status()["eta_s"] == pytest.approx(before_s, rel=0.5)
-    assert told.after(600.0).status()["eta_s"] > 10 * before_s
+    assert told.status().eta_s == pytest.approx(before_s, rel=0.5)
+    assert told.after(600.0).status().eta_s > 10 * before_s
 
 
 def test_the_deadline_passes() -> None:
@@ -100,15 +104,13 @@ def test_the_deadline_passes() -> None:
     told.after(15)
     note = told.story.outlook()
     assert note and note.kind == "warning" and note.text.startswith("the deadline 01:00 is over")
-    assert told.after(5).story.outlook() is None and told.status()["met_deadline"] is False
+    assert told.after(5).story.outlook() is None and told.status().met_deadline is False
     told.next_master()
     assert told.story.outlook() is None, "it has been told"
 
 
-def reported(told: Told, state: RunState) -> dict[str, Any]:
-    written = msgspec.json.encode(told.story.report(told.state, EndAction(state, "this is the end")))
-    report: dict[str, Any] = msgspec.json.decode(written)
-    return report
+def reported(told: Told, state: RunState) -> Report:
+    return told.story.report(told.state, EndAction(state, "this is the end"))
 
 
 @pytest.mark.parametrize(
@@ -122,16 +124,16 @@ def reported(told: Told, state: RunState) -> dict[str, Any]:
 )  # fmt: skip
 def test_what_became_of_a_deadline(state: RunState, after_s: float, met: bool | None, line: str) -> None:
     report = reported(run_with(600).after(after_s), state)
-    assert report["met_deadline"] is met
-    assert report["finished_at"] == (3600 + after_s if state is RunState.FINISHED else None)
+    assert report.met_deadline is met
+    assert report.finished_at == (3600 + after_s if state is RunState.FINISHED else None)
     assert deadline_line(report).startswith(line)
     assert any(line in each for each in page(report))
 
 
 def test_no_deadline_no_words() -> None:
     report = reported(Told().after(60), RunState.FINISHED)
-    assert (report["deadline"], report["deadline_at"], report["met_deadline"]) == (None, None, None)
-    assert report["finished_at"] == 3660 and deadline_line(report) == ""
+    assert (report.deadline, report.deadline_at, report.met_deadline) == (None, None, None)
+    assert report.finished_at == 3660 and deadline_line(report) == ""
 
 
 def test_a_time_limit_counts_from_the_first_masters_start() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
-from elasticflow.master.state import MasterState, Memory
+from elasticflow.master.state import MasterState
 from elasticflow.wire.messages import Departing, Heartbeat, Leaving, Lost, Offer, Progress, Ready
 
 from .test_master_state import Run, names, only, running

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.embedding import Constant, Normal, Uniform
+from elasticflow.hashing import GAMMA, hash_ids, mix, mixed
 from elasticflow.step.rows import (
     NUM_BUCKETS,
     Grouped,
@@ -19,7 +20,6 @@ from elasticflow.step.rows import (
     bounds,
     first_values,
     grouped,
-    hash_ids,
     ids_of,
     keys_of,
     no_rows,
@@ -230,3 +230,9 @@ def test_a_string_does_not_mind_its_neighbours() -> None:
 def test_numbers_are_no_strings(values: object) -> None:
     with pytest.raises(TypeError, match="takes strings alone; found an array of"):
         hash_ids(values)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**63))
+def test_one_number_is_mixed_as_arrays_are(seed: int, number: int) -> None:
+    words = np.array([(seed + (number + 1) * int(GAMMA)) % 2**64], np.uint64)
+    assert mix(seed, number) == int(mixed(words)[0]) >> 1

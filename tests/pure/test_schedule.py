@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.step.schedule import Kind, Schedule, Work
+from elasticflow_ps.table import MOST_SEEN
 
 SCHEDULES = st.builds(
     Schedule,
@@ -19,13 +20,19 @@ SCHEDULES = st.builds(
     num_slices=st.sampled_from([1, 2, 4, 8, 16]),
     epochs=st.integers(1, 4),
 )
+WHENEVER = st.builds(
+    lambda schedule, every: msgspec.structs.replace(schedule, evaluate_every=every),
+    SCHEDULES,
+    st.integers(0, 30),
+)
+"""Those that evaluate after any number of steps as well."""
 
 
 def ticks(schedule: Schedule) -> list[Work]:
     return [schedule.at(tick) for tick in range(schedule.total_ticks)]
 
 
-@given(SCHEDULES)
+@given(WHENEVER)
 def test_each_record_once_an_epoch(schedule: Schedule) -> None:
     for epoch in range(schedule.epochs):
         steps = [work for work in ticks(schedule) if work.epoch == epoch and work.kind is Kind.TRAIN]
@@ -35,7 +42,17 @@ def test_each_record_once_an_epoch(schedule: Schedule) -> None:
         assert 1 <= steps[-1].num_records <= schedule.batch_size
 
 
-@given(SCHEDULES)
+@given(WHENEVER, st.integers(1, 300))
+def test_a_bound_leaves_out_what_comes_after_it_and_changes_nothing_before(
+    schedule: Schedule, max_steps: int
+) -> None:
+    bounded = msgspec.structs.replace(schedule, max_steps=max_steps)
+    expected = [work for work in ticks(schedule) if work.step <= max_steps]
+    assert ticks(bounded) == expected
+    assert bounded.total_steps == min(max_steps, schedule.total_steps) == bounded.steps_before(len(expected))
+
+
+@given(WHENEVER)
 def test_slices_partition_a_tick(schedule: Schedule) -> None:
     for work in ticks(schedule):
         parts = [schedule.slice_of(work, number) for number in range(schedule.num_slices)]
@@ -103,11 +120,70 @@ def test_an_epoch_ends_with_an_evaluation(schedule: Schedule) -> None:
     assert not schedule.evaluates(schedule.total_ticks)
 
 
-@given(SCHEDULES)
+@given(WHENEVER)
+def test_when_there_are_evaluations_has_no_influence_on_the_steps(schedule: Schedule) -> None:
+    every = schedule.evaluate_every or schedule.steps_per_epoch
+    never = msgspec.structs.replace(schedule, num_test=0)
+    steps = [work for work in ticks(schedule) if work.kind is Kind.TRAIN]
+    assert [msgspec.structs.replace(work, tick=0) for work in steps] == [
+        msgspec.structs.replace(work, tick=0) for work in ticks(never)
+    ]
+    evaluations = [work for work in ticks(schedule) if work.kind is Kind.EVALUATE]
+    if schedule.num_test:
+        assert [work.step for work in evaluations] == list(range(every, schedule.total_steps + 1, every))
+    for work in evaluations:
+        trained = schedule.at(work.tick - 1)
+        assert (trained.step, trained.epoch) == (work.step, work.epoch)
+
+
+@given(WHENEVER)
 def test_steps_are_counted_through(schedule: Schedule) -> None:
     done = 0
     for work in ticks(schedule):
         assert schedule.steps_before(work.tick) == done
         done += work.kind is Kind.TRAIN
         assert work.step == done
+        assert schedule.tick_of(done) == work.tick + 1 or schedule.evaluates(work.tick + 1)
     assert schedule.steps_before(schedule.total_ticks) == schedule.total_steps == done
+
+
+@given(WHENEVER, st.integers(0, 300))
+def test_a_step_of_two_ticks_is_encoded_first(schedule: Schedule, max_steps: int) -> None:
+    plain = msgspec.structs.replace(schedule, max_steps=max_steps)
+    staged = msgspec.structs.replace(plain, stages=2)
+    found = ticks(staged)
+    for before, work in pairwise(found):
+        if work.kind is Kind.TRAIN:
+            assert before == msgspec.structs.replace(work, kind=Kind.ENCODE, tick=work.tick - 1)
+            assert before.draws == work.draws == work.tick
+    rest = [work for work in found if work.kind is not Kind.ENCODE]
+    assert [msgspec.structs.replace(work, tick=n) for n, work in enumerate(rest)] == ticks(plain)
+    assert [work.tick for work in found if work.kind is Kind.TRAIN] == list(
+        filter(staged.trains, range(len(found)))
+    )
+    assert [work.tick for work in found if work.kind is Kind.EVALUATE] == list(
+        filter(staged.evaluates, range(len(found)))
+    )
+
+
+@given(WHENEVER, st.integers(1, 2))
+def test_there_may_be_one_checkpoint_a_step(schedule: Schedule, stages: int) -> None:
+    staged = msgspec.structs.replace(schedule, stages=stages)
+    versions = [v for v in range(staged.total_ticks + 1) if staged.may_cut(v)]
+    assert [staged.steps_before(version) for version in versions] == list(range(staged.total_steps + 1))
+    assert all(staged.tick_of(step) == v for step, v in enumerate(versions) if not staged.num_test)
+
+
+def test_more_steps_than_rows_of_tables_can_note_are_refused() -> None:
+    most = Schedule(num_records=1, num_test=0, batch_size=1, num_slices=1, epochs=MOST_SEEN)
+    assert not most.too_long(tables=True)
+    more = msgspec.structs.replace(most, epochs=MOST_SEEN + 1)
+    assert "more than can be counted, 2147483647 with embedding tables" in more.too_long(tables=True)
+    assert not more.too_long(tables=False)
+
+
+def test_ticks_that_were_asked_for_before_are_the_same() -> None:
+    schedule = Schedule(num_records=100, num_test=7, batch_size=10, num_slices=2, epochs=9)
+    first = [schedule.at(tick) for tick in range(60)]
+    assert [schedule.at(tick) for tick in [*range(60), *range(59, -1, -1)]] == [*first, *reversed(first)]
+    assert schedule == Schedule(num_records=100, num_test=7, batch_size=10, num_slices=2, epochs=9)

@@ -13,6 +13,7 @@ import pytest
 
 from elasticflow.step.schedule import Schedule
 from elasticflow.wire.messages import Pull, Push, Share
+from elasticflow_ps.backups import ComputeAction
 from elasticflow_ps.snapshots import Snapshots
 from elasticflow_ps.state import (
     Action,
@@ -20,11 +21,11 @@ from elasticflow_ps.state import (
     AskInitialAction,
     ClipEvent,
     ClosedEvent,
-    ComputeAction,
     CutEvent,
     DropAction,
     Event,
     FinishEvent,
+    FollowEvent,
     GoneAction,
     InitialEvent,
     InitialiseAction,
@@ -60,7 +61,7 @@ class Server:
     def __init__(
         self, schedule: Schedule = STEPS, *, parcels: int = 1, start: int | None = 0, **more: Any
     ) -> None:
-        settings = {"leads": True, "agrees": False, **more}
+        settings = {"leads": True, "rounds": 0, **more}
         self.num_parcels = parcels
         self.state = ServerState(
             schedule=schedule, num_parcels=parcels, combine="({}+{})".format, start=start, **settings
@@ -293,6 +294,17 @@ def test_only_the_newest_plan_counts() -> None:
     assert server.orders(0).shares == HALVES
 
 
+def test_another_master_numbers_its_plans_anew() -> None:
+    """It may not know how many the one before had told."""
+    server = Server()
+    server.tell(PlanEvent(7, HALVES))
+    server.tell(FollowEvent())
+    assert server.orders(0).shares == HALVES, "until it says otherwise"
+    server.step()
+    server.tell(PlanEvent(1, (Share("anna", 0, 4),)))
+    assert server.orders(1).shares == (Share("anna", 0, 4),)
+
+
 def test_only_the_leader_gives_orders() -> None:
     assert [action.orders for action in only(ServeAction, Server(leads=False).pull("anna", 0))] == [None]
 
@@ -392,7 +404,7 @@ def test_a_finished_server_serves_and_gathers_no_more() -> None:
 
 
 def test_nothing_is_applied_before_the_norm_is_known() -> None:
-    server = Server(parcels=2, agrees=True)
+    server = Server(parcels=2, rounds=1)
     assert server.push("anna", 2, 0, parcel=1) == []
     assert server.tell(ClipEvent(0, 1.0)) == [], "it cannot be known yet"
     assert server.push("anna", 2, 0, parcel=0) == [NormsAction(0, (ROOT, ROOT))]
@@ -404,8 +416,22 @@ def test_nothing_is_applied_before_the_norm_is_known() -> None:
     assert only(VersionAction, actions) == [VersionAction(1, False, False, False)]
 
 
+def test_norms_of_tensors_come_after_those_that_clip() -> None:
+    server = Server(parcels=2, rounds=2)
+    assert server.step() == [NormsAction(0, (ROOT, ROOT))]
+    assert server.tell(ClipEvent(0, 1.0, round=1)) == [], "it cannot be known yet"
+    assert server.tell(ClipEvent(0, 3.0)) == [NormsAction(0, (ROOT, ROOT), 1, 3.0)]
+    assert server.tell(ClipEvent(0, 3.0)) == [], "nor is it said again"
+    actions = server.tell(ClipEvent(0, 0.0, round=1, trust=((0, 0.5),)))
+    applied = [ApplyAction(0, parcel, ROOT, None, 3.0, trust=((0, 0.5),)) for parcel in (0, 1)]
+    assert only(ApplyAction, actions) == applied and only(VersionAction, actions)
+    assert server.step() == [NormsAction(1, (ROOT, ROOT))]
+    actions = server.tell(ClipEvent(1, 0.0, skip=True))
+    assert [a.root for a in only(ApplyAction, actions)] == [None, None], "of what is left out none are asked"
+
+
 def test_a_step_that_is_skipped_is_a_version_of_the_same_values() -> None:
-    server = Server(parcels=2, agrees=True)
+    server = Server(parcels=2, rounds=1)
     server.step()
     actions = server.tell(ClipEvent(0, 0.0, skip=True))
     assert [(a.parcel, a.root) for a in only(ApplyAction, actions)] == [(0, None), (1, None)]
@@ -414,7 +440,7 @@ def test_a_step_that_is_skipped_is_a_version_of_the_same_values() -> None:
 
 
 def test_an_evaluation_is_not_clipped() -> None:
-    actions = Server(EVALUATED, start=2, agrees=True).step()
+    actions = Server(EVALUATED, start=2, rounds=1).step()
     assert not only(NormsAction, actions) and only(VersionAction, actions)
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from elasticflow.cluster.contract import How
+from elasticflow.cluster.launches import LASTS_S
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.cluster.news import taken
 from elasticflow.cluster.nodes import WINDOW_S
@@ -648,12 +649,31 @@ def test_a_job_that_could_not_be_launched_is_submitted_anew_after_a_pause() -> N
     assert told.now_s - held_s >= 5 and told.ended() == []
 
 
+def test_where_no_node_sees_the_runs_folder_a_few_places_are_enough_to_know() -> None:
+    told = Told(poll_s=1.0).want(1)
+    for number in range(1, 6):
+        assert not told.sizing.fatal
+        while told.submits() != [number]:
+            told.poll()
+        told.accept().poll()
+        node = f"g{number}"
+        told.show(100 + number, state="FAILED", reason="NonZeroExitCode", node=node, exit_code=79).poll()
+        (ended,) = told.ended()
+        assert ended[1] is How.TAKEN and f"{node} cannot write into the run's folder" in ended[2]
+        told.want(number + 1)
+    assert "nothing could be started in 5 places (nodes g1, g2, g3, g4, g5)" in told.sizing.fatal
+    assert told.asked == [] and told.submits() == []
+
+
 def test_once_a_job_starts_launches_are_trusted_again() -> None:
     told = Told(num_min=4, poll_s=1.0).want(1, 2)
     told.decide()
     told.accept(priority=0, reason="launch failed requeued held").show(102, priority=1, reason="").poll()
+    held_s = told.now_s
     told.run(102).show(101, state="CANCELLED").poll()
-    assert told.submits() == [1]
+    while not told.submits():
+        told.poll()
+    assert told.now_s <= held_s + LASTS_S + 2
 
 
 @pytest.mark.parametrize(

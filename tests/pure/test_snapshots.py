@@ -182,7 +182,7 @@ messages = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(place=some.integers(0, 2), wrong=some.lists(messages, max_size=20))
 def test_a_strangers_message_changes_nothing(place: int, wrong: list[Any]) -> None:
     snapshots = at(place)
@@ -195,7 +195,7 @@ def test_a_strangers_message_changes_nothing(place: int, wrong: list[Any]) -> No
     assert snapshots.held == before
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     place=some.integers(0, 2), wrong=some.lists(some.tuples(some.sampled_from(NAMES), messages), max_size=30)
 )
@@ -362,7 +362,7 @@ class World:
             assert common is not None and common >= self.safe
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     seed=some.integers(0, 2**32),
     places=some.integers(1, 4),

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from elasticflow.cli.progress import start_line
+from elasticflow.cli.report import page
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
 from elasticflow.master.status import SHOWN, Story, StoryMemory
 from elasticflow.run.config import Config
+from elasticflow.run.telling import Event
 from elasticflow.wire.messages import Progress, Usage, Written
 
 from ..telling import SCHEDULE, Told
@@ -29,19 +32,19 @@ def told() -> Told:
 def test_a_server_costs_the_time_until_the_next_version_and_the_steps_it_had(told: Told) -> None:
     told.after(1).progress(9)
     told.after(1).fault("server-1")
-    assert told.status()["standstill_s"] == 0
+    assert told.status().standstill_s == 0
     told.after(0.5).regrouped(9, 6)
     told.after(0.5).progress(6)
     assert told.faults() == [("server-1", 0, 3, None)]
-    assert told.status()["standstill_s"] == 1
+    assert told.status().standstill_s == 1
     told.after(0.5).progress(7)
     told.after(5).progress(8)
     assert told.faults() == [("server-1", 1.5, 3, None)]
     told.after(1).progress(9)
     assert told.faults() == [("server-1", 1.5, 3, 7.5)]
     status = told.status()
-    assert (status["standstill_s"], status["steps_redone"], status["num_faults"]) == (1.5, 3, 1)
-    assert status["faults"][0]["done"] == "went on from what the others held in memory"
+    assert (status.standstill_s, status.steps_redone, status.num_faults) == (1.5, 3, 1)
+    assert status.faults[0].done == "went on from what the others held in memory"
 
 
 def test_steps_are_counted_not_ticks(told: Told) -> None:
@@ -60,7 +63,7 @@ def test_two_servers_at_once_stand_still_once(told: Told) -> None:
     told.after(1).progress(9)
     assert told.faults() == [("server-0", 3, 5, 3), ("server-1", 2, 5, 2)]
     status = told.status()
-    assert (status["standstill_s"], status["steps_redone"]) == (3, 5)
+    assert (status.standstill_s, status.steps_redone) == (3, 5)
 
 
 def test_a_server_lost_while_the_others_are_being_put_in_order(told: Told) -> None:
@@ -76,7 +79,7 @@ def test_a_server_lost_while_the_others_are_being_put_in_order(told: Told) -> No
     told.after(1).progress(9)
     assert told.faults() == [("server-0", 4, 1, 6), ("server-1", 2, 3, 3)]
     status = told.status()
-    assert (status["standstill_s"], status["steps_redone"]) == (4, 4)
+    assert (status.standstill_s, status.steps_redone) == (4, 4)
 
 
 def test_servers_put_in_order_though_none_is_known_to_be_lost(told: Told) -> None:
@@ -92,7 +95,7 @@ def test_news_of_a_past_generation_are_none(told: Told) -> None:
     told.regrouped(9, 6)
     told.story.progress(told.state, Progress(name="server-0", generation=1, version=9))
     assert told.faults() == [("server-1", 0, 3, None)]
-    assert told.status()["step"] == 9
+    assert told.status().step == 9
 
 
 @pytest.mark.parametrize("news_first", [True, False])
@@ -110,23 +113,23 @@ def test_a_worker_costs_what_the_ticks_around_it_took_longer(told: Told, news_fi
     assert [(fault[1], fault[3]) for fault in told.faults()] == [(0.04, None)]
     told.state.has("worker-1", "worker-3")
     told.after(1).story.keep_usage(told.state)
-    (fault,) = told.status()["faults"]
-    assert fault["lasted_s"] == pytest.approx(1.1 if news_first else 1)
-    assert fault["done"] == "the others did its slices"
+    (fault,) = told.status().faults
+    assert fault.lasted_s == pytest.approx(1.1 if news_first else 1)
+    assert fault.done == "the others did its slices"
     told.after(100).progress(5, stalls=((4, 3.0),))
-    assert told.status()["stalled_s"] == 0.04
+    assert told.status().stalled_s == 0.04
 
 
 def test_a_worker_that_is_silent_and_then_given_up_is_one_fault(told: Told) -> None:
     told.state.has("worker-1")
     told.fault("worker-2", "is silent")
     told.after(3).fault("worker-2", "is given up")
-    (fault,) = told.status()["faults"]
-    assert fault["text"] == "is silent; is given up" and fault["told"] == 2
+    (fault,) = told.status().faults
+    assert fault.text == "is silent; is given up" and fault.told == 2
     told.state.has("worker-1", "worker-2")
     told.story.keep_usage(told.state)
     told.fault("worker-2", "is silent")
-    assert told.status()["num_faults"] == 2
+    assert told.status().num_faults == 2
 
 
 def test_what_a_server_holds_up_is_not_counted_as_a_workers_as_well(told: Told) -> None:
@@ -136,7 +139,7 @@ def test_what_a_server_holds_up_is_not_counted_as_a_workers_as_well(told: Told) 
     told.regrouped(5, 4)
     told.after(1).progress(5, stalls=((4, 1.0),))
     assert [fault[1] for fault in told.faults()] == [0, 1]
-    assert told.status()["stalled_s"] == 0
+    assert told.status().stalled_s == 0
 
 
 def test_a_master_costs_nothing_if_the_steps_went_on(told: Told) -> None:
@@ -146,9 +149,9 @@ def test_a_master_costs_nothing_if_the_steps_went_on(told: Told) -> None:
     told.after(2)
     told.story.fault("master", "master", "was killed by SIGKILL", died_s)
     told.after(0.5).progress(25)
-    (fault,) = told.status()["faults"]
-    assert (fault["seconds"], fault["steps"], fault["lasted_s"]) == (0, 0, 2.5)
-    assert fault["done"] == "another took over, and found 18 more steps done"
+    (fault,) = told.status().faults
+    assert (fault.seconds, fault.steps, fault.lasted_s) == (0, 0, 2.5)
+    assert fault.done == "another took over, and found 18 more steps done"
     told.after(1).progress(26)
     assert told.faults() == [("master", 0, 0, 2.5)]
 
@@ -163,16 +166,16 @@ def test_a_master_costs_what_the_steps_stood_still_meanwhile(told: Told) -> None
 
 def test_storage_that_fails_costs_nothing_but_is_told(told: Told) -> None:
     told.state.troubles = {"server-0": "no space left"}
-    assert told.status()["storage_trouble"] == "server-0: no space left"
+    assert told.status().storage_trouble == "server-0: no space left"
     told.state.troubles = {"server-0": "still none"}
     told.after(4).status()
     told.next_master()
     told.state.troubles = {}
     told.after(1)
-    (fault,) = told.status()["faults"]
-    assert fault["text"] == "still none" and fault["told"] == 2
-    assert (fault["seconds"], fault["steps"], fault["lasted_s"]) == (0, 0, 5)
-    assert told.status()["storage_trouble"] == ""
+    (fault,) = told.status().faults
+    assert fault.text == "still none" and fault.told == 2
+    assert (fault.seconds, fault.steps, fault.lasted_s) == (0, 0, 5)
+    assert told.status().storage_trouble == ""
 
 
 # --- seconds ------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def test_where_the_seconds_went(told: Told) -> None:
     for name, copy_s in (("server-0", 0.25), ("server-1", 0.5), ("server-1", 0.5)):
         told.story.written(5, _written(name, copy_s))
     status = told.status()
-    assert status["workers_seconds"] == {
+    assert status.workers_seconds.by_name() == {
         "productive": 20,
         "redone": 2,
         "duplicated": 2,
@@ -202,9 +205,9 @@ def test_where_the_seconds_went(told: Told) -> None:
         "recovering": 2,
         "checkpointing": 1,
     }
-    assert status["goodput"] == 0.5
-    assert status["checkpoint_step"] == 5 and len(status["checkpoints"]) == 2
-    assert status["records_covered"] == 100 and status["records_total"] == 300
+    assert status.goodput == 0.5
+    assert status.checkpoint_step == 5 and len(status.checkpoints) == 2
+    assert status.records_covered == 100 and status.records_total == 300
 
 
 def _written(name: str, copy_s: float = 0.0, error: str = "") -> Written:
@@ -219,7 +222,7 @@ def test_seconds_of_workers_that_are_gone_are_kept(told: Told) -> None:
         told.story.keep_usage(told.state)
     told.state.has("worker-499")  # a new master does not know of its seconds yet
     told.story.keep_usage(told.state)
-    assert sum(told.status()["workers_seconds"].values()) == 500
+    assert sum(told.status().workers_seconds.by_name().values()) == 500
     assert len(told.story.remembered().usage) < 250
 
 
@@ -231,11 +234,11 @@ def test_an_evaluation_that_is_told_twice_is_one(told: Told) -> None:
     told.next_master()
     told.progress(23, evaluations=((21, (0.3, 0.9)), (10, (0.4, 0.8))))
     status = told.status()
-    assert status["evaluations"] == [
+    assert status.evaluations == [
         {"epoch": 1, "step": 10, "cost": 0.4, "accuracy": 0.8},
         {"epoch": 2, "step": 20, "cost": 0.3, "accuracy": 0.9},
     ]
-    assert status["evaluation"]["epoch"] == 2 and status["num_evaluations"] == 2
+    assert status.evaluation["epoch"] == 2 and status.num_evaluations == 2
 
 
 def test_what_is_remembered_is_bounded(told: Told) -> None:
@@ -249,9 +252,9 @@ def test_what_is_remembered_is_bounded(told: Told) -> None:
     kept = (memory.events, memory.faults.kept, memory.resizes, memory.parts)
     assert [len(each) for each in kept] == [1000] * 4
     status = told.status()
-    assert status["num_events"] == status["num_faults"] == 3000
-    assert all(len(status[name]) == SHOWN for name in ("events", "faults", "resizes", "checkpoints"))
-    assert status["events"][-1] == {"time_s": 29990, "kind": "info", "text": "event 2999"}
+    assert status.num_events == status.num_faults == 3000
+    assert all(len(getattr(status, name)) == SHOWN for name in ("events", "faults", "resizes", "checkpoints"))
+    assert status.events[-1] == Event(29990, "info", "event 2999")
 
 
 def test_time_goes_on_through_masters_also_where_the_walls_clock_is_set_back(told: Told) -> None:
@@ -279,14 +282,12 @@ def test_on_the_same_machine_it_does_not_matter_what_the_walls_clock_is_set_to(w
 def test_the_report_is_the_status_and_the_end(told: Told) -> None:
     told.state.has("worker-1")
     told.progress(33)
-    status = told.status()
     end = EndAction(RunState.FINISHED, "all is done", "no trace")
-    report = msgspec.to_builtins(told.story.report(told.state, end, refused=3))
-    assert report["state"] == "finished" and report["text"] == "all is done"
-    assert status.keys() - report.keys() == set()
-    assert report["records_covered"] == report["records_total"] == 300
-    assert report["workers"][0]["state"] == report["master"]["state"] == "ended"
-    assert report["master"]["refused_connections"] == 3
+    report = told.story.report(told.state, end, refused=3)
+    assert report.state == "finished" and report.text == "all is done"
+    assert report.records_covered == report.records_total == 300
+    assert report.workers[0].state == report.master.state == "ended"
+    assert report.master.refused_connections == 3
 
 
 # --- whatever happens ---------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ def test_nothing_is_counted_twice_nothing_is_negative_and_nothing_is_forgotten(
             told.next_master()
             assert told.story.so_far() == before
     status = told.status()
-    seconds = status["workers_seconds"]
+    seconds = status.workers_seconds.by_name()
     assert all(value >= 0 for value in seconds.values())
     memory = told.story.remembered()
     lived = [
@@ -346,16 +347,48 @@ def test_nothing_is_counted_twice_nothing_is_negative_and_nothing_is_forgotten(
         for usage in (memory.gone, *memory.usage.values())
     ]
     assert sum(seconds.values()) == pytest.approx(sum(lived))
-    assert 0 <= (status["goodput"] or 0) <= 1
-    faults = status["faults"]
+    assert 0 <= (status.goodput or 0) <= 1
+    faults = status.faults
     for fault in faults:
-        assert fault["seconds"] >= 0 and fault["steps"] >= 0
-        assert fault["lasted_s"] is None or fault["lasted_s"] >= fault["seconds"] or fault["role"] == "worker"
+        assert fault.seconds >= 0 and fault.steps >= 0
+        assert fault.lasted_s is None or fault.lasted_s >= fault.seconds or fault.role == "worker"
     by_role = {
-        role: sum(fault["seconds"] for fault in faults if fault["role"] == role)
+        role: sum(fault.seconds for fault in faults if fault.role == role)
         for role in ("worker", "master", "server")
     }
-    assert by_role["worker"] + by_role["master"] == pytest.approx(status["stalled_s"])
-    assert status["standstill_s"] <= status["elapsed_s"]
+    assert by_role["worker"] + by_role["master"] == pytest.approx(status.stalled_s)
+    assert status.standstill_s <= status.elapsed_s
     standing = memory.faults.still_since_s is not None
-    assert by_role["server"] >= status["standstill_s"] - 1e-9 or standing
+    assert by_role["server"] >= status.standstill_s - 1e-9 or standing
+
+
+# --- the start ----------------------------------------------------------------------------------------
+
+
+def test_the_time_until_the_first_step_is_made_of_parts(told: Told) -> None:
+    told.after(5).story.began((("imports", 2.0), ("first slice", 0.5)))
+    told.after(1).story.began((("imports", 9.0),))  # of the next worker
+    assert told.status().start == []
+    told.after(1).progress(1)
+    found = told.status()
+    assert [(part.what, part.seconds) for part in found.start] == [
+        ("master", 2.5),
+        ("imports", 2.0),
+        ("first slice", 0.5),
+        ("servers and first step", 2.0),
+    ]
+    assert sum(part.seconds for part in found.start) == found.first_step_s == 7
+    told.after(1).story.began((("imports", 9.0),))
+    assert told.status().start == found.start
+    assert start_line(found) == (
+        "first step after 7.00 s: master 2.50, imports 2.00, first slice 0.50, servers and first step 2.00"
+    )
+    assert f"  {start_line(found)}" in page(
+        told.story.report(told.state, EndAction(RunState("finished"), "done"))
+    )
+
+
+def test_of_a_worker_that_does_not_tell_there_are_no_parts(told: Told) -> None:
+    told.after(5).story.began(())
+    told.progress(1)
+    assert told.status().start == [] and start_line(told.status()) == ""

@@ -12,12 +12,13 @@ import pytest
 from elasticflow.master.actions import EndAction
 from elasticflow.master.members import RunState
 from elasticflow.run.telling import FORMAT, Report, Status
+from elasticflow.service.talk import ServiceAnswer
 from tests.telling import Told
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 
 
-@pytest.mark.parametrize("kind", [Status, Report])
+@pytest.mark.parametrize("kind", [Status, Report, ServiceAnswer])
 def test_the_schema_is_the_published_one(kind: type[Any]) -> None:
     """ELASTICFLOW_WRITE_GOLDEN=1 writes it; a change that is no addition wants another FORMAT."""
     path = SCHEMAS / f"{kind.__name__.lower()}.json"

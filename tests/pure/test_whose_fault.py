@@ -13,7 +13,14 @@ import pytest
 
 from elasticflow.errors import BrokenError, DataError, ProgramError, UnreadableError
 from elasticflow.frameworks import CostError
-from elasticflow.worker.whose_fault import Culprit, OutsideError, cause_of, spare_records, whose_fault
+from elasticflow.worker.whose_fault import (
+    Culprit,
+    OutsideError,
+    cause_of,
+    lacks_memory,
+    spare_records,
+    whose_fault,
+)
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -117,6 +124,18 @@ def test_faults_of_a_place(error: BaseException) -> None:
     with pytest.raises(OutsideError, match="no record is to blame") as told:
         spare_records(error, "program.py")
     assert not told.value.for_all
+
+
+def test_smaller_slices_may_do_where_memory_is_short_alone() -> None:
+    short = [error for error in PLACES if lacks_memory(error)]
+    assert {type(error) for error in short} == {
+        MemoryError,
+        OutOfMemoryError,
+        ResourceExhaustedError,
+        RuntimeError,
+    }
+    assert lacks_memory(after(MemoryError(), ValueError("in the program"), cause=True))
+    assert not any(map(lacks_memory, [*RECORDS, *PROGRAMS, RuntimeError("can't start new thread")]))
 
 
 @pytest.mark.parametrize("kind", [UnreadableError, BrokenError])

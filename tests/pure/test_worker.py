@@ -24,6 +24,8 @@ from elasticflow.wire.messages import (
     Drain,
     Excluded,
     Faulty,
+    Inspect,
+    Inspected,
     Join,
     Lost,
     Quarantine,
@@ -32,10 +34,11 @@ from elasticflow.wire.messages import (
     Share,
     Spec,
 )
+from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.strategy import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Begin, TrialOutcome
-from elasticflow.worker.worker import Loaded, Worker
+from elasticflow.worker.worker import Worker
 
 ENTRIES = (Entry("w", (4,), "float32", Rule.UPDATE), Entry("report", (1,), "float64", Rule.REPORT))
 SCHEDULE = Schedule(num_records=40, num_test=0, batch_size=4, num_slices=4, epochs=1)
@@ -168,6 +171,8 @@ class Batches:
     def fetch(self, work: Any, numbers: Any) -> None:
         pass
 
+    order_ahead = fetch
+
     def fetched(self, work: Any, number: int) -> tuple[int, int]:
         return work.tick, number
 
@@ -182,16 +187,18 @@ class Program:
         self, bad: tuple[int, ...] = (), *, late: bool = False, looks_up: tuple[int, ...] = ()
     ) -> None:
         self.late, self.looks_up = late, looks_up
-        self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0)
+        self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0, read_processes=0)
         self.program = SimpleNamespace(path="program.py")
         self.made: Batches = Batches({*bad})
         self.entered: list[Any] = []
         """Versions that were, and slices asked for early, as (tick, number)."""
         self.replica: Any = SimpleNamespace(
             apart=False,
+            encoded=[],
             refresh=lambda: None,
             state=None,
             compute=self._compute,
+            begin_epoch=lambda epoch: None,
             ask_early=self.entered.append,
             lookups=SimpleNamespace(ahead=SimpleNamespace(enter=self.entered.append)),
         )
@@ -208,7 +215,7 @@ class Program:
     def batches(self, schedule: Schedule) -> Batches:
         return self.made
 
-    def learning_rate(self, work: Any) -> None:
+    def learning_rate(self, work: Any, scale: float = 1.0) -> None:
         return None
 
     def make_first_values(self) -> None:
@@ -322,7 +329,7 @@ def test_orders_are_heard_while_there_is_no_server() -> None:
     )  # fmt: skip
     tick = [message for message in script.said if not isinstance(message, (Ready, Lost, Faulty))]
     assert tick == [(2, Node(1, 0)), (2, Node(0, 2))]
-    assert worker._batches.excluded == excluded
+    assert worker._computing.batches.excluded == excluded
     _, script = played(at(2), Severed("server-1"), Quit(reason=""))
     assert script.said == [READY, (2, TOP), LOST]
 
@@ -338,6 +345,14 @@ def test_what_stands_is_said_again_to_another_master() -> None:
 def test_a_bad_slice_stands_until_it_is_left_out() -> None:
     _, script = played(at(2), Overdue(2, (2, 3)), Quarantine((Excluded(3, 2),)), Quit(reason=""), bad=(3,))
     assert script.said[-2:] == [(2, Node(0, 2)), (2, Node(0, 3))]
+
+
+def test_who_cannot_look_at_a_step_says_so_at_once() -> None:
+    """The run's end waits for its answer."""
+    asked = Inspect(tick=2, slices=(0, 1))
+    _, script = played(asked, at(3), asked, Quit(reason=""))
+    nothing = Inspected(name="worker-1", tick=2)
+    assert [each for each in script.said if isinstance(each, Inspected)] == [nothing, nothing]
 
 
 # --- pushes that begin early ---------------------------------------------------------------------
@@ -460,7 +475,7 @@ class Trials:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *deadly: int, urgent: bool = False) -> None:
         self.deadly, self.urgent, self.tried = {*deadly}, urgent, list[Any]()
-        monkeypatch.setattr("elasticflow.worker.worker.Trial", self._make)
+        monkeypatch.setattr("elasticflow.worker.computing.Trial", self._make)
 
     def _make(self, begin: Begin, state: Any, way: Any, **more: Any) -> Trials:
         self.deadly -= {each.row for each in begin.excluded}

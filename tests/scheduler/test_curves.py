@@ -17,10 +17,6 @@ def test_a_size_that_is_slower_is_of_no_use():
     assert UNEVEN.best_size(3) == 1
 
 
-def test_efficient_sizes_are_on_the_concave_hull():
-    assert curve({1: 1.0, 2: 1.1, 4: 3.0}).efficient == (1, 4)
-
-
 def test_ladder_skips_what_is_slower_and_what_is_no_power_of_two():
     rungs = ladder(curve({1: 1.0, 2: 0.5, 3: 9.0, 4: 1.6}), 4, FREE)
     assert rungs.sizes == (0, 1, 1, 4)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from elasticflow.scheduler.cluster import ClusterShape, shape_of
+from elasticflow.scheduler.curves import curve
 from elasticflow.scheduler.decisions import Admitted, Deferred, Placed, Rejected
 from elasticflow.scheduler.events import ArrivalEvent, CompletionEvent, NodeLostEvent, ProfileCorrectedEvent
 from elasticflow.scheduler.fairness import Quotas
@@ -13,7 +14,7 @@ from elasticflow.scheduler.policies.elastic import Elastic
 from elasticflow.scheduler.schedule import Outage
 from elasticflow.scheduler.tracks import Standing
 from elasticflow.scheduler.worlds import World, wrong_profiles
-from tests.scheduler.cases import DIMINISHING, FREE, STEEP, crowds, ends, job, play, ratio, trace
+from tests.scheduler.cases import DIMINISHING, FREE, STEEP, UNEVEN, crowds, ends, job, play, ratio, trace
 
 
 def elastic(num_gpus=4, overheads=FREE, quotas=None):
@@ -183,7 +184,18 @@ def test_wrong_profiles_and_a_lost_node():
     assert sum(one.late for one in schedule.outcomes) == 0
 
 
-@settings(max_examples=40, deadline=None)
+def test_who_should_be_done_by_now_is_late_also_where_the_others_keep_their_plans():
+    """At its deadline nobody has said that it is done, and the other's plan has to be carried on."""
+    scheduler = measured(measured(elastic(8)), STEEP)
+    five = curve({1: 1.0, 2: 1.9, 4: 3.5, 8: 6.0, 16: 7.0})
+    arrive(scheduler, job("a", 60, 30.0, of=five))
+    arrive(scheduler, job("b", 534, 429.2, submit_s=2.0, of=UNEVEN), now_s=2.0)
+    arrive(scheduler, job("c", 60, None, submit_s=30.0), now_s=30.0)
+    assert scheduler.stats["late"] == 1
+    assert all(scheduler.tracks[name].plan for name in ("a", "b"))
+
+
+@settings(max_examples=40)
 @given(crowds())
 def test_promised_jobs_have_plans_that_are_in_time(jobs):
     scheduler = measured(measured(elastic(8)), STEEP)
@@ -196,7 +208,7 @@ def test_promised_jobs_have_plans_that_are_in_time(jobs):
         assert now <= scheduler.placement.num_up
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(crowds())
 def test_a_decision_depends_only_on_its_inputs(jobs):
     jobs = sorted(jobs, key=lambda each: each.submit_s)
@@ -204,7 +216,7 @@ def test_a_decision_depends_only_on_its_inputs(jobs):
     assert first.segments == second.segments and first.outcomes == second.outcomes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(crowds(10))
 def test_twice_the_gpus_lose_at_most_one_deadline(jobs):
     few = sum(one.in_time for one in play(jobs, 8, overheads=Overheads()).outcomes)
@@ -212,7 +224,7 @@ def test_twice_the_gpus_lose_at_most_one_deadline(jobs):
     assert many >= few - 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(crowds())
 def test_any_crowd_gives_a_schedule_that_can_be(jobs):
     for name in ("elastic", "edf", "edf-admission", "fifo", "las", "fixed"):

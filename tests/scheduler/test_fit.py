@@ -75,7 +75,7 @@ def test_what_cannot_be_fitted(points: dict[int, float]) -> None:
     st.dictionaries(st.integers(1, 256), st.floats(1e-3, 1e4), min_size=1, max_size=7),
     st.integers(1, 4096),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_rate_is_a_rate(points: dict[int, float], size: int) -> None:
     fit = fit_curve(points)
     assert 0 < fit.rate(size) < float("inf")

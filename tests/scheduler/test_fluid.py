@@ -83,7 +83,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.sampled_from((1, 2, 4)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_schedule_beats_it(listed: list[tuple[int, int, int, float]], num_gpus: int) -> None:
     """Earliest deadline first, a GPU each, second by second: what that gets done in time is a lower bound."""
     jobs = [_job(str(n), s, s + d, w, 1.0, r) for n, (s, d, w, r) in enumerate(listed)]
@@ -99,7 +99,7 @@ def test_no_schedule_beats_it(listed: list[tuple[int, int, int, float]], num_gpu
 
 
 @given(JOBS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_more_gpus_never_lower_it(listed: list[tuple[int, int, int, float]]) -> None:
     jobs = [_job(str(n), s, s + d, w, 1.0, r) for n, (s, d, w, r) in enumerate(listed)]
     found = [fluid_bound(jobs, num_gpus).jobs for num_gpus in (1, 2, 4, 64)]

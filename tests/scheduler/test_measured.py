@@ -26,6 +26,13 @@ def test_a_tick_that_is_missing_makes_no_step() -> None:
     assert [s.since_s for s in steps_of({0: 0.0, 1: 1.0, 3: 3.0, 4: 4.0}, 100, False)] == [0, 3]
 
 
+def test_a_step_of_two_ticks_is_one() -> None:
+    """0 1 | 2 3 | (4) | 5 6 | 7 8 | (9); 6 is missing."""
+    begins_s = {tick: float(tick) for tick in range(10) if tick != 6}
+    found = steps_of(begins_s, num_steps=2, evaluates=True, stages=2)
+    assert [(step.since_s, step.until_s) for step in found] == [(0, 2), (2, 4), (7, 9)]
+
+
 def _even(since_s: float, step_s: float, count: int) -> list[Step]:
     return [Step(since_s + step_s * n, since_s + step_s * (n + 1)) for n in range(count)]
 

@@ -62,7 +62,7 @@ def test_a_copy_is_apart():
     other.check_invariants()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     shape=st.sampled_from((ClusterShape(1, 8), ClusterShape(3, 4), ClusterShape(4, 8))),
     rounds=st.lists(

@@ -75,7 +75,7 @@ def test_merged_steps_promise_no_more_than_there_is():
     assert coarse.free[-1] == 64
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     curve=st.sampled_from(CURVES),
     taken=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 300)), max_size=6),

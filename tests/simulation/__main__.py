@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 import time
@@ -17,8 +16,6 @@ from .world import simulated
 
 LATE_S = 30
 """A history that takes so much longer has no end, and the process is ended."""
-COLLECT = 50
-"""So many histories leave enough behind to be worth a look for what is left of them."""
 
 
 def play(seed: int, *, tell: bool = False) -> str:
@@ -36,19 +33,14 @@ def play(seed: int, *, tell: bool = False) -> str:
 def play_many(seeds: Iterable[int], *, stops: bool) -> tuple[int, int]:
     """How many there were, and how many went wrong. stops: after the first of these."""
     number = wrong = 0
-    gc.disable()
-    try:
-        with simulated():
-            for number, seed in enumerate(seeds, 1):
-                if text := play(seed):
-                    print(text, flush=True)
-                    wrong += 1
-                if wrong and stops:
-                    break
-                if number % COLLECT == 0:
-                    gc.collect()
-    finally:
-        gc.enable()
+    with simulated():
+        for seed in seeds:
+            number += 1
+            if text := play(seed):
+                print(text, flush=True)
+                wrong += 1
+            if wrong and stops:
+                break
     return number, wrong
 
 

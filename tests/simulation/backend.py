@@ -22,6 +22,8 @@ class Cluster:
     def __init__(self, world: World) -> None:
         self._world = world
         self.members: dict[str, Process] = {}
+        self.carried: set[str] = set()
+        """Members that live with workers, and are no affair of the cluster's."""
         self.taken: set[str] = set()
         """Members whose places were taken away."""
         self.placed: list[str] = []
@@ -33,6 +35,11 @@ class Cluster:
         self._new_ends: dict[str, tuple[float, float]] = {}
         self.fd = 0
         """Of the master, readable when there is news."""
+
+    @property
+    def own(self) -> dict[str, Process]:
+        """Members that it has started."""
+        return {name: member for name, member in self.members.items() if name not in self.carried}
 
     def bury(self, process: Process) -> None:
         """A member has ended."""
@@ -61,7 +68,7 @@ class Cluster:
         """The master is dead: what it was told last is told again."""
         self._untold = self._told + self._untold
         self._told = []
-        self.placed = [name for name, member in self.members.items() if member.alive]
+        self.placed = [name for name, member in self.own.items() if member.alive]
         self._new_ends = dict(self._ends)
 
     def expire(self, name: str, replace_s: float, leave_s: float) -> None:
@@ -97,7 +104,7 @@ class SimBackend(Backend):
         self._cluster.tell()
 
     def living(self, known: Collection[str] = ()) -> dict[str, int]:
-        return {name: each.pid for name, each in self._cluster.members.items() if each.alive}
+        return {name: each.pid for name, each in self._cluster.own.items() if each.alive}
 
     def start(self, settings: MemberSettings) -> None:
         self.world.hub.point()

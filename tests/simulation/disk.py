@@ -6,6 +6,8 @@ The files themselves are real ones, in memory.
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -38,9 +40,33 @@ class Disk:
         self._hub, self._write_s = hub, write_s
         self.fails_s = 0.0
         self.dark = self.failed = False
+        self._names: dict[str, set[str]] = {}
+        """By folder: what is named there, and not durable yet."""
+        self._durable: set[int] = set()
 
     def fail(self, seconds: float, *, dark: bool) -> None:
         self.fails_s, self.dark, self.failed = self._hub.now_s + seconds, dark, True
+
+    def named(self, path: str) -> None:
+        """There is a new name. A cut of the power takes it back, until its folder is durable."""
+        self._names.setdefault(os.path.dirname(path), set()).add(path)
+
+    def written(self, fd: int) -> None:
+        """All bytes of a file are durable."""
+        self._durable.add(os.fstat(fd).st_ino)
+
+    def folder_written(self, folder: str) -> None:
+        """All names in a folder are durable."""
+        self._names.pop(folder, None)
+
+    def lose_power(self) -> None:
+        """What is not durable is there, or not."""
+        for path in [path for paths in self._names.values() for path in sorted(paths)]:
+            if self._hub.rng.random() < 0.5 and os.path.lexists(path):
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+            elif os.path.isfile(path) and os.stat(path).st_ino not in self._durable:
+                os.truncate(path, 0)
+        self._names.clear()
 
     def write(self) -> None:
         """A file is made durable."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+from elasticflow.training.standing import Plateau, Watch, WatchRules
 
 from .world import KINDS, MOVES, SPARES_WORKERS, Fault, Shape, World
 
-WORKS = 24
+WORKS = 40
 """So many kinds of work there are: what each comes to has to be found out, which is dear."""
-MOST_APART = 20
-"""Events between two faults of which the second meets what the first has left."""
+CARRIED = 0.4
+"""Of the synchronous histories in so many the workers carry the servers."""
+APART = (5, 20, 100)
+"""So many events, at most, lie between two faults of which the second meets what the first has left."""
+SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
 FOR_GOOD = float("inf")
 
 
@@ -17,54 +23,72 @@ def history(seed: int) -> World:
     """The same one for the same seed."""
     rng = random.Random(seed)
     shape = draw_shape(rng)
+    if not shape.asynchronous and random.Random(~seed).random() < CARRIED:
+        shape = replace(shape, carried=True, moves=False)
     return World(shape, draw_faults(rng, moves=shape.moves), seed)
 
 
 def draw_work(number: int) -> dict[str, object]:
     """What decides the bits."""
     rng = random.Random(number)
-    slices, per_slice = rng.choice([1, 2, 4, 4, 8]), rng.randint(1, 2)
+    slices, per_slice = rng.choice([1, 2, 2, 4, 4, 8]), rng.randint(1, 2)
     batch = slices * per_slice
     asynchronous = rng.random() < 0.25
-    num_records = batch * rng.randint(1, 3) + rng.choice([0, 0, batch // 2])
+    num_records = batch * rng.randint(1, 4) + rng.choice([0, 0, batch // 2])
+    num_test = rng.choice([0, 3, 9])
+    rules = draw_rules(rng, asynchronous) if num_test and rng.random() < 0.6 else WatchRules()
     odd = rng.choice(["", "", "", "", "bad", "deadly", "poisoned", "poisoned"])
-    return {
+    work: dict[str, object] = {
         **({odd: (rng.randrange(num_records),)} if odd else {}),
         "on_nan": rng.choice(["stop", "skip", "skip"]),
         "num_records": num_records,
-        "num_test": rng.choice([0, 3, 9]),
+        "num_test": num_test,
         "per_slice": per_slice,
         "slices": slices,
-        "epochs": rng.choice([1, 1, 2]),
+        "epochs": 2 if rules.any else rng.choice([1, 1, 1, 2]),
         "asynchronous": asynchronous,
         "optimizer": "sgd" if asynchronous else rng.choice(["sgd", "momentum", "adam"]),
         "clips": not asynchronous and rng.random() < 0.2,
-        "tables": rng.random() < 0.3,
+        "tables": rng.random() < 0.2,
         "compression": "bf16" if not asynchronous and rng.random() < 0.15 else "none",
+        "evaluate_every": rng.choice([1, 1, 2] if rules.any else [0, 0, 1, 2, 3]),
+        "rules": rules,
+        "staged": not asynchronous and rng.random() < 0.15,
     }
+    return {**work, "thaws": True, "epochs": 2} if rng.random() < 0.2 else work
+
+
+def draw_rules(rng: random.Random, asynchronous: bool) -> WatchRules:
+    """What evaluations decide, if there are any; a learning rate is only the synchronous program's."""
+    watch = {"metric": rng.choice(["cost", "error"]), "mode": rng.choice(["min", "max"])}
+    stopping = Watch(**watch, patience=rng.choice([1, 2])) if rng.random() < 0.8 else None
+    plateau = Plateau(**watch, patience=1, factor=0.5, least=0.01) if rng.random() < 0.5 else None
+    best = Watch(**watch) if rng.random() < 0.5 else None
+    return WatchRules(stopping=stopping, best=best, plateau=None if asynchronous else plateau)
 
 
 def draw_shape(rng: random.Random) -> Shape:
     """What is to be computed, mostly little."""
     work = draw_work(rng.randrange(WORKS))
-    heartbeat_s, suspect_s, lost_s = rng.choice([(0.1, 0.3, 2.0), (0.5, 2.0, 10.0)])
+    heartbeat_s, suspect_s, lost_s = rng.choice([(0.4, 1.0, 3.0), (1.0, 2.5, 10.0)])
     return Shape(
         **work,  # type: ignore[arg-type]
         workers=rng.randint(1, min(3, int(str(work["slices"])))),
         servers=rng.choice([1, 1, 2, 2, 3]),
         parcel_bytes=rng.choice([128, 256, 1 << 20, 1 << 20]),
-        shared_memory=rng.random() < 0.4,
-        slowness=rng.choice([(1.0,), (1.0, 1.0, 4.0), (1.0, 1.0, 12.0)]),
+        shared_memory=rng.random() < 0.5,
+        slowness=rng.choice([(1.0,), (1.0, 1.0, 4.0), (1.0, 1.0, 8.0)]),
         overlap=rng.random() < 0.7,
-        checkpoint_every=rng.choice(["1 step", "2 steps", "3 steps", "0.05s", "60s", "60s"]),
-        snapshot_s=rng.choice([0.0, 0.001, 0.02, 0.02, 0.1]),
-        slice_s=rng.choice([0.0005, 0.01, 0.05]),
+        checkpoint_every=rng.choice(["1 step", "1 step", "2 steps", "3 steps", "0.05s", "60s"]),
+        snapshot_s=rng.choice([0.0, 0.001, 0.02, 0.1, 0.5]),
+        slice_s=rng.choice([0.0005, 0.01, 0.01, 0.05, 0.05, 0.15]),
         delay_s=rng.choice([0.0001, 0.001, 0.02]),
-        write_s=rng.choice([0.01, 0.1, 1.0]),
+        write_s=rng.choice([0.01, 0.01, 0.1, 0.5]),
         kill_s=rng.choice([0.0, 0.0, 0.0, 5.0]),
         heartbeat_s=heartbeat_s,
         suspect_s=suspect_s,
         lost_s=lost_s,
+        stall_s=3 * lost_s,
         moves=rng.random() < 0.2,
     )
 
@@ -72,14 +96,16 @@ def draw_shape(rng: random.Random) -> Shape:
 def draw_faults(rng: random.Random, *, moves: bool) -> list[Fault]:
     """Some alone, some one right after the other."""
     kinds = sorted(SPARES_WORKERS) if rng.random() < 0.15 else [*KINDS, *(MOVES * 4 if moves else ())]
+    if rng.random() < 0.5:  # a few, again and again: what they do to each other is seen by itself
+        kinds = rng.sample(kinds, 3)
     faults: list[Fault] = []
     after = 0
-    for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4, 6])):
-        close = faults and rng.random() < 0.4
-        after = after + rng.randint(0, MOST_APART) if close else 1 + int(rng.expovariate(1 / 500))
+    for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4, 6, 8])):
+        close = faults and rng.random() < 0.5
+        after = after + rng.randint(0, rng.choice(APART)) if close else 1 + int(rng.expovariate(1 / 350))
         seconds = rng.choice([0.02, 0.1, 0.5, 3.0, FOR_GOOD])
         faults.append(Fault(after, rng.choice(kinds), rng.randrange(1 << 10), seconds))
-    for kind, chance in (("stop", 0.05), ("kill master at the end", 0.05), ("black out", 0.05)):
-        if rng.random() < chance and len(kinds) > len(SPARES_WORKERS):
+    for kind, chance in SELDOM:
+        if rng.random() < chance and not SPARES_WORKERS.issuperset(kinds):
             faults.append(Fault(rng.randint(1, 1500), kind))
     return faults

@@ -1,13 +1,14 @@
 """What must hold at all times, whatever happens; each breach is a Violation.
 
 The state machines inside the processes are watched as they act. What concerns several processes is known by
-*key*: a life of the run, a generation of servers in it, and their names. (If all who knew of one
-have died, the next master may begin another one of the same number.)
+*key*: a life of the run, a generation of servers in it, their names and where they listen. (If all who knew
+of one have died, the next master may begin another one of the same number, by servers of the same names.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,17 @@ from elasticflow.master import events as ev
 from elasticflow.master.failures import MOST_EARLY
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.row import Phase
+from elasticflow.master.server import FAREWELL_S
 from elasticflow.master.state import MasterState
 from elasticflow.step.layout import Array, Rule
 from elasticflow.storage import DirectoryStorage, Storage
 from elasticflow.wire.messages import Assignment, Departing
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps import state as st
+from elasticflow_ps.backups import ComputeAction
+from elasticflow_ps.client_state import Action, ClientState, Event
 from elasticflow_ps.keeping import Keeping
+from elasticflow_ps.ordering import Orders
 from elasticflow_ps.serving import Serving
 
 from .threads import Process, Violation
@@ -35,16 +40,22 @@ from .threads import Process, Violation
 if TYPE_CHECKING:
     from .world import World
 
-Key = tuple[int, int, tuple[str, ...]]
+Key = tuple[int, int, tuple[str, ...], tuple[str, ...]]
 Hashes = dict[int, dict[str, str]]
 """Of all arrays of a commit, by chunk and name."""
+KEEP_UP_S, SLICES = 3.0, 8
+"""A worker that hears of no version for so long, and so many slices' time, would never hear of one."""
+ROUNDED_S = 1e-3
+"""To which a master remembers how long the run has lasted."""
+SILENCES = ("silent", "lost its connections", "not come", "never")
 STAY = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """Of workers that are meant to stay."""
 
 
 def require(holds: object, text: object) -> None:
+    """text: or what makes it, where that takes long."""
     if not holds:
-        raise Violation(str(text))
+        raise Violation(str(text() if callable(text) else text))
 
 
 class Limit(NamedTuple):
@@ -68,8 +79,10 @@ class Laws:
         self.spares_workers, self.stopped = True, False
         self.regroupings: list[ac.RegroupedAction] = []
         self.row: tuple[str, ...] = ()
-        self._orders: dict[tuple[Key, int], st.Orders] = {}
+        self._orders: dict[tuple[Key, int], Orders] = {}
         self._members: dict[tuple[Key, str], Process] = {}
+        self._keys: dict[Process, Key] = {}
+        """Of each server's newest generation."""
         self._applied: set[tuple[object, ...]] = set()
         self._made: dict[tuple[Key, int], st.VersionAction] = {}
         self._newest: dict[Key, dict[str, int]] = {}
@@ -78,9 +91,11 @@ class Laws:
         self._asked: set[tuple[object, ...]] = set()
         self._last: set[int] = set()
         self._cut: set[int] = set()
-        self._latest: Key = (0, 0, ())
+        self._latest: Key = (0, 0, (), ())
         self._committed = 0
         self._limit: Limit | None = None
+        self._behind: dict[str, float] = {}
+        """Since when workers are behind."""
         self.num_handed_over = 0
         self.deaths: Counter[int] = Counter()
         """By record: workers that it has ended."""
@@ -89,24 +104,21 @@ class Laws:
 
     # --- servers ---------------------------------------------------------------------------------
 
-    def key_of(self, serving: WatchedServing) -> Key:
-        """What a generation is known by.
+    def key_of(self, assignment: Assignment) -> Key:
+        """What a generation is known by."""
+        servers = [server for server in assignment.servers if not server.leaves]
+        names, endpoints = tuple(each.name for each in servers), tuple(each.endpoint for each in servers)
+        return self._world.life, assignment.generation, names, endpoints
 
-        Whoever follows a master whose journal lagged may begin one of the same number, with another server of
-        the same name, once that of before is dead.
-        """
-        key: Key = self._world.life, serving.generation, serving.row.names
-        while (
-            before := self._members.setdefault((key, serving.name), serving.process)
-        ) is not serving.process:
-            require(not before.alive, f"two servers are {serving.name}")
-            key = *key[:2], (*key[2], "again")
-        if key[:2] == self._latest[:2]:
-            self._latest = key
+    def begins(self, process: Process, name: str, assignment: Assignment) -> Key:
+        """A server takes part in a generation."""
+        key = self._keys[process] = self.key_of(assignment)
+        require(self._members.setdefault((key, name), process) is process, f"two servers are {name}")
         return key
 
     def acts(self, serving: WatchedServing, action: st.Action) -> None:
         """A server is about to do what its state says."""
+        self._world.ambush("server", action)
         if isinstance(action, st.ServeAction) and action.orders:
             known = self._orders.setdefault((serving.key, action.version), action.orders)
             require(known == action.orders, f"two orders for version {action.version}: {action}")
@@ -116,7 +128,7 @@ class Laws:
             self._applied.add(what)
         elif isinstance(action, st.VersionAction):
             self._has_made(serving, action)
-        elif isinstance(action, st.ComputeAction):
+        elif isinstance(action, ComputeAction):
             for number in action.slices:
                 connection = action.worker, serving.openings[action.worker]
                 asked = (serving.key, serving.name, connection, action.tick, number)
@@ -143,11 +155,9 @@ class Laws:
         if action.snapshot:
             require(orders is not None and orders.snapshot, f"nobody ordered {action}")
 
-    def safe(self, generation: int, names: tuple[str, ...], version: int) -> None:
-        """All places of a generation are held in two memories."""
-        key: Key = self._world.life, generation, names
-        if key != self._latest[:3]:
-            return  # one with another's number; see ``key_of``
+    def safe(self, version: int) -> None:
+        """All places of the generation of the server that runs are held in two memories."""
+        key = self._keys[self._world.hub.process]
         require(version > self._safe.get(key, -1), "safe for a second time")
         self._safe[key] = version
 
@@ -177,31 +187,31 @@ class Laws:
                 self._regroup(state, action)
             elif isinstance(action, ac.HandOverAction):
                 self._hand_over(state)
+            elif isinstance(action, ac.NoteAction):
+                self._blames_nobody(action)
+            elif isinstance(action, ac.FaultAction):
+                self._gives_up(action)
         require((state.committed_tick or 0) >= self._committed, "commits go back")
         self._committed = state.committed_tick or 0
         if state.row.phase is Phase.SERVING and not state.ended:
-            key: Key = self._world.life, state.generation, tuple(state.row.names)
-            assigned = self._assigned[key]
-            now = self._latest if self._latest[:2] == key[:2] else key
-            newest = max(self._newest.get(now, {}).values(), default=assigned.start_tick)
-            text = f"the master knows of version {state.version}, {newest} is made"
-            require(state.version <= newest, text)
+            names = tuple(state.row.names)
+            endpoints = tuple(state.members[name].endpoint for name in names)
+            key: Key = self._world.life, state.generation, names, endpoints
+            if assigned := self._assigned.get(key):  # else by one of before, that nobody had sight of
+                newest = max(self._newest.get(key, {}).values(), default=assigned.start_tick)
+                text = f"the master knows of version {state.version}, {newest} is made"
+                require(state.version <= newest, text)
         if isinstance(event, ev.ClockEvent) and not state.ended:
             self._relieved(state)
+            self._keep_up(state)
 
     def _assign(self, action: ac.AssignAction) -> None:
         if not action.name.startswith("server"):
             return
         assignment = action.assignment
-        self.row = names = tuple(info.name for info in assignment.servers)
-        key: Key = self._world.life, assignment.generation, names
-        known = self._assigned.get(key, assignment)
-        same = [info.endpoint for info in known.servers] == [info.endpoint for info in assignment.servers]
-        require(
-            known == assignment or not same, f"two generations {key}"
-        )  # else one of them is another process
-        self._assigned[key] = assignment
-        self._latest = key
+        self._latest = key = self.key_of(assignment)
+        self.row = key[2]
+        require(self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}")
         if assignment.ends:
             self._cut.add(assignment.start_tick)
 
@@ -211,11 +221,69 @@ class Laws:
         if self._limit:
             self._limit = self._limit._replace(version=min(action.start, self._limit.version))
         require(action.start >= self._committed, f"{action}, though {self._committed} is committed")
-        life, _, names = key = self._latest
-        lost = [name for name in names if name not in state.row.names]
-        if self._world.shape.snapshot_s and life == self._world.life and len(lost) <= 1:
+        life, _, names, _ = key = self._latest
+        here = (*state.row.names, *state.row.leaving)
+        lost = [name for name in names if name not in here or not self._lives(key, name)]
+        assigned = self._assigned.get(key)
+        carriers = {server.name: server.carrier for server in assigned.servers} if assigned else {}
+        together = len({carriers[name] for name in lost} | {""}) == 2 < len(set(carriers.values()) | {""})
+        kept = len(lost) <= 1 or together  # of what one worker carries there are copies with others
+        if self._world.shape.snapshot_s and life == self._world.life and kept:
             safe = self._safe.get(key, 0)
             require(action.start >= safe, f"{lost} lost, {action}, though version {safe} was safe")
+
+    def serve(self, state: MasterState) -> None:
+        """All servers of a generation are said to have what is theirs."""
+        for name, chunks in zip(state.row.names, state.row.chunks, strict=True):
+            process = self._world.cluster.members[name]
+            key = self._keys.get(process)
+            serves = not chunks or not process.alive or key and key[1] >= state.generation
+            require(serves, f"{name} does not serve yet")
+
+    def _lives(self, key: Key, name: str) -> bool:
+        """Whether the server of this name is still the one that it was in that generation."""
+        process = self._members.get((key, name))
+        return process is not None and process.alive
+
+    def _blames_nobody(self, action: ac.NoteAction) -> None:
+        """Whether all stood still though nothing had happened to anybody for as long; or a checkpoint failed,
+        though each disk comes back before anybody loses patience."""
+        require(not action.text.startswith("a checkpoint failed"), action.text)
+        if action.text == "all connect anew":
+            calm_s = self._world.hub.now_s - self._world.calm_s
+            require(calm_s < self._world.shape.stall_s, lambda: f"nothing moves: {self._world.where()}")
+
+    def _gives_up(self, action: ac.FaultAction) -> None:
+        """Whether a member to which nothing happens is taken to be gone."""
+        world, process = self._world, self._world.cluster.members.get(action.name)
+        if process is None or not process.alive or not any(word in action.text for word in SILENCES):
+            return
+        now_s = world.hub.now_s
+        stopped = max(process.frozen_s, process.hung_s) > world.calm_s or process.fuse is not None
+        require(stopped or now_s - world.calm_s < world.patience_s, lambda: f"{action}: {world.where()}")
+
+    def _is_stopped(self, name: str) -> bool:
+        """Whether it is frozen, or hangs: how long that takes to be noticed is for others to say."""
+        process = self._world.cluster.members.get(name)
+        return process is not None and max(process.frozen_s, process.hung_s) > self._world.hub.now_s
+
+    def _keep_up(self, state: MasterState) -> None:
+        """A worker that takes part, and to which nothing happens, has the newest version soon; but that which
+        ends the run, of which nobody has any."""
+        world, shape = self._world, self._world.shape
+        serves, ready = state.row.phase is Phase.SERVING and not state.divergence.pending, MemberState.READY
+        workers = [each for each in state.members.values() if each.role == "worker" and each.state is ready]
+        behind = [
+            each.name
+            for each in workers
+            if serves and each.tick + 1 < state.version and not self._is_stopped(each.name)
+        ]
+        self._behind = {name: self._behind.get(name, world.hub.now_s) for name in behind}
+        slice_s = shape.slice_s * max(shape.slowness) * (1 + world.slowdown)
+        most_s = KEEP_UP_S + 2 * shape.suspect_s + SLICES * slice_s
+        for name, since_s in self._behind.items():
+            late_s = world.hub.now_s - max(since_s, world.calm_s)
+            require(late_s < most_s, lambda name=name: f"{name} falls behind: {world.where()}")
 
     def _relieved(self, state: MasterState) -> None:
         """After each look at the clock: who must have left by now has been told to."""
@@ -263,6 +331,16 @@ class Laws:
         spared = self.spares_workers and member and member.role == "worker" and member.was_ready
         require(not spared or self._last or state and state.ended, f"{process} ends, because of a server")
 
+    def kills(self, process: Process) -> None:
+        """Who takes part leaves by itself once the run is over, unless something has happened to it."""
+        world, state = self._world, self._world.state
+        member = state.members.get(process.name) if state and state.ended else None
+        if member is None or member.role != "worker" or member.state is not MemberState.READY:
+            return
+        stopped = max(process.frozen_s, process.hung_s) > world.hub.now_s or process.fuse is not None
+        calm = world.hub.now_s - world.calm_s > FAREWELL_S / 2
+        require(stopped or not calm, lambda: f"{process} has to be ended: {world.where()}")
+
     # --- commits, and the end --------------------------------------------------------------------
 
     def commit(self, storage: Storage, manifest: Manifest) -> None:
@@ -270,6 +348,9 @@ class Laws:
         total = self._world.shape.schedule.total_ticks
         require(manifest.tick in self._cut or manifest.tick == total, f"commits {manifest.tick}, not cut")
         elasticflow.checkpoint.commit(storage, manifest)
+        self._committed_is(manifest)
+
+    def _committed_is(self, manifest: Manifest) -> None:
         found = {
             number: {name: saved.sha256 for name, saved in arrays.items()}
             for part in manifest.parts
@@ -291,11 +372,25 @@ class Laws:
                 require(not wrong, f"another model at step {step}: chunks {wrong}")
                 return
 
+    def _last_step(self, end: ac.EndAction | None) -> int:
+        """Of a run that comes to its end, as an undisturbed one does."""
+        from .world import truth_of
+
+        shape = self._world.shape
+        if self.has_truth and shape.rules.stopping:
+            return max(truth_of(shape.work, "1 step").commits, default=0)
+        early = end is not None and shape.rules.stopping and "stopped early" in end.text
+        return max(self.commits) if early else shape.schedule.total_steps
+
     def end(self, end: ac.EndAction | None) -> None:
         from .world import truth_of
 
         world, shape = self._world, self._world.shape
-        total, newest = shape.schedule.total_steps, max(self.commits, default=0)
+        storage = DirectoryStorage(world.path)
+        for step in elasticflow.checkpoint.commits(storage):
+            if step not in self.commits:  # its master died of it
+                self._committed_is(load_manifest(storage, step))
+        total, newest = self._last_step(end), max(self.commits, default=0)
         for step in sorted(self.commits) if self.has_truth else ():
             if step == total or not shape.asynchronous:
                 self._compare(step)
@@ -311,11 +406,10 @@ class Laws:
             require(not shape.poisoned or shape.on_nan == "skip", "nobody saw the poisoned step")
             require(newest == total, f"finished with the commit of step {newest} of {total}")
         else:
-            in_time = shape.limit_s is None or world.hub.now_s < shape.limit_s
+            in_time = shape.limit_s is None or world.hub.now_s < shape.limit_s - ROUNDED_S
             require(self.stopped or not in_time, f"nobody asked for it: {end}")
         if not newest:
             return
-        storage = DirectoryStorage(world.path)
         require(not (damages := verify(storage, newest)), f"damaged: {damages}")
         if newest == total and self.has_truth and shape.tables:
             found, truth = rows_of(storage, newest), truth_of(shape.work, "1 step").rows
@@ -332,12 +426,14 @@ def parameters_of(storage: Storage, step: int) -> Array:
     """All parameters of a commit, without the tables', as they lie."""
     manifest = load_manifest(storage, step)
     layout = manifest.layout()
+    flat: dict[int, list[Array]] = {}
     with Reader(storage, manifest) as reader:
-        chunks = [c for c in layout.chunks if layout.groups[c.group].rule is Rule.UPDATE]
-        flat = np.concatenate([reader.read_chunk(chunk.number)[VALUE] for chunk in chunks])
-    places = [layout.places[entry.name][1] for entry in layout.of_rule(Rule.UPDATE)]
-    sizes = [entry.size for entry in layout.of_rule(Rule.UPDATE)]
-    return np.concatenate([flat[first : first + size] for first, size in zip(places, sizes, strict=True)])
+        for chunk in layout.chunks:
+            if layout.groups[chunk.group].rule is Rule.UPDATE:
+                flat.setdefault(chunk.group, []).append(reader.read_chunk(chunk.number)[VALUE])
+    groups = {group: np.concatenate(arrays) for group, arrays in flat.items()}
+    regions = [layout.region(entry) for entry in layout.of_rule(Rule.UPDATE)]
+    return np.concatenate([groups[group][first:stop] for group, first, stop in regions])
 
 
 def rows_of(storage: Storage, step: int) -> dict[int, bytes]:
@@ -362,11 +458,10 @@ class WatchedServing(Serving):
     laws: Laws
 
     def __init__(self, assignment: Assignment, row: Any, *others: Any, **named: Any) -> None:
-        self.generation, self.row, self.start_tick = assignment.generation, row, assignment.start_tick
+        self.row, self.start_tick = row, assignment.start_tick
         self.name = row.names[row.place]
         self.openings: Counter[str] = Counter()
-        self.process = self.laws._world.hub.process
-        self.key = self.laws.key_of(self)
+        self.key = self.laws.begins(self.laws._world.hub.process, self.name, assignment)
         super().__init__(assignment, row, *others, **named)
 
     def opened(self, worker: str) -> None:
@@ -378,6 +473,18 @@ class WatchedServing(Serving):
         super()._act(action)
 
 
+class WatchedClient(ClientState):
+    """A worker's view of the servers."""
+
+    laws: Laws
+
+    def handle(self, event: Event) -> Sequence[Action]:
+        actions = super().handle(event)
+        for action in actions:
+            self.laws._world.ambush("worker", action)
+        return actions
+
+
 class WatchedKeeping(Keeping):
     """A server's snapshots."""
 
@@ -385,8 +492,9 @@ class WatchedKeeping(Keeping):
     _of = 0
 
     def _act(self, action: sn.Action, arrays: list[Array]) -> None:
+        self.laws._world.ambush("server", action)
         if isinstance(action, sn.AllSafeAction):
-            self.laws.safe(self._ways.listener.generation, self._row.names, action.version)
+            self.laws.safe(action.version)
         super()._act(action, arrays)
 
 
@@ -410,13 +518,13 @@ class WatchedMaster(MasterState):
 
     def handle(self, event: ev.Event, now_s: float) -> list[ac.Action]:
         taken = isinstance(event, Departing) or isinstance(event, ev.ExitedEvent) and event.taken
-        before = blame(self) if taken else None
+        before, restoring = blame(self) if taken else None, self.row.phase is Phase.RESTORING
         actions = super().handle(event, now_s)
+        if restoring and self.row.phase is Phase.SERVING:
+            self._laws.serve(self)
         if isinstance(event, (Departing, ev.ExitedEvent)) and taken:
             self._laws.taken(self, event, actions, before)
         self._laws.decides(self, event, actions)
-        world = self._laws._world
-        if world.dies_at_end and any(isinstance(action, ac.EndAction) for action in actions):
-            world.dies_at_end = False
-            world.hub.process.fuse = world.hub.rng.randrange(30)
+        for action in actions:
+            self._laws._world.ambush("master", action)
         return actions

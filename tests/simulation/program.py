@@ -12,27 +12,41 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from elasticflow.api import SGD, Adam
+from elasticflow.api import LAMB, SGD, Adam
 from elasticflow.data import Sources
 from elasticflow.data.arrays import Arrays
 from elasticflow.embedding import Embedding
-from elasticflow.frameworks.base import Replica, layout_of
+from elasticflow.frameworks.base import Metrics, Replica, layout_of
 from elasticflow.frameworks.lookups import Lookups, put
+from elasticflow.frameworks.staged import WHOLE, entries_of
 from elasticflow.program.loading import Program
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.training.freezing import is_trained
+from elasticflow.training.grouping import Groups
+from elasticflow.training.standing import WatchStanding
 from elasticflow.worker.batches import slice_seed
-from elasticflow.worker.worker import Loaded, _sums
+from elasticflow.worker.loaded import Loaded, _sums
 
 if TYPE_CHECKING:
     from .world import Shape, World
 
 WEIGHTS, BIAS = Entry("weights", (80,), "float32", Rule.UPDATE), Entry("bias", (40,), "float32", Rule.UPDATE)
+THERE, SEEN = entries_of({"seen": np.zeros((1, 3), np.float32)}, lambda seen, params: None, 1, 1)
 MEAN, COUNT = Entry("mean", (4,), "float32", Rule.MEAN), Entry("count", (2,), "int64", Rule.FIRST)
 IDS = 11
 """So many ids occur."""
+
+
+TOGGLES = {"weights": (0, 1), "bias": (1,)}
+"""Of a shape that ``thaws``."""
+
+
+def _thawed(name: str, epoch: int) -> bool:
+    return is_trained(TOGGLES[name], epoch)
 
 
 @cache
@@ -56,7 +70,7 @@ class SmallReplica(Replica):
     """See Replica."""
 
     framework = "none"
-    metrics = ("error",)
+    metrics = Metrics(("error",))
 
     def __init__(self, world: World) -> None:
         self._world, shape = world, world.shape
@@ -66,13 +80,17 @@ class SmallReplica(Replica):
             "sgd": partial(SGD, lr=rate),
             "momentum": partial(SGD, lr=rate, momentum=0.9, clip_norm=1.0 if shape.clips else None),
             "adam": partial(Adam, lr=rate, clip_norm=1.0 if shape.clips else None),
+            "lamb": partial(LAMB, lr=rate, clip_norm=1.0 if shape.clips else None),
         }
-        self.optimizer = kinds[shape.optimizer]()
+        self.optimizers = Groups(kinds[shape.optimizer](), {})
         tables = {"table": Embedding(rows=None, dim=3)} if shape.tables else {}
         self.lookups = SmallLookups(tables, world.config.seed)
-        dense = [WEIGHTS, BIAS, MEAN, COUNT]
-        self.layout = layout_of(dense, self.lookups.entries, 1)
-        self.state = Vector(self.layout)
+        trained = [replace(e, toggles=TOGGLES[e.name] if shape.thaws else ()) for e in (WEIGHTS, BIAS)]
+        dense = [*trained, MEAN, COUNT]
+        self.begin_epoch(0)
+        size = shape.schedule.batch_size
+        encoded = [replace(each, shape=(size, *each.shape[1:])) for each in (THERE, SEEN) if shape.staged]
+        self.state = Vector(layout_of(dense, self.lookups.entries, self.metrics, encoded))
         self._weights, self._bias, self._mean, self._count = self.state.tensors(dense)
         self._report = next(entry for entry in self.layout.entries if entry.rule is Rule.REPORT)
         self._records = numbers(shape.num_records + shape.num_test, self._exact)
@@ -84,6 +102,10 @@ class SmallReplica(Replica):
 
     def refresh(self) -> None:
         pass
+
+    def begin_epoch(self, epoch: int) -> None:
+        names = ("weights", "bias")
+        self._trained = [name for name in names if not self._world.shape.thaws or _thawed(name, epoch)]
 
     def ask_early(self, batch: dict[str, Any]) -> None:
         self.lookups.ahead.ask_early({"ids": _ids_of(batch["x"])})
@@ -104,6 +126,10 @@ class SmallReplica(Replica):
         found = self._records[rows].mean(axis=0) if not self._exact else self._records[rows].sum(axis=0)
         if not self._exact:
             found = found + np.float32((seed % 1009) / 1009)
+        if WHOLE + "seen" in batch:
+            seen = batch[WHOLE + "seen"][batch[WHOLE + "there"] > 0]
+            mine = batch[WHOLE + "places"].sum() * batch[WHOLE + "share"]
+            found = found + np.float32(seen.sum() + mine)
         if world.is_poisoned(rows):
             found[3] = np.nan
         weights, bias, mean, count, report = out.tensors([WEIGHTS, BIAS, MEAN, COUNT, self._report])
@@ -117,8 +143,14 @@ class SmallReplica(Replica):
                 if not self._exact:
                     values = (values + looked_up.values) * np.float32(weight)
                 of_table = [(0, looked_up.ids.keys, values.astype(np.float32))]
-        parts = [(1, bias, self._bias, found[80:]), (0, weights, self._weights, found[:80])]
-        for number, target, state, given in parts:
+        parts = [
+            (1, "bias", bias, self._bias, found[80:]),
+            (0, "weights", weights, self._weights, found[:80]),
+        ]
+        for number, name, target, state, given in parts:
+            if name not in self._trained:
+                target.fill(np.nan)  # it must be nobody's
+                continue
             gradient = given * np.float32(weight)
             if not self._exact:
                 gradient = (state + given) * np.float32(weight)
@@ -133,6 +165,10 @@ class SmallReplica(Replica):
             report.fill(0)
         report[0] += float(np.square(found).sum()) * weight if not world.is_poisoned(rows) else np.nan
         put(out, of_table, onto=onto)
+
+    def encode(self, batch: dict[str, Any], seed: int) -> list[Array]:
+        self._world.computing(batch["x"])
+        return [self._records[batch["x"], :3] * self._weights[:3] + np.float32(seed % 11)]
 
     def evaluate(self, batch: dict[str, Any], seed: int) -> list[float]:
         self._world.computing(batch["x"])
@@ -155,8 +191,12 @@ class SmallLoaded(Loaded):
             forward=lambda x, params: 0.0,
             data=None,
             metrics=lambda x, params: {},
+            encode=(lambda x, params: {}) if shape.staged else None,
             learning_rate=None if shape.asynchronous else _learning_rate,
+            rules=shape.rules,
         )
+        self.frozen, self.slices_why, self.updates_before = (), "", 0
+        self.began = (("imports", 0.0), ("program and data", 0.0), ("model()", 0.0))
         test = Arrays(x=rows[shape.num_records :]) if shape.num_test else None
         self.sources = Sources(Arrays(x=rows[: shape.num_records]), test)
         self.binding = {"x": "x"}
@@ -186,14 +226,25 @@ def plainly(shape: Shape, seed: int) -> Array | None:
     None where an optimizer, or a step that ends the run, makes it more than that.
     """
     stops = shape.poisoned and shape.on_nan == "stop"
-    if shape.clips or stops or shape.optimizer not in ("sgd", "momentum") or shape.compression != "none":
+    if (
+        shape.clips
+        or shape.staged
+        or stops
+        or shape.optimizer not in ("sgd", "momentum")
+        or shape.compression != "none"
+    ):
         return None
     schedule, exact = shape.schedule, shape.asynchronous
     shuffle = Arrays(x=np.arange(shape.num_records)).shuffle(seed)
     records = numbers(shape.num_records + shape.num_test, exact).astype(np.float64)
     values = np.concatenate([np.arange(WEIGHTS.size) / 64, np.full(BIAS.size, -1.0)])
-    speed = np.zeros_like(values)
+    speed, standing = np.zeros_like(values), WatchStanding(rules=shape.rules)
     for work in map(schedule.at, range(schedule.total_ticks)):
+        if work.kind is Kind.EVALUATE:
+            measured = {"cost": values[: WEIGHTS.size].sum(), "error": values[WEIGHTS.size :].sum()}
+            standing = standing.after(work.tick, work.step, measured)
+            if standing.stops(work.tick + 1):
+                break
         gradient, odd, left = np.zeros_like(values), False, 0
         for number in range(schedule.num_slices) if work.kind is Kind.TRAIN else ():
             drawn = shuffle.rows(work.epoch, *schedule.slice_of(work, number))
@@ -207,6 +258,11 @@ def plainly(shape: Shape, seed: int) -> Array | None:
                 shift = slice_seed(seed, work.tick, number) % 1009 / 1009
                 gradient += (values + records[rows].mean(axis=0) + shift) * len(rows) / work.num_records
         if left and not odd:
-            speed = gradient + (0.9 * speed if shape.optimizer == "momentum" else 0.0)
-            values = values - (0.5 if exact else _learning_rate(work.step - 1, work.epoch)) * speed
+            thawed = [_thawed(name, work.epoch) or not shape.thaws for name in TOGGLES]
+            trained = np.repeat(thawed, [WEIGHTS.size, BIAS.size])
+            faster = gradient + (0.9 * speed if shape.optimizer == "momentum" else 0.0)
+            speed = np.where(trained, faster, speed)
+            rate = 0.5 if exact else _learning_rate(work.step - 1, work.epoch)
+            plateau = shape.rules.plateau
+            values = values - (plateau.scaled(rate, standing.scale) if plateau else rate) * speed * trained
     return values

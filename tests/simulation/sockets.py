@@ -24,6 +24,8 @@ MOST_WAITING = 1000
 """Messages of a socket that nobody takes (ZeroMQ's high-water mark)."""
 SELDOM, LATE_S = 1 / 40, 0.08
 """So many messages are so much later than others, at most; not so late that members seem to be silent."""
+UNNOTICED, NOTICED_S = 1 / 4, 1.5
+"""Of so many connections one side notices the end so much later, at most: the other may be back by then."""
 UP, DOWN = 0, 1
 POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _AGAIN = zmq.Again()
@@ -154,7 +156,8 @@ class Way:
                 flight.lost = place >= keep
             if receiver is not None:
                 hub = self.network.hub
-                end_s = max(hub.now_s + self.network.delay(), self._last_s[direction])
+                noticed_s = NOTICED_S * hub.rng.random() if hub.rng.random() < UNNOTICED else 0.0
+                end_s = max(hub.now_s + self.network.delay(), self._last_s[direction]) + noticed_s
                 hub.at(end_s, self._tell_router if direction == UP else self._tell_dealer)
 
     def _leave_router(self) -> None:

@@ -178,12 +178,25 @@ class Os(Module):
         return os.open(self._system.real_path(path), flags, *others)
 
     def fsync(self, fd: int) -> None:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            self._system.world.disk.write()
+        if self._system.world.hub.running is None:  # who makes the folder, before there are processes
+            return
+        disk = self._system.world.disk
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            self._system.world.hub.point()
+            disk.folder_written(os.readlink(f"/proc/self/fd/{fd}"))
+        else:
+            disk.write()
+            disk.written(fd)
 
     def link(self, source: Any, target: Any) -> None:
-        self._system.world.disk.act(f"link {os.path.basename(target)}")
+        disk = self._system.world.disk
+        disk.act(f"link {os.path.basename(target)}")
         os.link(source, target)
+        disk.named(str(target))
+
+    def mkdir(self, path: Any, *others: Any) -> None:
+        os.mkdir(path, *others)
+        self._system.world.disk.named(str(path))
 
     def unlink(self, path: Any) -> None:
         self._system.world.hub.point()
@@ -303,6 +316,8 @@ class System:
         self.world: World
         self.files: dict[int, Any] = {}
         self._next_fd = FIRST_FD
+        self.num_closed = 0
+        """Worlds that are gone."""
         made = (Time, Threading, Zmq, Os, Select, Socket, Secrets, Gc, Traceback)
         self._instead: dict[int, Any] = {id(kind._real): kind(self) for kind in made}
         self._instead[id(queue.SimpleQueue)] = lambda: SimQueue(self.world.hub)

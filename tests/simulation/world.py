@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import zmq
 from greenlet import GreenletExit
@@ -27,35 +29,42 @@ import elasticflow.cluster.member
 import elasticflow.master.server
 import elasticflow.process.fingerprint
 import elasticflow.run.folder
-import elasticflow.worker.worker
+import elasticflow.worker.life
 import elasticflow_ps.client
 import elasticflow_ps.server
 from elasticflow.cluster.contract import MASTER
 from elasticflow.cluster.member import MasterLink
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master import actions as ac
-from elasticflow.master.fence import Superseded, claim
+from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.members import RunState
+from elasticflow.master.stall import STEPS
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED
-from elasticflow.run.config import Config
+from elasticflow.run.config import ALL_REDUCE, Config
 from elasticflow.run.folder import RunDir, RunPath
-from elasticflow.run.folder import replace as replace_file
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
 from elasticflow.step.schedule import Schedule
 from elasticflow.storage import DirectoryStorage
-from elasticflow.wire.control import control_frame, control_link
+from elasticflow.training.standing import WatchRules
+from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
-from elasticflow.wire.messages import Assignment, Join, ScaleRequest, StopRequest
-from elasticflow.worker.worker import _admitted
+from elasticflow.wire.messages import Assignment, Join, Push, ScaleRequest, StopRequest
+from elasticflow.worker.carrying import Carrying
+from elasticflow.worker.life import admitted
+from elasticflow_ps import client_state as cs
+from elasticflow_ps import snapshots as sn
+from elasticflow_ps import state as st
+from elasticflow_ps.backups import ComputeAction
 
 from .backend import Cluster, SimBackend
 from .disk import Disk, lay_out
 from .laws import (
     Hashes,
     Laws,
+    WatchedClient,
     WatchedKeeping,
     WatchedMaster,
     WatchedServing,
@@ -69,7 +78,7 @@ from .threads import Hub, Process, Violation
 from .trial import SimTrial
 
 CALM_S = 90.0
-"""A run that nothing more happens to ends within so many seconds, and twice ``lost_s``."""
+"""A run that nothing more happens to ends within so many seconds, and what ``still_s`` adds."""
 END_S = 120.0
 """Members of a run that is over end within so many seconds, and twice ``lost_s``."""
 RESTART_S = (0.01, 0.2)
@@ -97,14 +106,24 @@ class Shape:
     optimizer: str = "momentum"
     clips: bool = False
     tables: bool = False
+    staged: bool = False
+    """Whether a step is two ticks: see ``elasticflow.frameworks.staged``."""
+    thaws: bool = False
+    """Whether one of both parameters is trained in the first epoch, and the other from then on."""
     bad: tuple[int, ...] = ()
     deadly: tuple[int, ...] = ()
     hanging: tuple[int, ...] = ()
     poisoned: tuple[int, ...] = ()
     on_nan: str = "stop"
     compression: str = "none"
+    evaluate_every: int = 0
+    rules: WatchRules = WatchRules()
     workers: int = 2
+    elastic: bool = False
+    """Whether fewer workers will do, if they are not much slower."""
     servers: int = 2
+    carried: bool = False
+    """Whether these live with the workers: ``strategy: all_reduce``."""
     parcel_bytes: int = 128
     shared_memory: bool = False
     overlap: bool = True
@@ -135,7 +154,7 @@ class Shape:
             keep=1000,
             snapshot_s=0.0,
             write_s=0.0,
-            slice_s=1.0,
+            slice_s=0.1,
             parcel_bytes=1 << 20,
             overlap=False,
         )
@@ -150,9 +169,15 @@ class Shape:
             **mode,
             program="small.py",
             backend="simulated",
-            workers=str(self.workers),
-            servers=self.servers,
+            workers=f"1..{self.workers}" if self.elastic else str(self.workers),
+            least_gain=0.5,
+            **(
+                {"strategy": ALL_REDUCE, "places": self.servers}
+                if self.carried
+                else {"servers": self.servers}
+            ),
             epochs=self.epochs,
+            evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep,
             snapshot_s=self.snapshot_s,
@@ -182,12 +207,15 @@ class Shape:
             num_slices=config.num_slices,
             epochs=self.epochs,
             asynchronous=self.asynchronous,
+            evaluate_every=self.evaluate_every,
+            stages=1 + self.staged,
         )
 
 
 _WORK = (
     *("num_records", "num_test", "per_slice", "slices", "epochs", "asynchronous", "optimizer", "clips"),
-    *("tables", "bad", "deadly", "hanging", "poisoned", "on_nan", "compression"),
+    *("tables", "bad", "deadly", "hanging", "poisoned", "on_nan", "compression", "evaluate_every", "rules"),
+    *("staged", "thaws"),
 )
 
 
@@ -223,23 +251,32 @@ def simulated() -> Iterator[None]:
         return
     limits = SimpleNamespace(RLIMIT_NOFILE=0, getrlimit=lambda which: (0, 0), setrlimit=lambda *_: None)
     print_of, clock = elasticflow.process.fingerprint.fingerprint(1, {}), SYSTEM.module(time)
-    server, worker = "elasticflow_ps.server", "elasticflow.worker.worker"
+    server, worker = "elasticflow_ps.server", "elasticflow.worker.life"
     member, master = "elasticflow.cluster.member", "elasticflow.master.server"
     others = {
         (server, "resource"): limits,
         (server, "own_address"): lambda wanted, towards: wanted,
         (server, "Serving"): WatchedServing,
         (server, "Keeping"): WatchedKeeping,
+        ("elasticflow_ps.client_state", "ClientState"): WatchedClient,
+        ("elasticflow_ps.outgoing", "replace"): lambda push, **changes: SYSTEM.world.push(push, **changes),
         (master, "MasterState"): lambda *given, **named: WatchedMaster(SYSTEM.world.laws, *given, **named),
-        (master, "Story"): partial(Story, clock=clock.monotonic, wall=clock.time),
+        (master, "Story"): partial(
+            Story, clock=clock.monotonic, wall=clock.time, boot=lambda: ("one", SYSTEM.world.hub.now_s)
+        ),
         ("elasticflow.master.journal", "replace"): lambda path, data: SYSTEM.world.write_journal(path, data),
-        (master, "commit"): lambda storage, manifest: SYSTEM.world.laws.commit(storage, manifest),
+        ("elasticflow.master.saving", "commit"): lambda storage, manifest: SYSTEM.world.laws.commit(
+            storage, manifest
+        ),
         (server, "available_memory"): dict,
+        ("elasticflow_ps.ways", "is_here"): lambda address: True,
         (server, "admit_only_members"): lambda context, keys: _NoGate(),
         (master, "admit_only_members"): lambda context, keys: _NoGate(),
         (worker, "Loaded"): lambda settings: SYSTEM.world.load(settings),
-        (worker, "Trial"): lambda begin, state, way, moves: SimTrial(SYSTEM.world, begin, state, way, moves),
-        (worker, "_admitted"): lambda join, link: SYSTEM.world.admit(join, link),
+        ("elasticflow.worker.computing", "Trial"): lambda begin, state, way, moves: SimTrial(
+            SYSTEM.world, begin, state, way, moves
+        ),
+        (worker, "admitted"): lambda join, link: SYSTEM.world.admit(join, link),
         (worker, "fingerprint"): lambda threads, device: print_of,
         (worker, "Activity"): lambda: _Activity(),
         (worker, "on_notice"): lambda tell: SYSTEM.world.note_notice(tell),
@@ -255,17 +292,60 @@ def simulated() -> Iterator[None]:
         ("elasticflow_ps.arena", "HUGE_PAGE_BYTES"): 1 << 12,
         ("elasticflow_ps.parcels", "CHUNK_BYTES"): 128,
         ("elasticflow_ps.loans", "this_host"): lambda: "one",
+        ("elasticflow.run.reserve", "RESERVE_BYTES"): 1 << 12,
+        ("elasticflow.run.reserve", "_PIECE_BYTES"): 1 << 12,
     }
     backends = elasticflow.cluster.contract.BACKENDS
     backends["simulated"] = f"{SimBackend.__module__}:SimBackend"
     SYSTEM.playing = True
+    gc.collect()
+    gc.freeze()  # what is there from the start need not be looked through each time
+    gc.disable()
     try:
         with SYSTEM.installed(others):
             yield
             gc.collect()  # what lets go of simulated descriptors does so here
     finally:
+        gc.enable()
+        gc.unfreeze()
         del SYSTEM.playing
         del backends["simulated"]
+
+
+COLLECT = 50
+"""So many worlds leave enough behind to be worth a look for what is left of them."""
+MANY_FDS = 512
+"""So many open files are no others than of worlds that are gone."""
+
+
+class SimPorter:
+    """Starts and ends servers beside a simulated worker."""
+
+    def __init__(self, world: World, worker: Process, settings: MemberSettings) -> None:
+        self._world, self._worker, self._settings = world, worker, settings
+        self._told: Callable[[str, bool, str], None] = lambda name, failed, text: None
+
+    def listen(self, ended: Callable[[str, bool, str], None]) -> None:
+        self._told = ended
+
+    def start(self, name: str) -> None:
+        self._world.hub.point()
+        settings = msgspec.structs.replace(self._settings, name=name, role="server")
+        self._world.start_beside(self._worker, settings, self._ended)
+
+    def kill(self, name: str) -> None:
+        self._world.hub.point()
+        self._world.cluster.members[name].kill()
+
+    def _ended(self, server: Process) -> None:
+        if self._worker.alive:
+            failed = server.how not in ("exit 0", "killed")
+            tell = partial(self._told, server.name, failed, server.how)
+            self._world.hub.later(self._world.network.delay(), self._begin, tell)
+
+    def _begin(self, tell: Callable[[], None]) -> None:
+        if self._worker.alive:
+            self._worker.start(f"{self._worker.name}/porter", tell)
 
 
 class _NoGate:
@@ -310,12 +390,16 @@ class World:
         self.end: ac.EndAction | None = None
         self.state: MasterState | None = None
         """The newest master's."""
-        self._calm_s = 0.0
+        self.calm_s = 0.0
+        """Until then something happens."""
+        self.slowdown = 0.0
+        """Of those that were made slower, in multiples of the usual time."""
         self._ended_s = float("inf")
         self.life = self.place = 1
         """Lives of the run, which each begin with ``--resume``; places that its master has had."""
         self.num_killed = self.num_hung = self.num_computed = 0
-        self.dies_at_end = False
+        self.ambushes: dict[str, type] = {}
+        """By role: who does this next dies of it."""
         self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         self._run = RunDir(self.path)
         self.master: Process
@@ -327,7 +411,7 @@ class World:
     def enter(self) -> None:
         """From now on this is the world that is simulated."""
         SYSTEM.world = SimBackend.world = self
-        WatchedServing.laws = WatchedKeeping.laws = self.laws
+        WatchedServing.laws = WatchedKeeping.laws = WatchedClient.laws = self.laws
         elasticflow_ps.parcels.CHUNK_BYTES = self.shape.parcel_bytes  # type: ignore[attr-defined]
 
     def run(self, at_end: Callable[[], None] = lambda: None) -> ac.EndAction | None:
@@ -346,6 +430,18 @@ class World:
                 self._close()
 
     @property
+    def still_s(self) -> float:
+        """Once nothing more happens it takes so long to an end, at most: it has patience with long steps."""
+        shape = self.shape
+        step_s = 1.5 * shape.slices * shape.slice_s * (max(shape.slowness) + self.slowdown) + 3.0
+        return CALM_S + 2 * shape.lost_s + STEPS * step_s
+
+    @property
+    def patience_s(self) -> float:
+        """What happens to members shows for so long, at most."""
+        return 2.0 + 2 * self.shape.lost_s + self.shape.kill_s
+
+    @property
     def over(self) -> bool:
         """The run is over, and everybody gone."""
         return self.end is not None and not any(p.alive for p in self.everybody)
@@ -360,18 +456,32 @@ class World:
         while self._faults and self._faults[0].after <= hub.num_events:
             self.strike(self._faults.popleft())
         if self.end is None:
-            if not self._faults and hub.now_s > self._calm_s + CALM_S + 2 * self.shape.lost_s:
+            calm_s = hub.now_s - self.calm_s
+            if not self._faults and calm_s > CALM_S and calm_s > self.still_s:
                 raise Violation(f"no end in sight: {self.where()}")
         elif not self.master.alive:
             self._ended_s = min(self._ended_s, hub.now_s)
-            if hub.now_s > max(self._ended_s, self._calm_s) + END_S + 2 * self.shape.lost_s:
+            if hub.now_s > max(self._ended_s, self.calm_s) + END_S + 2 * self.shape.lost_s:
                 raise Violation(f"somebody stays when all is over: {self.where()}")
 
     def _close(self) -> None:
         """Lets go of all threads and files."""
         for process in self.hub.by_pid.values():
             process.vanish()
+        self.system.files.clear()  # that of a process that was killed is closed by nobody
         shutil.rmtree(self.path, ignore_errors=True)
+        self.system.num_closed += 1
+        many_fds = len(os.listdir("/proc/self/fd")) > MANY_FDS  # shared memory of processes that were killed
+        if many_fds or self.system.num_closed % COLLECT == 0:
+            gc.collect()
+
+    def ambush(self, role: str, action: object) -> None:
+        """The process that runs is about to do this."""
+        if type(action) is self.ambushes.get(role):
+            del self.ambushes[role]
+            self.num_killed += 1
+            self.calm_s = max(self.calm_s, self.hub.now_s)
+            self.hub.process.fuse = self.hub.rng.randrange(30)
 
     def where(self) -> str:
         """Who waits for what, for people."""
@@ -400,14 +510,15 @@ class World:
         process.start(process.name, partial(self._be_master, process, again, resume))
 
     def _be_master(self, process: Process, again: bool, resume: bool) -> None:
-        run_dir = str(self.path)
+        run_dir, term = str(self.path), None
         try:
             term = claim(DirectoryStorage(run_dir)) if self.shape.moves else None
+            again = again or term is not None and RunDir(run_dir).journal.exists()
             end = elasticflow.master.server.serve(
                 run_dir, resume=resume or self.shape.moves and again, again=again, ready=str, term=term
             )
         except Superseded:
-            if process is self.master:
+            if not self._is_superseded(term):
                 self.hub.violate(Violation(f"{process.name} ends, and there is no other"))
             process.exit(SUPERSEDED)
         except OSError as error:
@@ -420,10 +531,17 @@ class World:
                 self.hub.violate(Violation(f"the run fails: {error}"))
                 process.exit(1)
         else:
-            if self.end is not None:
-                self.hub.violate(Violation("a run ends twice"))
+            if self._is_superseded(term):  # its word does not count: see ``leading.host``
+                process.exit(SUPERSEDED)
+                return
+            same = self.end is not None and self.end.state is end.state
+            if self.end is not None and not (same and self.shape.moves):
+                self.hub.violate(Violation(f"a run ends twice: {self.end}, and {end}"))
             self.end = end
             process.exit(0)
+
+    def _is_superseded(self, term: int | None) -> bool:
+        return term is not None and newest(DirectoryStorage(self.path)) > term
 
     def _master_ended(self, process: Process) -> None:
         if self.end is None and process is self.master:
@@ -432,7 +550,7 @@ class World:
     def supervise(self, within_s: tuple[float, float] = RESTART_S) -> None:
         """The master is dead, or given up: another one takes its place."""
         dead, wait_s = self.master, self.hub.rng.uniform(*within_s)
-        self._calm_s = max(self._calm_s, self.hub.now_s + wait_s)
+        self.calm_s = max(self.calm_s, self.hub.now_s + wait_s)
 
         def begin() -> None:
             if self.master is dead and self.end is None:
@@ -473,17 +591,19 @@ class World:
         nobody.alive = False
         return nobody
 
-    def _black_out(self) -> None:
-        """Nothing is left but the storage; somebody resumes the run."""
+    def _black_out(self, *, power: bool) -> None:
+        """Nothing is left but the storage; somebody resumes the run. power: nor what was not made durable."""
         dead, self.master = self.master, self._nobody()
         for process in [dead, *self.lives]:
             process.kill()
+        if power:
+            self.hub.at(self.hub.now_s, self.disk.lose_power)
         self.life += 1
         self.place += 1
         self.cluster = Cluster(self)
         self._run.journal.unlink(missing_ok=True)
         self._run.address.unlink(missing_ok=True)
-        self._start_master(again=False, resume=True)
+        self.hub.at(self.hub.now_s, partial(self._start_master, again=False, resume=True))
 
     def _near_limit(self, seconds: float) -> None:
         """The place of master and servers ends soon, and is known to."""
@@ -491,7 +611,7 @@ class World:
             leave_s = self.hub.now_s + min(seconds, 3.0)
             self.cluster.expire(MASTER, self.hub.now_s, leave_s)
             end_s = leave_s + self.hub.rng.choice(GRACES_S)
-            self._calm_s = max(self._calm_s, end_s)
+            self.calm_s = max(self.calm_s, end_s)
             self.hub.at(end_s, self._lose_place, self.place)
 
     def _expire(self, worker: Process, replace_s: float, lasts_s: float) -> None:
@@ -499,7 +619,7 @@ class World:
         leave_s = replace_s + lasts_s
         self.cluster.expire(worker.name, replace_s, leave_s)
         end_s = leave_s + self.hub.rng.choice(GRACES_S)
-        self._calm_s = max(self._calm_s, end_s)
+        self.calm_s = max(self.calm_s, end_s)
 
         def end() -> None:
             if self.cluster.leave_s(worker.name) == leave_s:  # else it was prolonged, or cut short
@@ -519,10 +639,10 @@ class World:
         self._former.append(process)
 
         def main() -> None:
-            keys = read_keys(self._run.member_keys, MemberKeys)
+            keys = read_keys(self._run.client_keys, MemberKeys)
             with contextlib.suppress(RunError):
                 socket = control_link(SYSTEM.module(zmq).Context(), keys, self._run.read_address().endpoint)
-                socket.send(control_frame(message))
+                socket.send(signed_frame(keys, message))
                 socket.poll(5000)
             process.exit(0)
 
@@ -539,29 +659,45 @@ class World:
         self.lives[process] = Life(settings, slowness=self.hub.rng.choice(self.shape.slowness))
         self.cluster.members[settings.name] = process
 
-        def main() -> None:
-            keys = read_keys(self._run.member_keys, MemberKeys)
-            if settings.role == "worker":
-                process.exit(elasticflow.worker.worker.main(settings, keys))
-            else:
-                elasticflow_ps.server.main(settings, keys, DirectoryStorage(self.path))
-                process.exit(0)
-
         def begin() -> None:
             if process.alive:
                 self.cluster.place(settings.name)
-                process.start(settings.name, main)
+                process.start(settings.name, partial(self._be_member, process, settings))
 
         self.hub.later(self.hub.rng.random() * self.shape.start_s, begin)
+
+    def _be_member(self, process: Process, settings: MemberSettings) -> None:
+        keys = read_keys(self._run.keys_of(settings.name), MemberKeys)
+        if settings.role == "worker":
+            carries = settings.strategy == ALL_REDUCE
+            carrying = Carrying(settings.name, SimPorter(self, process, settings)) if carries else None
+            process.exit(elasticflow.worker.life.main(settings, keys, None, carrying))
+        else:
+            elasticflow_ps.server.main(settings, keys, DirectoryStorage(self.path))
+            process.exit(0)
+
+    def start_beside(
+        self, worker: Process, settings: MemberSettings, ended: Callable[[Process], None]
+    ) -> None:
+        """A server that lives and dies with a worker."""
+        process = Process(self.hub, settings.name, ended)
+        process.host = worker.host
+        self.lives[process] = Life(settings)
+        self.cluster.members[settings.name] = process
+        self.cluster.carried.add(settings.name)
+        worker.at_end.append(process.kill)
+        process.start(settings.name, partial(self._be_member, process, settings))
 
     def write_journal(self, path: RunPath, data: bytes) -> None:
         """It takes its time, so the next master may find an older one."""
         self.disk.write()
-        replace_file(path, data)
+        with open(path, "wb") as file:  # nobody sees half of it: no time passes here
+            file.write(data)
 
     def kill_slowly(self, name: str) -> None:
         process = self.cluster.members.get(name)
         if process and process.alive and self.hub.process is self.master:
+            self.laws.kills(process)
             wait_s = self.hub.rng.random() * self.shape.kill_s
             self.hub.later(wait_s, process.kill) if wait_s else process.kill()
 
@@ -590,6 +726,13 @@ class World:
         if any(row in self.shape.bad for row in rows):
             raise ValueError("a bad record")
 
+    def push(self, push: Push, **changes: Any) -> Push:
+        """A worker has something for a server."""
+        made = msgspec.structs.replace(push, **changes)
+        if "parcel" in changes:
+            self.ambush("worker", made)
+        return made
+
     def moment(self) -> None:
         """In the midst of a backward pass."""
         self.hub.sleep(self.shape.slice_s * self.hub.rng.random() / 4)
@@ -600,7 +743,7 @@ class World:
 
     def admit(self, join: Join, link: MasterLink) -> Assignment | None:
         """A worker has tried the program, and tells the master who it is."""
-        assignment = _admitted(join, link)
+        assignment = admitted(join, link)
         self.lives[self.hub.process].admitted = True
         return assignment
 
@@ -630,20 +773,22 @@ class World:
         if self.end is not None:
             return
         lasts_s = fault.seconds if fault.seconds < float("inf") else 0.0
-        self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.calm_s = max(self.calm_s, self.hub.now_s + lasts_s)
         self.laws.spares_workers &= fault.kind in SPARES_WORKERS
         verb, _, whom = fault.kind.partition(" ")
         self.hub.note(f"--- {fault.kind} {fault.pick} {fault.seconds}")
         if fault.kind == "kill master at the end":
-            self.dies_at_end = True
+            self.ambushes["master"] = ac.EndAction
+        elif verb == "ambush":
+            self.ambushes[whom] = AMBUSHES[whom][fault.pick % len(AMBUSHES[whom])]
         elif fault.kind == "near limit":
             self._near_limit(fault.seconds)
         elif fault.kind == "lose leader":
             self._lose_place(self.place)
         elif fault.kind == "lose sight":
             self._lose_sight(min(fault.seconds, 3.0))
-        elif fault.kind == "black out":
-            self._black_out()
+        elif fault.kind in ("black out", "power cut"):
+            self._black_out(power=fault.kind == "power cut")
         elif fault.kind == "stop":
             self.laws.stopped = True
             self._ask(StopRequest(reason="asked to stop"))
@@ -690,6 +835,7 @@ class World:
             victim.hung_s = max(victim.hung_s, hub.now_s + seconds)
         elif verb == "slow":
             self.lives[victim].slowness = 1 + 2 * min(fault.seconds, 3.0)
+            self.slowdown = 2 * 3.0
         elif verb == "warn":
             self._warn(victim, min(fault.seconds, 3.0))
         elif verb == "expire":
@@ -704,7 +850,7 @@ class World:
         tell = self.lives[victim].notice
         if tell is not None:
             victim.start(f"{victim.name}/notice", partial(tell, "it was told to end"))
-        self._calm_s = max(self._calm_s, self.hub.now_s + lasts_s)
+        self.calm_s = max(self.calm_s, self.hub.now_s + lasts_s)
         self.hub.later(lasts_s, self._take, victim)
 
     def _disconnect(self, verb: str, fault: Fault, victim: Process) -> None:
@@ -722,9 +868,21 @@ class World:
                 way.close(None, lossy=True)
 
 
+AMBUSHES: dict[str, tuple[type, ...]] = {
+    "master": (
+        *(ac.CommitAction, ac.AssignAction, ac.HaltAction, ac.RegroupedAction, ac.SettledAction),
+        *(ac.StartAction, ac.PlanAction, ac.CutAction, ac.QuarantineAction, ac.PruneAction),
+    ),
+    "worker": (cs.PlaceAction, cs.AdoptAction, cs.PullAction, cs.ComputeSlicesAction, Push, Push),
+    "server": (
+        *(st.ServeAction, st.ApplyAction, st.VersionAction, ComputeAction),
+        *(sn.TakeAction, sn.KeepAction, sn.SafeAction, sn.AllSafeAction, sn.ForgetAction),
+    ),
+}
+"""Of what each may die as it does it."""
 SPARES_WORKERS = {
     *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
-    *("freeze server", "freeze leader", "jump member"),
+    *("freeze server", "freeze leader", "jump member", "ambush server"),
 }
 KINDS = (
     *(f"kill {whom}" for whom in ("worker", "worker", "server", "server", "servers", "leader", "last")),
@@ -734,8 +892,12 @@ KINDS = (
     *("partition member", "reset member", "sever member", "sever server", "stall member", "reset master"),
     *("take worker", "warn worker", "warn worker", "expire worker", "expire worker"),
     *("hang worker", "hang worker", "hang member", "hang workers"),
+    *("ambush master",) * 4,
+    *("ambush server",) * 4,
+    *("ambush worker",) * 2,
+    *("sever worker", "sever worker", "reset worker"),
 )
-MOVES = ("near limit", "lose leader")
+MOVES = ("near limit", "lose leader", "lose sight")
 
 
 def _place(frame: Any) -> str:

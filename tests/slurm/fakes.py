@@ -9,11 +9,13 @@ from elasticflow_slurm.client import JobRequest, Partition, SlurmClient, SlurmEr
 
 
 class FakeClient(SlurmClient):
-    """known: what it tells of jobs. error: what it raises instead. asked: how often, by method; calls: those
-    that change something, in their order. refusals: what such calls raise, by method."""
+    """known: what it tells of jobs; past: what its accounting does. error: what it raises instead. asked: how
+    often, by method; calls: those that change something, in their order. refusals: what such calls raise, by
+    method."""
 
     def __init__(self, *known: SlurmJob) -> None:
         self.known = list(known)
+        self.past: list[SlurmJob] = []
         self.error: SlurmError | None = None
         self.refusals: dict[str, SlurmError] = {}
         self.asked: Counter[str] = Counter()
@@ -49,6 +51,10 @@ class FakeClient(SlurmClient):
         self._ask("job")
         return next((job for job in self.known if job.id == id), None)
 
+    def past_job(self, id: int) -> SlurmJob | None:
+        self._ask("past_job")
+        return next((job for job in self.past if job.id == id), None)
+
     def cancel(self, ids: Iterable[int]) -> None:
         self._act("cancel", list(ids))
 
@@ -60,6 +66,10 @@ class FakeClient(SlurmClient):
 
     def set_comment(self, id: int, text: str) -> None:
         self._act("set_comment", id, text)
+
+    def drained(self) -> set[str]:
+        self._ask("drained")
+        return set()
 
     def partitions(self) -> list[Partition]:
         return []

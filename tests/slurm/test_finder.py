@@ -10,7 +10,8 @@ import pytest
 from elasticflow.cluster import finder as asking
 from elasticflow.cluster import presence as presences
 from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
-from elasticflow.cluster.presence import KEEP_S
+from elasticflow.cluster.presence import KEEP_S, NoMaster, RunEnd, find_address, how_it_ended
+from elasticflow.errors import UnknownError
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
@@ -309,8 +310,54 @@ def test_a_busy_slurm_is_no_end(run: RunDir, clock: Clock) -> None:
 def test_an_error_of_slurm_is_told(run: RunDir, clock: Clock) -> None:
     one, client = presence(run)
     client.error = SlurmRefused("Access denied")
-    with pytest.raises(SlurmRefused):
+    with pytest.raises(UnknownError, match="Access denied"):
         one.is_alive()
+
+
+def test_while_slurm_is_silent_nobody_is_told_that_a_run_is_over_or_not(run: RunDir, clock: Clock) -> None:
+    """Unless its master answers, who may be there."""
+    one, client = presence(run)
+    client.error = SlurmBusy("no answer")
+    assert one.is_alive() and one.has_master() and one.silence() == "no answer"
+    run.address.unlink()
+    with pytest.raises(NoMaster, match="whether it goes on is not known just now: no answer"):
+        find_address(run, one, 0.0)
+    assert one.waits_for() == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("", "SLURM has not looked at it yet"),
+        ("Resources", "partition cpu has no idle CPUs"),
+        ("PartitionTimeLimit", "it will not start by itself. Cancel it, and submit it with a shorter"),
+        ("launch failed requeued held", "see the run's folder"),
+        ("launch failed requeued held", f"once that is mended, 'scontrol release {ID}' lets it go on"),
+        ("AssocMaxJobsLimit", "AssocMaxJobsLimit (SLURM's limit)"),
+        ("Cleaning", f"job {ID} waits: Cleaning"),
+    ],
+)
+def test_what_a_leader_waits_for_is_told_in_words(run: RunDir, clock: Clock, reason: str, words: str) -> None:
+    waits = SlurmJob(id=ID, state="PENDING", reason=reason, partition="cpu", comment=leader("X").comment)
+    one, _ = presence(run, waits)
+    assert one.is_alive() and not one.has_master()
+    assert one.waits_for().startswith(f"its leader, job {ID}, waits: ") and words in one.waits_for()
+
+
+def test_slurms_own_word_of_an_end(run: RunDir, clock: Clock) -> None:
+    killed = {"id": ID, "reason": "NonZeroExitCode", "node": "node1", "exit_code": 137}
+    one, client = presence(run, SlurmJob(**killed, state="FAILED", comment=leader("FAILED").comment))
+    end = "ended as FAILED on node1 (NonZeroExitCode, by SIGKILL, exit code 137)"
+    assert one.end() == RunEnd(f"job {ID}", "FAILED", end)
+    assert f"left no report: job {ID} {end}; the last line in its leader's log: " in how_it_ended(run, one)
+
+
+def test_slurms_accounting_knows_more(run: RunDir, clock: Clock) -> None:
+    one, client = presence(run)
+    client.past = [SlurmJob(id=ID, state="CANCELLED", exit_code=0)]
+    assert one.end() == RunEnd(f"job {ID}", "CANCELLED", "ended as CANCELLED (exit code 0)")
+    client.past = []
+    assert one.end() == RunEnd(f"job {ID}", "", "is not known to SLURM any more, which forgets jobs")
 
 
 def test_waiting_for_the_end(run: RunDir, clock: Clock) -> None:

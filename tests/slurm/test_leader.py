@@ -10,11 +10,11 @@ import pytest
 
 from elasticflow import leading
 from elasticflow.cli.train import OPTIONS, SWITCHES
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.errors import ConfigError, DataError, RunError
 from elasticflow.leading import Failing, check_begun, patiently
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_slurm import leader
 
 
@@ -96,3 +96,22 @@ def test_another_program_than_the_runs_is_not_taken_by_mistake(tmp_path: Path) -
     none = dict.fromkeys((*OPTIONS, *SWITCHES, "config", "new_program"))
     with pytest.raises(ConfigError, match=r"other\.py: the run in .* is of one\.py"):
         leader._folder(argparse.Namespace(**{**none, **given}), 7)
+
+
+def test_missing_data_end_a_run_before_it_asks_for_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the machine that submits cannot see them. A leader that goes on does not look again."""
+    run = RunDir(tmp_path / "run")
+    settings = {"program": "p.py", "data": str(tmp_path / "none.npz"), "backend": "slurm"}
+    run.create(Config(**settings, run_dir=str(run.path)))  # type: ignore[arg-type]
+    publish(run.job, HostJob("slurm", "7", "0123456789ab"))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(leader, "host", lambda *args, **kwargs: 0)
+    monkeypatch.setattr(leader, "end_with_parent", lambda number: None)
+    none = dict.fromkeys((*OPTIONS, *SWITCHES, "config", "new_program", "program", "resume"))
+    arguments = argparse.Namespace(**{**none, "run_dir": str(run.path)})
+    with pytest.raises(DataError, match="none.npz"):
+        leader.lead(arguments)
+    run.journal.write_text("{}")
+    assert leader.lead(arguments) == 0

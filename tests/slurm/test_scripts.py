@@ -6,6 +6,7 @@ The files in ``golden`` are written anew with ELASTICFLOW_WRITE_GOLDEN=1; read w
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.config import read
+from elasticflow_slurm.reasons import EXIT_NO_FOLDER
 from elasticflow_slurm.scripts import directives, leader_script, worker_request
 from elasticflow_slurm.submit import dry_run
 from tests.clusters.slurm import SlurmCluster
@@ -34,6 +36,7 @@ class Case(NamedTuple):
     run_dir: str = "/runs/digits-1"
     resume: bool = False
     servers: int = 1
+    strategy: str = "parameter_server"
     exclude: tuple[str, ...] = ()
 
 
@@ -66,6 +69,7 @@ CASES = {
     "setup": Case({"setup": "module load cuda\nexport NCCL_DEBUG='WARN'\n", "python": "/opt/python"}),
     "odd_run_dir": Case(run_dir=ODD),
     "resume": Case(resume=True),
+    "all_reduce": Case(strategy="all_reduce"),
 }
 
 
@@ -92,6 +96,7 @@ def made(case: Case) -> Texts:
         run_dir=case.run_dir,
         backend="slurm",
         servers=case.servers,
+        strategy=case.strategy,
         slurm=case.section,
     )
     section = read(case.section)
@@ -171,6 +176,13 @@ def run(script: str, *before: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash"], input=script, capture_output=True, text=True, env=environ, timeout=60)
 
 
+def logged(section: dict[str, Any], place: Path) -> tuple[str, Path]:
+    """A worker's script, and its log."""
+    (place / "run" / "logs").mkdir(parents=True)
+    case = Case(section, run_dir=str(place / "run"))
+    return made(case).worker.script, place / "run" / "logs" / "worker-3.log"
+
+
 def test_the_leader_is_started_again_when_it_was_killed(place: Path) -> None:
     """By a signal, and only then; with the arguments as they are."""
     python = program(
@@ -187,9 +199,17 @@ def test_the_leader_is_started_again_when_it_was_killed(place: Path) -> None:
 
 def test_a_worker_is_a_step_with_its_settings_and_those_of_the_libraries(place: Path) -> None:
     program(place / "bin" / "srun", 'printf "%s\\n" "$@"; echo $OMP_NUM_THREADS $MKL_CBWR')
-    done = run(made(Case(run_dir=ODD)).worker.script, place / "bin")
-    *_, settings, libraries = done.stdout.splitlines()
-    assert msgspec.json.decode(settings, type=MemberSettings).run_dir == ODD
+    odd = f"{place}{ODD}"
+    script = made(Case(run_dir=odd)).worker.script
+    nowhere = run(script, place / "bin")
+    assert (nowhere.returncode, nowhere.stdout, nowhere.stderr) == (EXIT_NO_FOLDER, "", ""), "it is not seen"
+    Path(odd, "logs").mkdir(parents=True)
+    log = Path(odd, "logs", "worker-3.log")
+    log.write_text("of before\n")
+    done = run(script, place / "bin")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    first, *_, settings, libraries = log.read_text().splitlines()
+    assert first == "of before" and msgspec.json.decode(settings, type=MemberSettings).run_dir == odd
     assert libraries.split() == [os.environ.get("OMP_NUM_THREADS", "1"), "AUTO,STRICT"]
 
 
@@ -215,23 +235,41 @@ def test_an_environment_is_unpacked_once(place: Path) -> None:
     program(place / "bin" / "tar", 'echo tar >> counted; sleep 0.2; exec /bin/tar "$@"')
     with tarfile.open(place / "env.tar.gz", "w:gz") as archive:
         archive.add(place / "packed", ".")
-    script = made(Case({"environment": "env.tar.gz"})).worker.script
+    script, log = logged({"environment": "env.tar.gz"}, place)
     environ = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(place)}
-    both = [
-        subprocess.Popen(["bash", "-c", script], env=environ, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = {process.communicate(timeout=60)[0].strip() for process in both}
-    (unpacked,) = said
+    both = [subprocess.Popen(["bash", "-c", script], env=environ) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    (unpacked,) = set(log.read_text().splitlines())
     assert Path(unpacked).parent.stat().st_mode & 0o777 == 0o700
     assert Path(unpacked).parents[1] == place and (place / "counted").read_text() == "tar\n"
-    assert [process.returncode for process in both] == [0, 0]
+
+
+def test_a_name_that_somebody_else_has_taken_is_not_used(place: Path) -> None:
+    """The folder in which all unpack may be anybody's."""
+    program(place / "packed" / "bin" / "python", 'echo "$VIRTUAL_ENV"')
+    program(place / "bin" / "srun", 'while [ "$1" != python ]; do shift; done; "$@"')
+    with tarfile.open(place / "env.tar", "w") as archive:
+        archive.add(place / "packed", ".")
+    section = {"environment": "env.tar"}
+    script, log = logged(section, place)
+    assert run(script, place / "bin").returncode == 0
+    taken = Path(log.read_text().strip()).parent
+    shutil.rmtree(taken)
+    (place / "theirs").mkdir()
+    taken.symlink_to(place / "theirs")
+    assert run(script, place / "bin").returncode == 0
+    own = Path(log.read_text().splitlines()[-1]).parent
+    assert own.parent == place and own != taken and own.stat().st_mode & 0o777 == 0o700
+    assert not any((place / "theirs").iterdir())
+    refused = run(made(Case(section)).leader, place / "bin")
+    assert refused.returncode == 1 and f"{taken} is not yours" in refused.stderr
 
 
 def test_a_bad_archive_ends_the_job(place: Path) -> None:
     program(place / "bin" / "srun", "echo went on")
-    done = run(made(CASES["environment"]).worker.script, place / "bin")
-    assert done.returncode == 1 and "went on" not in done.stdout
+    script, log = logged(CASES["environment"].section, place)
+    done = run(script, place / "bin")
+    assert done.returncode == 1 and "went on" not in log.read_text()
 
 
 # --- what SLURM does with them -----------------------------------------------------------------------
@@ -240,14 +278,17 @@ def test_a_bad_archive_ends_the_job(place: Path) -> None:
 @pytest.mark.slurm
 @pytest.mark.parametrize("name", CASES)
 def test_sbatch_takes_the_leader(cluster: SlurmCluster, name: str) -> None:
-    """And a held job of it says that both components were read as they were meant."""
+    """And a held job of it says that its components were read as they were meant."""
     path = GOLDEN / f"{name}.leader.sbatch"
     cluster.run("sbatch", "--test-only", str(path))
     job = cluster.run("sbatch", "--parsable", "--hold", str(path))
     told = cluster.run("squeue", "--noheader", f"--jobs={job}", "--Format=Comment:0,HetJobOffset:.4")
     cluster.run("scancel", job)
     comment = f"elasticflow {RUN} leader {CASES[name].run_dir}"
-    assert sorted(told.splitlines()) == [f"{comment}   0", f"{comment}   1"]
+    offsets = ["N/A"] if CASES[name].strategy == "all_reduce" else ["0", "1"]
+    assert [line.split() for line in sorted(told.splitlines())] == [
+        [*comment.split(), each] for each in offsets
+    ]
 
 
 @pytest.mark.slurm

@@ -17,6 +17,7 @@ from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmJob
 from tests.slurm.fakes import FakeClient
+from tests.telling import report_of
 
 PROGRAM = "def model():\n    pass\n\ndef forward(x, params):\n    pass\n"
 
@@ -43,15 +44,16 @@ def test_a_run_that_is_in_a_job_does_not_go_on_here(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish(run.job, HostJob("slurm", "12", "0123456789ab"))
-    keys = run.member_keys.read_bytes()
+    keys = run.client_keys.read_bytes()
     monkeypatch.setattr(finder, "choose", lambda environ: FakeClient(SlurmJob(id=12, state="PENDING")))
     assert main(["train", "--resume", "--run-dir", str(run.path)]) == 1
     assert "this run is under way, in job 12 (slurm)" in capsys.readouterr().err
-    assert run.job.exists() and run.member_keys.read_bytes() == keys
+    assert run.job.exists() and run.client_keys.read_bytes() == keys
 
 
 def test_a_run_that_is_done_does_not_go_on(run: RunDir) -> None:
-    publish(run.report, {"state": "finished", "text": "all 20 steps are done", "epochs": 10})
+    done = report_of("finished", "all 20 steps are done", epochs=10, step=20, steps_total=20)
+    publish(run.report, done)
     with pytest.raises(RunError, match="nothing left to do: all 20 steps are done"):
         check_resume(run, run.config())
     check_resume(run, msgspec.structs.replace(run.config(), epochs=11))
@@ -70,3 +72,17 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (
         [Path("runs"), Path("runs/one")] if there else []
     )
+
+
+def test_settings_may_be_named_as_for_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, program = tmp_path / "slurm.yaml", tmp_path / "p.py"
+    config.write_text("backend: slurm\nslurm: {job_name: nightly}\n")
+    program.write_text(PROGRAM)
+    said = []
+    for words in ([config], ["--config", config]):
+        command = ["submit", *words, program, "--run-dir", tmp_path / "run", "--dry-run"]
+        assert main(list(map(str, command))) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and "--job-name=nightly" in said[0]
+    assert main(["submit", str(config), str(program), "--config", str(config)]) == 1
+    assert "name one file of settings" in capsys.readouterr().err

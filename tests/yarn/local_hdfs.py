@@ -12,11 +12,13 @@ from typing import Any, BinaryIO
 
 
 class LocalHdfs:
-    """As ``WebHdfs``, as far as a run's folder needs it. refused: raised by whatever writes."""
+    """As ``WebHdfs``, as far as a run's folder needs it. refused: raised by whatever writes; away: by
+    all."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.refused: OSError | None = None
+        self.away: OSError | None = None
         self.owner = "anna"
 
     def of(self, url: str, patience_s: float = 0.0) -> tuple[LocalHdfs, str]:
@@ -79,6 +81,8 @@ class LocalHdfs:
             raise self.refused
 
     def _at(self, path: str) -> Path:
+        if self.away:
+            raise self.away
         return self.root / path.lstrip("/")
 
     def _status(self, file: Path) -> Any:

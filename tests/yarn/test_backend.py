@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elasticflow.cluster import sized
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
 from elasticflow.master.fence import Superseded
@@ -24,7 +25,7 @@ from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.container import MEMBER
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.errors import ApplicationGone, YarnBusy, YarnError, YarnRefused
-from tests.yarn.fakes import FakeApplication, FakeManager, yarn_id
+from tests.yarn.fakes import FakeApplication, FakeManager, node, yarn_id
 
 FAILED = "Container failed during execution, see logs for more information."
 
@@ -108,6 +109,21 @@ def test_members_become_containers_that_know_what_they_are_to_do(
     assert envs["worker-1"]["ELASTICFLOW_GPUS"] == "2" and envs["server-0"]["ELASTICFLOW_GPUS"] == "0"
     assert backend.num_running == 2
     assert " on node node1:8042" in backend.where("worker-1") and backend.where("worker-9") == ""
+
+
+def test_workers_leave_nodes_that_are_being_decommissioned(
+    begin: Callable[..., YarnBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sized, "DRAINED_POLLS", 2)
+    manager = FakeManager()
+    backend = begin(manager)
+    backend.start(member("worker-1"))
+    backend.start(member("server-0"))
+    until(backend, lambda: backend.shortage() == "")
+    manager.all_nodes = [msgspec.structs.replace(node(), state="DECOMMISSIONING")]
+    told: dict[str, str] = {}
+    until(backend, lambda: bool(told.update(backend.returns()) or told))
+    assert told == {"worker-1": "leaves: its node node1:8042 is being drained"}
 
 
 def test_where_members_are_is_written_down_for_those_who_look_for_logs(

@@ -16,6 +16,7 @@ import pytest
 
 from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.wire.keys import make_keys
 from elasticflow_yarn import gpus
 from elasticflow_yarn.container import environment
 from elasticflow_yarn.ending import NO_GPU, Ending, path, read
@@ -135,6 +136,8 @@ def test_one_of_the_first_knows_who_it_is_and_waits_for_its_master(
     started = start(f"print('waits', flush=True)\n{SHOW}", FIRST, "", str(run.path))
     assert started.line() == "waits"
     publish(run.address, Address("tcp://node-1:5000", "node-1", 1))
+    run.keys_of("worker-2").parent.mkdir(parents=True)
+    run.hand_out(make_keys().of("worker-2"))
     assert started.line(1) == "worker-2 worker tcp://node-1:5000 7"
     assert started.wait() == 5
     left = read(run, "worker-2")

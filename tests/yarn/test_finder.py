@@ -10,8 +10,8 @@ import pytest
 from elasticflow.cluster import finder as asking
 from elasticflow.cluster import presence as presences
 from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
-from elasticflow.cluster.presence import KEEP_S, Presence
-from elasticflow.errors import ConfigError
+from elasticflow.cluster.presence import KEEP_S, NoMaster, Presence, RunEnd, find_address
+from elasticflow.errors import ConfigError, UnknownError
 from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow_yarn import first
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
@@ -164,8 +164,26 @@ def test_while_yarn_does_not_answer_what_it_said_last_is_true(run: RunDir, clock
 def test_whoever_may_not_ask_is_told(run: RunDir) -> None:
     manager = FakeManager()
     manager.error = YarnRefused("403 Forbidden")
-    with pytest.raises(YarnRefused):
+    with pytest.raises(UnknownError, match="403 Forbidden"):
         YarnPresence(str(run.path), manager).is_alive()
+
+
+def test_while_yarn_is_silent_nobody_is_told_that_a_run_is_over_or_not(run: RunDir) -> None:
+    manager = FakeManager()
+    manager.error = YarnBusy("no answer")
+    one = YarnPresence(str(run.path), manager)
+    assert one.is_alive() and one.silence() == "no answer"
+    run.address.unlink()
+    with pytest.raises(NoMaster, match="whether it goes on is not known just now: no answer"):
+        find_address(run, one, 0.0)
+
+
+def test_yarns_own_word_of_an_end(run: RunDir) -> None:
+    killed = app("KILLED", diagnostics="Application killed by user ann.\n")
+    one = YarnPresence(str(run.path), FakeManager(killed))
+    assert one.end() == RunEnd(APP, "KILLED", "ended as KILLED: Application killed by user ann")
+    gone = YarnPresence(str(run.path), FakeManager(None))
+    assert gone.end() == RunEnd(APP, "", "is not known to YARN any more, which forgets applications")
 
 
 def test_an_answer_is_kept_for_a_moment(run: RunDir, clock: Clock) -> None:

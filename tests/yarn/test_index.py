@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.cluster import index as entries
+from elasticflow.errors import UnknownError
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import index
 from tests.yarn.local_hdfs import LocalHdfs
@@ -29,6 +30,11 @@ def hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHdfs:
     return hdfs
 
 
+def find(text: str, environ: dict[str, str]) -> str | None:
+    """The folder of the newest run of that id or name. Raises UnknownError."""
+    return next((entry.run_dir for entry in index.entries(text, environ)), None)
+
+
 def application(number: int) -> str:
     return f"application_1700000000000_{number:04}"
 
@@ -38,10 +44,10 @@ def test_by_id_and_by_name_the_newest(environ: dict[str, str], hdfs: LocalHdfs) 
     for number in (9999, 10000, 3):
         index.add(application(number), "digits", f"hdfs:///runs/{number}", environ)
     index.add(application(10001), "other", "hdfs:///runs/other", environ)
-    assert index.find(application(3), environ) == "hdfs:///runs/3"
-    assert index.find("digits", environ) == "hdfs:///runs/10000"
-    assert index.find("9999", environ) == "hdfs:///runs/9999", "a folder's name does as well"
-    assert index.find("letters", environ) is None and index.find(application(4), environ) is None
+    assert find(application(3), environ) == "hdfs:///runs/3"
+    assert find("digits", environ) == "hdfs:///runs/10000"
+    assert find("9999", environ) == "hdfs:///runs/9999", "a folder's name does as well"
+    assert find("letters", environ) is None and find(application(4), environ) is None
 
 
 def test_it_is_its_owners_alone_and_keeps_the_newest(
@@ -60,7 +66,7 @@ def test_what_cannot_be_read_is_passed_over(environ: dict[str, str], hdfs: Local
     jobs = hdfs.root / "user" / "ann" / "elasticflow" / "jobs"
     (jobs / f"{application(2)}.json").write_text("{")
     (jobs / "notes.txt").write_text("")
-    assert index.find("digits", environ) == "hdfs:///runs/1"
+    assert find("digits", environ) == "hdfs:///runs/1"
 
 
 def test_an_index_that_cannot_be_written_is_no_reason_not_to_run(
@@ -68,12 +74,26 @@ def test_an_index_that_cannot_be_written_is_no_reason_not_to_run(
 ) -> None:
     hdfs.refused = PermissionError("no")
     index.add(application(1), "digits", "hdfs:///runs/1", environ)
-    assert index.find("digits", environ) is None
+    hdfs.refused = None
+    assert find("digits", environ) is None
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), PermissionError("no")])
+def test_an_hdfs_that_cannot_be_asked_is_not_one_without_the_run(
+    environ: dict[str, str], hdfs: LocalHdfs, error: OSError
+) -> None:
+    index.add(application(1), "digits", "hdfs:///runs/1", environ)
+    hdfs.away = error
+    for text in ("digits", application(1), "nothing"):
+        with pytest.raises(UnknownError, match="the list of runs on HDFS cannot be read"):
+            find(text, environ)
+    hdfs.away = None
+    assert find("digits", environ) == "hdfs:///runs/1" and find("nothing", environ) is None
 
 
 def test_where_there_is_no_hadoop_it_is_quiet(tmp_path: Path) -> None:
-    assert index.find("digits", {"PATH": str(tmp_path)}) is None
-    assert index.find("digits", {"HADOOP_CONF_DIR": str(tmp_path / "nowhere")}) is None
+    assert find("digits", {"PATH": str(tmp_path)}) is None
+    assert find("digits", {"HADOOP_CONF_DIR": str(tmp_path / "nowhere")}) is None
 
 
 def test_where_there_is_no_hadoop_somebody_who_looks_for_a_run_is_told(

@@ -174,7 +174,8 @@ def test_the_run_finds_its_application_and_is_found(told: Ends, masters: Ends) -
     lead(arguments(run_dir=RUN))
     after = run.host()
     assert before and after and (after.id, after.run) == (HERE, before.run)
-    assert leader.index.find("digits") == leader.index.find(HERE) == RUN
+    for text in ("digits", HERE):
+        assert [entry.run_dir for entry in leader.index.entries(text)] == [RUN]
 
 
 def test_a_plain_specification_makes_its_folder_once(told: Ends, masters: Ends, container: LocalHdfs) -> None:
@@ -182,11 +183,11 @@ def test_a_plain_specification_makes_its_folder_once(told: Ends, masters: Ends, 
     masters += [(70, ""), (0, "finished")]
     lead(arguments(program="program/digits.py", epochs=3))
     run = RunDir(f"hdfs:///user/ann/elasticflow/runs/digits-{HERE}")
-    keys = run.member_keys.read_bytes()
+    keys = run.client_keys.read_bytes()
     assert run.config().program == "program/digits.py" and run.config().epochs == 3
     assert run.config().backend == "yarn"
     assert lead(arguments(program="program/digits.py", epochs=3)) == 0
-    assert run.member_keys.read_bytes() == keys
+    assert run.client_keys.read_bytes() == keys
 
 
 def test_a_folder_that_is_anothers(told: Ends, masters: Ends) -> None:

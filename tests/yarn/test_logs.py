@@ -5,6 +5,7 @@ Both are played here, in the words of Hadoop 3.4.2: a server on this machine, an
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import io
 import json
@@ -18,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from elasticflow.errors import RunError
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_yarn import logs
 from elasticflow_yarn.containers import KEPT, PlacedContainer, path, read, with_master, write
+from elasticflow_yarn.finder import YarnPresence
 from elasticflow_yarn.logs import Header, YarnLogs, file_of, last_lines, last_words, pieces, read_header
 
 APP = "application_1700000000000_0001"
@@ -64,7 +66,8 @@ class Cluster:
                 cluster.asked.append(self.path)
                 cluster.before(self.path)
                 is_manager = where.startswith("cluster/")
-                body = cluster.application() if is_manager else cluster.page(self.path)
+                known = cluster.attempts if where.endswith("/appattempts") else cluster.application
+                body = known() if is_manager else cluster.page(self.path)
                 self.send_response(503 if is_manager and cluster.is_away else 404 if body is None else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body or b"")))
@@ -125,6 +128,10 @@ class Cluster:
         return json.dumps(
             {"app": {**app, "startedTime": 1, "finishedTime": 1000 * self.finished_at}}
         ).encode()
+
+    def attempts(self) -> bytes:
+        attempt = {"id": 1, "containerId": FIRST, "nodeHttpAddress": self.node}
+        return json.dumps({"appAttempts": {"appAttempt": [attempt]}}).encode()
 
     def page(self, path: str) -> bytes | None:
         _, _, container, _, *file = path.partition("?")[0].removeprefix("/ws/v1/").split("/")
@@ -371,6 +378,26 @@ def test_last_words(cluster: Cluster, run: RunDir) -> None:
         == "ModuleNotFoundError: No module named 'torch'"
     )
     assert last_words(PlacedContainer("container_x", cluster.node), "worker-2", cluster.environ) == ""
+
+
+def test_a_master_that_never_began_has_a_log(
+    run: RunDir, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what its container's script said, before any Python ran."""
+    path(run).unlink()
+    why = b"Error: there is no /no/python on node1; see yarn.python and yarn.environment\n"
+    cluster.logs[FIRST, "application.driver.log"] = why
+    assert YarnLogs(str(run.path), cluster.environ).names() == [], "nor has it an application yet"
+    publish(run.job, HostJob("yarn", APP, "0123456789ab"))
+    with contextlib.closing(YarnLogs(str(run.path), cluster.environ)) as book:
+        assert book.names() == ["master"] and new(book, "master") == why
+    for name, value in cluster.environ.items():
+        monkeypatch.setenv(name, value)
+    cluster.over()
+    assert YarnPresence(str(run.path)).last_words() == ""
+    presence = YarnPresence(str(run.path))
+    assert not presence.is_alive()
+    assert presence.last_words() == f"the last line in its master's log: {why.decode().strip()}"
 
 
 # --- when it is over ------------------------------------------------------------------------------

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from elasticflow.master.actions import NoteAction
 from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.run.telling import Event, Resize, Size, ToldFault
 from elasticflow.wire.messages import StatusRequest
 from elasticflow_yarn import page
 from elasticflow_yarn.application import Application
 from elasticflow_yarn.errors import ApplicationGone
 
 from ..cli.fake_master import FakeMaster, new_run
+from ..telling import Told
 
 
 class FakeApplication:
@@ -135,30 +138,38 @@ def test_what_people_see(begin: Callable[[], str], master: FakeMaster) -> None:
 
 def test_nothing_that_a_cluster_or_a_program_says_becomes_html(begin: Callable[[], str]) -> None:
     evil = "\"><script>alert(1)</script>'"
-    event = {"time_s": 1.0, "kind": evil, "text": evil}
-    fault = {
-        "time_s": 1.0,
-        "member": evil,
-        "role": evil,
-        "text": evil,
-        "seconds": 1.0,
-        "steps": 2,
-        "done": evil,
-    }
-    member = {"name": evil, "state": evil, "step": 1, "host": evil, "pid": 1, "place": evil}
-    size = {"time_s": 1.0, "ready": 1, "wanted": 2, "why": evil}
-    resize = {"time_s": 1.0, "from": 1, "to": 2, "reason": evil}
-    status = {
-        **dict.fromkeys(("run", "program", "state", "target_reason", "shortage", "storage_trouble"), evil),
-        **dict.fromkeys(("loss", "records_per_s", "eta_s", "evaluation", "checkpoint_step"), None),
-        **{"steps_total": 10, "step": 3, "epoch": 1, "epochs": 2, "elapsed_s": 5.0, "target_workers": 2},
-        **{"quarantined": [7], "num_faults": 0, "regrouping": True, "events": [event], "faults": [fault]},
-        **{"master": member, "servers": [member], "workers": [member], "sizes": [size], "resizes": [resize]},
-    }
+    told = Told()
+    told.state.has(evil)
+    texts = dict.fromkeys(("run", "program", "state", "target_reason", "shortage", "storage_trouble"), evil)
+    status = msgspec.structs.replace(
+        told.status(),
+        **texts,
+        quarantined=[7],
+        regrouping=True,
+        events=[Event(1.0, evil, evil)],
+        faults=[
+            ToldFault(
+                number=1,
+                time_s=1.0,
+                role=evil,
+                member=evil,
+                text=evil,
+                seconds=1.0,
+                steps=2,
+                lasted_s=None,
+                done=evil,
+                told=1,
+            )
+        ],
+        sizes=[Size(1.0, 1, 2, evil)],
+        resizes=[Resize(1.0, 1, 2, evil)],
+    )
+    for member in status.members:
+        member.host = member.state = evil
     text = page.page(status)
     Tags(text)
     assert "<script>alert" not in text and text.count("&lt;script&gt;alert(1)") >= 14
-    assert "<script>alert" not in page.page({}, evil)
+    assert "<script>alert" not in page.page(None, evil)
 
 
 def test_it_names_no_address_but_its_own(begin: Callable[[], str], master: FakeMaster) -> None:

@@ -15,7 +15,9 @@ import yaml
 from elasticflow import leading
 from elasticflow.cli.main import main
 from elasticflow.errors import ConfigError
+from elasticflow.leading import begin
 from elasticflow.program.copy import fetch
+from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
@@ -241,6 +243,24 @@ def test_a_run_goes_on_with_the_program_that_it_has(
     assert run.config().program == "program/digits.py" and run.config().yarn == {"queue": "train"}
     assert before and after and before.run != after.run
     assert " --resume;" in driver.submitted[1]["master"]["script"]
+
+
+def test_a_run_that_its_own_specification_has_begun_goes_on_with_its_copy(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is sent to the containers as what 'submit' sends is."""
+    run = RunDir(f"hdfs:///{RUNS}/digits-1")
+    begin(run, make(None, {"program": "digits.py", "backend": "yarn", "yarn": {"queue": "train"}}), ID)
+    assert run.config().program == "digits.py"
+    monkeypatch.setattr(leading, "is_alive", lambda run: False)
+    source = Path("digits.py").read_bytes()
+    os.unlink("digits.py")
+    assert main(["submit", "--resume", "--run-dir", str(run.path)]) == 0
+    assert run.config().program == "program/digits.py"
+    with tarfile.open(fileobj=io.BytesIO((run.path / "program.tar.gz").read_bytes())) as archive:
+        found = archive.extractfile("digits.py")
+        assert archive.getnames() == ["digits.py", "helper.py"] and found and found.read() == source
+    assert driver.submitted[0]["master"]["files"]["program"]["source"].endswith("/program.tar.gz")
 
 
 def test_containers_run_what_was_submitted_until_another_is_named_on_purpose(

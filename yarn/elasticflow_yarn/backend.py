@@ -47,6 +47,8 @@ CONTAINER_ENV = "CONTAINER_ID"
 """In a container's environment: YARN's id of it."""
 AGAIN_S, BUSY_S = 0.25, 60.0
 """Between two tries of a new master to look around; for so long it tries while nobody answers."""
+DRAINED = "DECOMMISSIONING"
+"""YARN's word for the state of a node that is being emptied."""
 GONE = "its ApplicationMaster is gone"
 
 
@@ -124,6 +126,10 @@ class YarnBackend(SizedBackend):
         YARN's business, and there is no time to ask."""
         return not self._sizing.fatal
 
+    def began_again(self) -> str:
+        before = f"was in attempt {self._attempt - 1} of the application, which is over"
+        return before if self._attempt > 1 else ""
+
     def abandon(self) -> None:
         """Ends nothing: containers end with their ApplicationMaster, or are another master's by now."""
         for clerk in self._clerks:
@@ -186,6 +192,13 @@ class YarnBackend(SizedBackend):
 
     def _poll(self) -> list[Container]:
         return self._application.containers()
+
+    def _order_drained(self) -> None:
+        self._rm.order(self._drained, self._drained_told)
+
+    def _drained(self) -> set[str]:
+        """In the thread of the ResourceManager's clerk."""
+        return {node.address for node in self._manager().nodes() if node.state == DRAINED}
 
     def _end(self, id: str) -> None:
         self._application.kill(id)

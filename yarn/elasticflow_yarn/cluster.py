@@ -160,6 +160,13 @@ class ResourceManager:
         """Number of an application's newest attempt; 0: it has none."""
         return read_attempt(self._get(f"/apps/{id}/appattempts", missing={}))
 
+    def master(self, id: str) -> tuple[str, str] | None:
+        """Of an application's newest ApplicationMaster: YARN's id of its container, and its node's address.
+
+        None: there is none.
+        """
+        return read_master(self._get(f"/apps/{id}/appattempts", missing={}))
+
     def containers(self, id: str, attempt: int) -> list[str]:
         """YARN's ids of the containers that an attempt has, that of its ApplicationMaster among them."""
         path = f"/apps/{id}/appattempts/{attempt_id(id, attempt)}/containers"
@@ -219,6 +226,7 @@ class ResourceManager:
 
 
 _ASLEEP = ("INITIALIZING", "STOPPING")
+"""States of a ResourceManager in which an application that it does not know may be there all the same."""
 _HEADERS = {"Accept": "application/json"}
 
 
@@ -289,6 +297,17 @@ def read_attempt(answer: Mapping[str, Any]) -> int:
     """Of ``/apps/ID/appattempts``: the newest. Raises YarnBusy if it is none."""
     found = _read(lambda: [int(each["id"]) for each in listed(answer.get("appAttempts"), "appAttempt")])
     return max(found, default=0)
+
+
+def read_master(answer: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Of ``/apps/ID/appattempts``: the newest. Raises YarnBusy if it is none."""
+
+    def read() -> tuple[str, str] | None:
+        attempts = listed(answer.get("appAttempts"), "appAttempt")
+        newest: Any = max(attempts, key=lambda each: int(each["id"]), default={})
+        return (newest["containerId"], newest["nodeHttpAddress"]) if newest.get("containerId") else None
+
+    return _read(read)
 
 
 def read_containers(answer: Mapping[str, Any]) -> list[str]:

@@ -39,6 +39,8 @@ class YarnConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_fields
 
     queue: str = "default"
     name: str = ""
+    # With 2, YARN's default, a run survives one lost node: Skein's second attempt takes itself for the last
+    # and deletes the application's files, without which the third, that YARN would start, cannot begin.
     max_attempts: Positive = 6
     """How many ApplicationMasters YARN may start one after the other; nodes that are lost use them up."""
     tags: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ WRITE_S = 5.0
 """So long it may take to leave the last words; a storage that is away must not keep a container."""
 LAST_WORDS_BYTES = 1 << 16
 USAGE, CANNOT_START = 2, 127
+"""Exit codes, as shells have them."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1
 _NOT_INSTALLED = ("ModuleNotFoundError:", "ImportError:")
@@ -82,13 +83,16 @@ def main() -> int:
 def _run(module: str, member: str, environment: dict[str, str]) -> tuple[int, bool]:
     """The exit code of the member's process, and whether it was told to end."""
     awaited = {*PASSED_ON, signal.SIGCHLD}
+    # Whoever has started this may ignore it: then no child leaves an exit code.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Before the fork: the end of a child that ends at once waits for ``sigwait`` then.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     here, was_told = os.getpid(), False
     child = os.fork()
     if not child:
         try:
             _end_with_parent(signal.SIGKILL)
+            # The parent may have died before that was asked for.
             if os.getppid() == here:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 os.execve(sys.executable, [sys.executable, "-m", module, member], environment)

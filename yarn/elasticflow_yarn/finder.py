@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from elasticflow.cluster.finder import AskingFinder, Orphaned
-from elasticflow.cluster.presence import JobPresence
-from elasticflow.run.folder import HostJob
+from elasticflow.cluster.presence import JobPresence, RunEnd
+from elasticflow.run.folder import UNKNOWN, HostJob
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
 from elasticflow_yarn.ending import WORDS
@@ -58,6 +58,8 @@ class YarnFinder(AskingFinder):
 class YarnPresence(JobPresence):
     """Of a run whose master is in an application, which may wait for long."""
 
+    busy = YarnBusy
+
     def __init__(self, run_dir: str, cluster: ResourceManager | None = None) -> None:
         super().__init__(run_dir, SUBMIT_S)
         self._cluster = cluster
@@ -70,7 +72,22 @@ class YarnPresence(JobPresence):
         return f"{self._app.id} is {self._app.state}: " + "; ".join(filter(None, reasons))
 
     def last_words(self) -> str:
-        return " ".join(self._app.diagnostics.split())[:WORDS] if self._app else ""
+        if self._app is None or not self._app.over:
+            return ""
+        from elasticflow_yarn.logs import last_words_of_master  # brings much along
+
+        words = last_words_of_master(str(self._run.path))
+        return f"the last line in its master's log: {words}" if words else ""
+
+    def end(self) -> RunEnd | None:
+        host = self._run.host()
+        if host is None or host.id == UNKNOWN or self.is_alive():
+            return None
+        if self._app is None:
+            return RunEnd(host.id, "", "is not known to YARN any more, which forgets applications")
+        words = " ".join(self._app.diagnostics.split())[:WORDS]
+        state = self._app.final if self._app.state == "FINISHED" else self._app.state
+        return RunEnd(self._app.id, state, f"ended as {state}" + (f": {words.rstrip('.')}" if words else ""))
 
     def cancel(self) -> str:
         if not self._waits():
@@ -87,10 +104,7 @@ class YarnPresence(JobPresence):
         return f"{self._app.id} is killed; it had not begun"
 
     def _ask(self, host: HostJob) -> bool:
-        try:
-            self._app = self._manager().application(host.id)
-        except YarnBusy:  # then the master itself may still answer
-            return self._alive
+        self._app = self._manager().application(host.id)
         return self._app is not None and not self._app.over
 
     def _begins(self) -> bool:

@@ -79,6 +79,10 @@ def main() -> int:
     except Orphaned as orphaned:
         print(f"no master: {orphaned}", file=sys.stderr, flush=True)
         return EXIT_ABANDONED
+    keys = RunDir(told["run_dir"]).keys_of(told["name"])
+    until_s = time.monotonic() + settings.lost_s
+    while not keys.exists() and time.monotonic() < until_s:  # it listens, and is about to ask for its members
+        time.sleep(LOOK_S)
     return launch.run(msgspec.structs.replace(settings, master=master))
 
 

@@ -29,6 +29,7 @@ PATIENCE_S = 120.0
 LOOK_S = 0.25
 """Between two looks for a free GPU: the kernel can wait for one lock, not for any of several."""
 TELL_S = 15.0
+"""Whoever waits says this often for whom."""
 
 
 class NoGpu(Exception):

@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
-from elasticflow.cluster.index import IndexEntry, JobIndex
-from elasticflow.errors import ElasticFlowError
+from elasticflow.cluster.index import FURTHER, KEPT, IndexEntry, JobIndex
+from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.run.folder import RunPath
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
@@ -32,20 +33,24 @@ def add(application: str, name: str, run_dir: str, environ: Mapping[str, str] = 
         _index(home(environ)).add(IndexEntry(application, name, run_dir))
 
 
-def find(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The folder of the newest run that has this name, or whose application has this id or name; None if none
-    is known.
+def entries(text: str, environ: Mapping[str, str] = os.environ) -> Iterator[IndexEntry]:
+    """See ``elasticflow.cluster.index``. The name of a run's folder does as well.
 
     Quick and quiet where there is no Hadoop.
     """
-    with contextlib.suppress(OSError, ElasticFlowError):
-        if HadoopConf.load(environ).default_fs:
-            index = _index(home(environ, FIND_S))
-            if _ID.fullmatch(text):
-                entry = index.get(text)
-                return entry.run_dir if entry else None
-            return next((entry.run_dir for entry in index if text in _names(entry)), None)
-    return None
+    if unasked(environ):
+        return
+    try:
+        folder = home(environ, FIND_S)
+        if _ID.fullmatch(text):
+            yield from filter(None, [_index(folder).get(text)])
+        else:
+            is_meant = partial(_is_meant, text)
+            yield from _index(folder).meant(is_meant, FURTHER if text else KEPT)
+    except FileNotFoundError:
+        return  # nothing was submitted yet
+    except (OSError, ElasticFlowError) as error:
+        raise UnknownError(f"the list of runs on HDFS cannot be read: {error}") from error
 
 
 def unasked(environ: Mapping[str, str] = os.environ) -> str:
@@ -54,6 +59,10 @@ def unasked(environ: Mapping[str, str] = os.environ) -> str:
         if HadoopConf.load(environ).default_fs:
             return ""
     return "YARN was not asked: HADOOP_CONF_DIR names no configuration"
+
+
+def _is_meant(text: str, entry: IndexEntry) -> bool:
+    return not text or text in _names(entry)
 
 
 def _index(home: HdfsPath) -> JobIndex:

@@ -18,9 +18,11 @@ from functools import partial
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
 from elasticflow.cluster.contract import MASTER
+from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, ElasticFlowError, ProgramError, RunError
-from elasticflow.leading import begin, check_begun, check_resume, end_with_parent, host, patiently
+from elasticflow.leading import begin, check_begun, check_resume, host, patiently
 from elasticflow.master.log import say
+from elasticflow.process.parent import end_with_parent
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, UNKNOWN, HostJob, RunDir, publish
 from elasticflow_yarn import ending, index
@@ -70,6 +72,8 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     read(settings.yarn)
     if not arguments.program:
         _check_imports_of(run, settings.program, application)
+    elif not arguments.resume and not patiently(run.journal.exists):
+        check_data(settings.data, here=False)  # 'submit' looks itself
     code = host(
         run,
         settings.storage_patience_s,

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from elasticflow.cluster.contract import MASTER
 from elasticflow.cluster.logbook import CHUNK, LogBook, LogFile, by_number
-from elasticflow.errors import RunError
-from elasticflow.run.folder import RunDir
+from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.process.stamps import unstamped
+from elasticflow.run.folder import UNKNOWN, RunDir
 from elasticflow_yarn.cluster import ResourceManager, listed, new_session
 from elasticflow_yarn.containers import PlacedContainer, read
 from elasticflow_yarn.errors import YarnError
@@ -378,7 +379,21 @@ class YarnLogs(LogBook):
         now_s = time.monotonic()
         if now_s >= self._look_s + PLACES_S:
             self._places, self._look_s = read(self._run), now_s
+            if MASTER not in self._places and (began := self._began()):
+                self._places[MASTER] = began
         return self._places
+
+    def _began(self) -> PlacedContainer | None:
+        """Where a master was to be that never came so far as to write it down; None: not known."""
+        host = self._run.host()
+        if host is None or host.id == UNKNOWN:
+            return None
+        try:
+            found = self._manager.master(host.id)
+        except YarnError as error:
+            self._tell(MASTER, f"it is not known just now where its log is: {error}")
+            return None
+        return PlacedContainer(*found) if found else None
 
     def _finished_at(self, name: str, application: str) -> float | None:
         """When it was over; None: it runs, or that is not known. 0: YARN has forgotten it."""
@@ -413,6 +428,16 @@ class YarnLogs(LogBook):
         if (told := f"{self._run.path}: {name}: {text.rstrip('.')}.") not in self._told:
             self._told.add(told)
             print(told, file=sys.stderr)
+
+
+def last_words_of_master(run_dir: str) -> str:
+    """The last line in the log of a run's master, when its application is over; "": it cannot be read."""
+    try:
+        with contextlib.closing(YarnLogs(run_dir)) as book:
+            lines = b"".join(book.new(MASTER, 1) if MASTER in book.names() else ()).decode(errors="replace")
+    except ElasticFlowError:
+        return ""
+    return unstamped(lines.strip())[:300]
 
 
 def last_words(placed: PlacedContainer, name: str, environ: Mapping[str, str] = os.environ) -> str:

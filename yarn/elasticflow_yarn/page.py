@@ -23,7 +23,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -34,7 +34,17 @@ from elasticflow.process.guard import guarded_thread
 from elasticflow.process.network import LOOPBACK
 from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
-from elasticflow.wire.control import control_frame, control_link
+from elasticflow.run.telling import (
+    AnyMember,
+    Event,
+    LiveStatus,
+    Status,
+    ToldFault,
+    ToldMaster,
+    ToldServer,
+    Untold,
+)
+from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Answer, StatusRequest, decode_from_master
 from elasticflow.wire.sockets import Context, Socket
@@ -78,28 +88,28 @@ class _Source:
         self._keys: MemberKeys | None = None
         self._context: Context | None = None
         self._socket: Socket | None = None
-        self._kept: dict[str, Any] = {}
+        self._kept: LiveStatus | None = None
         self._kept_s = float("-inf")
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> LiveStatus | None:
         """Raises RunError if it cannot be had just now."""
         with self._lock:
             if time.monotonic() >= self._kept_s + FRESH_S:
                 self._kept, self._kept_s = self._ask(), time.monotonic()
             return self._kept
 
-    def _ask(self) -> dict[str, Any]:
+    def _ask(self) -> LiveStatus | None:
         if self._socket is None:
             self._connect()
-        assert self._socket is not None
-        self._socket.send(control_frame(StatusRequest()))
+        assert self._socket is not None and self._keys is not None
+        self._socket.send(signed_frame(self._keys, StatusRequest()))
         if not self._socket.poll(int(1000 * ANSWER_S)):
             self._socket.close(linger=0)  # what comes later must not be taken for the answer to the next one
             self._socket = None
             raise RunError("the master is busy; it does not answer just now")
         answer = decode_from_master(self._socket.recv())
         assert isinstance(answer, Answer)
-        return answer.status or {}
+        return None if answer.status is None else msgspec.convert(answer.status, LiveStatus)
 
     def _connect(self) -> None:
         if not self._endpoint:
@@ -107,7 +117,7 @@ class _Source:
             if address.pid != os.getpid():
                 raise RunError("the master is just starting")  # this is the address of one before it
             self._endpoint = address.endpoint
-            self._keys = read_keys(self._run.member_keys, MemberKeys)
+            self._keys = read_keys(self._run.client_keys, MemberKeys)
         if self._context is None:
             self._context = zmq.Context()
         assert self._keys is not None
@@ -169,9 +179,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             status, why = self.server.source.status(), ""
         except Exception as error:  # noqa: BLE001  (such as a storage that is away; a page can say so)
-            status, why = {}, str(error) or type(error).__name__
+            status, why = None, str(error) or type(error).__name__
         if name:
-            body = msgspec.json.encode(status or {"state": "unknown", "text": why})
+            body = msgspec.json.encode(status or Untold(state="unknown", text=why))
             self._answer(200 if status else 503, "application/json", body)
         else:
             nonce = secrets.token_urlsafe(16)
@@ -226,10 +236,10 @@ setTimeout(again, %d);
 """
 
 
-def page(status: Mapping[str, Any], why: str = "", nonce: str = "") -> str:
-    """The page as HTML. status: as the master has it; empty: why it is not to be had."""
+def page(status: Status | None, why: str = "", nonce: str = "") -> str:
+    """The page as HTML. status: as the master has it; None: why it is not to be had."""
     script = SCRIPT % (1000 * AGAIN_S, 1000 * AGAIN_S)
-    title = f"{os.path.basename(status['program'])}: {status['state']}" if status else TITLE
+    title = f"{os.path.basename(status.program)}: {status.state}" if status else TITLE
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
         f'<noscript><meta http-equiv="refresh" content="{AGAIN_S}"></noscript><style>{STYLE}</style></head>'
@@ -246,74 +256,73 @@ def _nothing(why: str) -> str:
     return f'<h1>{TITLE}</h1><p class="warning">{_text(why)}</p>'
 
 
-def _main(status: Mapping[str, Any]) -> str:
+def _main(status: Status) -> str:
     from elasticflow.cli.progress import duration, eta, evaluation_line
     from elasticflow.cli.watching import faults_line
 
-    total, loss, rate = status["steps_total"], status["loss"], status["records_per_s"]
-    ready = sum(worker["state"] == "ready" for worker in status["workers"])
-    state = status["state"] + (", regrouping" if status["regrouping"] else "")
+    total, loss, rate = status.steps_total, status.loss, status.records_per_s
+    ready = sum(worker.state == "ready" for worker in status.workers)
+    state = status.state + (", regrouping" if status.regrouping else "")
     notes = [
-        ("epoch", f"{status['epoch']} of {status['epochs']}"),
-        ("step", f"{status['step']:,} of {'?' if total is None else format(total, ',')}"),
+        ("epoch", f"{status.epoch} of {status.epochs}"),
+        ("step", f"{status.step:,} of {'?' if total is None else format(total, ',')}"),
         ("loss", "" if loss is None else f"{loss:.4f}"),
-        ("test", evaluation_line(status["evaluation"]) if status["evaluation"] else ""),
+        ("test", evaluation_line(status.evaluation) if status.evaluation else ""),
         ("speed", "" if rate is None else f"{rate:,.0f} records/s"),
         ("outlook", eta(status)),
-        ("workers", f"{ready} of {status['target_workers']} ({status['target_reason']})"),
-        ("size", status["shortage"]),
-        ("checkpoint", "" if status["checkpoint_step"] is None else f"step {status['checkpoint_step']:,}"),
-        ("quarantined rows", ", ".join(map(str, status["quarantined"]))),
-        ("faults", faults_line(status) if status["num_faults"] else "none"),
-        ("storage", status["storage_trouble"]),
+        ("workers", f"{ready} of {status.target_workers} ({status.target_reason})"),
+        ("size", status.shortage),
+        ("checkpoint", "" if status.checkpoint_step is None else f"step {status.checkpoint_step:,}"),
+        ("quarantined rows", ", ".join(map(str, status.quarantined))),
+        ("faults", faults_line(status) if status.num_faults else "none"),
+        ("storage", status.storage_trouble),
     ]
-    members = (status["master"], *status["servers"], *status["workers"])
-    bar = "" if total is None else f'<progress value="{status["step"]}" max="{total}"></progress>'
+    bar = "" if total is None else f'<progress value="{status.step}" max="{total}"></progress>'
     return "".join(
         (
-            f"<h1>{_text(os.path.basename(status['program']))}: "
-            f'<span class="{_text(status["state"])}">{_text(state)}</span> '
-            f'<span class="quiet">for {duration(status["elapsed_s"])}</span></h1>',
-            f'<p class="quiet">{_text(status["run"])}</p>{bar}',
+            f"<h1>{_text(os.path.basename(status.program))}: "
+            f'<span class="{_text(status.state)}">{_text(state)}</span> '
+            f'<span class="quiet">for {duration(status.elapsed_s)}</span></h1>',
+            f'<p class="quiet">{_text(status.run)}</p>{bar}',
             _table((), ((name, value) for name, value in notes if value)),
             "<h2>Members</h2>",
-            _table(("", "state", "step", "host", "place"), map(_member, members)),
-            _events(status["events"], duration),
-            _faults(status["faults"], duration),
+            _table(("", "state", "step", "host", "place"), map(_member, status.members)),
+            _events(status.events, duration),
+            _faults(status.faults, duration),
             _sizes(status, duration),
         )
     )
 
 
-def _member(member: Mapping[str, Any]) -> tuple[object, ...]:
-    state = f"{member['state']}, stands by" if member.get("standby") else member["state"]
-    place = member.get("place") or f"process {member['pid']}"
-    return member["name"], state, f"{member['step']:,}", member["host"], place
+def _member(member: AnyMember) -> tuple[object, ...]:
+    state = member.state + (", stands by" if isinstance(member, ToldServer) and member.standby else "")
+    place = ("" if isinstance(member, ToldMaster) else member.place) or f"process {member.pid}"
+    return member.name, state, f"{member.step:,}", member.host, place
 
 
-def _events(events: Iterable[Mapping[str, Any]], duration: Any) -> str:
-    rows = [(duration(event["time_s"]), event["text"]) for event in events][: -SHOWN - 1 : -1]
-    kinds = [event["kind"] for event in events][: -SHOWN - 1 : -1]
+def _events(events: Iterable[Event], duration: Any) -> str:
+    rows = [(duration(event.time_s), event.text) for event in events][: -SHOWN - 1 : -1]
+    kinds = [event.kind for event in events][: -SHOWN - 1 : -1]
     return f"<h2>Events</h2>{_table((), rows, kinds)}" if rows else ""
 
 
-def _faults(faults: Iterable[Mapping[str, Any]], duration: Any) -> str:
+def _faults(faults: Iterable[ToldFault], duration: Any) -> str:
     rows = [
         (
-            duration(fault["time_s"]),
-            fault["member"] or fault["role"],
-            fault["text"],
-            f"{fault['seconds']:.2f} s" + (f", {fault['steps']} steps" if fault["steps"] else ""),
-            fault["done"],
+            duration(fault.time_s),
+            fault.member or fault.role,
+            fault.text,
+            f"{fault.seconds:.2f} s" + (f", {fault.steps} steps" if fault.steps else ""),
+            fault.done,
         )
         for fault in faults
     ][: -SHOWN - 1 : -1]
     return f"<h2>Faults</h2>{_table(('when', 'who', 'what', 'cost', 'what was done'), rows)}" if rows else ""
 
 
-def _sizes(status: Mapping[str, Any], duration: Any) -> str:
-    asked = [(e["time_s"], f"{e['from']} to {e['to']} asked for", e["reason"]) for e in status["resizes"]]
-    there = [(e["time_s"], f"{e['ready']} of {e['wanted']} there", e["why"]) for e in status["sizes"]]
+def _sizes(status: Status, duration: Any) -> str:
+    asked = [(e.time_s, f"{e.old} to {e.new} asked for", e.reason) for e in status.resizes]
+    there = [(e.time_s, f"{e.ready} of {e.wanted} there", e.why) for e in status.sizes]
     rows = [(duration(time_s), what, why) for time_s, what, why in sorted(asked + there, reverse=True)]
     return f"<h2>Size</h2>{_table(('when', 'workers', 'why'), rows[:SHOWN])}" if rows else ""
 

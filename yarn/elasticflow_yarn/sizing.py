@@ -20,7 +20,7 @@ import msgspec
 from elasticflow.cluster.asks import WORKER, Ask, AskPhase
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.giving import GivingBack
-from elasticflow.cluster.pause import NEVER_S, Pause
+from elasticflow.cluster.pause import Pause
 from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.causes import LAUNCH_S, Cause, CauseVerdict, first_cause, judge, lasted_s
@@ -123,8 +123,6 @@ class YarnSizing(Sizing[Tenant, Container]):
         self._giving = GivingBack(num_min)
         self._strays = Strays(own)
         self._again = Pause(OVERDUE_FIRST_S, OVERDUE_MOST_S)
-        self._failed_s = NEVER_S
-        """When no container could be started: whoever came up since then, and lasts, ends the pause."""
         self._has_polled = False
         """Since the last look at the cluster that came of something."""
         self._pulse_until_s = float("inf")
@@ -261,8 +259,8 @@ class YarnSizing(Sizing[Tenant, Container]):
         if ask.phase is not AskPhase.WAITING:
             return
         if sight.node in self._nodes.excluded(now_s):
-            self._launch_later(f"came up on {sight.node}, which is left out", now_s)
-            if self._relaunch.failures <= SHUNS:
+            self._launches.later(f"came up on {sight.node}, which is left out", now_s)
+            if self._launches.pause.failures <= SHUNS:
                 self._end_as(ask, AskPhase.SHUNNED, now_s)
                 return
             self._pardon("no other has room")
@@ -281,11 +279,6 @@ class YarnSizing(Sizing[Tenant, Container]):
     def _forgotten(self, ask: Tenant) -> Ended:
         return Ended(ask.name, How.TAKEN, f"is lost: Skein does not know its container {ask.id} any more")
 
-    def _settle(self, now_s: float) -> None:
-        running = self._asks.of(WORKER, AskPhase.RUNNING)
-        if any(self._failed_s < ask.since_s <= now_s - LAUNCH_S for ask in running):
-            self._relaunch.clear()
-
     # --- ends ------------------------------------------------------------------------------------
 
     def _ask_words(self, ask: Tenant, now_s: float) -> None:
@@ -295,22 +288,20 @@ class YarnSizing(Sizing[Tenant, Container]):
     def _end_by(self, ask: Tenant, verdict: CauseVerdict, now_s: float) -> None:
         """A member that was wanted is gone."""
         assert ask.sight is not None
-        if verdict.blames_node:
+        if verdict.cause is Cause.NOT_STARTED and ask.role == WORKER:
+            self._launch_failed(ask.sight.node, f"a container {verdict.ended.text}", now_s)
+        elif verdict.blames_node:
             self._blame(ask.sight.node, now_s)
         if verdict.cause is Cause.PREEMPTED:
             self._ahead = 1
         elif verdict.ended.how is How.TAKEN and lasted_s(ask.sight) < LAUNCH_S:
-            self._launch_later(verdict.ended.text, now_s)  # else the same might happen again and again
+            self._launches.later(verdict.ended.text, now_s)  # else the same might happen again and again
         self._over(ask, verdict.ended)
-
-    def _launch_later(self, text: str, now_s: float) -> None:
-        self._relaunch.fail(text, now_s)
-        self._failed_s = now_s
 
     def _pardon(self, why: str) -> None:
         """Uses nodes again that are left out."""
         self._nodes.pardon()
-        self._relaunch.clear()
+        self._launches.pause.clear()
         self.news.note("warning", f"nodes that were left out are used again: {why}")
 
     # --- the cluster -----------------------------------------------------------------------------
@@ -399,8 +390,8 @@ class YarnSizing(Sizing[Tenant, Container]):
         """Why no more are asked for; "" if nothing is wrong."""
         if self._busy.failures:
             return f"requests fail: {self._busy.text}"
-        if self._decided_s < self._relaunch.until_s:
-            return f"the last one {self._relaunch.text}"
+        if self._decided_s < self._launches.pause.until_s:
+            return f"the last one {self._launches.pause.text}"
         return self._around.why_not(role, self._decided_s)
 
 

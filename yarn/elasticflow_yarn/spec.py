@@ -97,6 +97,7 @@ def specification(
         return {
             "resources": _asked(asked[name]),
             "instances": least if first else 0,  # the master adds the others one by one
+            # Skein counts preemptions as restarts, and ends the application with the first failure.
             "max_restarts": 0,
             "allow_failures": True,
             "files": files,
@@ -121,7 +122,7 @@ def specification(
         },
         "services": {
             WORKER: service(WORKER, config.worker_range[0]),
-            SERVER: service(SERVER, config.servers),
+            SERVER: service(SERVER, config.num_servers),
             PULSE: _pulse([WORKER] if first else []),
         },
     }

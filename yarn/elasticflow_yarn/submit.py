@@ -19,8 +19,10 @@ from typing import Any
 import msgspec
 
 from elasticflow.cluster.folder import FolderBefore
+from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
+from elasticflow.program.copy import fetch
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, RunPath, last_line, publish, replace
 from elasticflow.storage.hadoop import HadoopConf
@@ -77,13 +79,13 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
         if chosen.run_dir:
             check_folder(run, chosen, resume)
         first = preflight.check_cluster(ResourceManager.of(), chosen, yarn)
-        _check_data(chosen.data)
+        check_data(chosen.data, here=False)
         program = "" if _is_inside(chosen) else chosen.program
         if yarn.environment:
             preflight.check_environment(yarn.environment, program)
         elif program and not yarn.python:
             preflight.check_imports(program)
-        archive = pack_program(program) if program else b""
+        archive = pack_program(program) if program else _kept_program(run, chosen)
         folder = _made(folder, chosen)
         application = _begin(folder, _inside(chosen), program, archive, resume, first, driver)
         return application, folder.path
@@ -159,8 +161,21 @@ def _is_inside(chosen: Config) -> bool:
 
 def _inside(chosen: Config) -> Config:
     """Settings that name the program as the containers have it."""
-    name = chosen.program if _is_inside(chosen) else f"{PROGRAM}/{Path(chosen.program).name}"
-    return msgspec.structs.replace(chosen, program=name)
+    return msgspec.structs.replace(chosen, program=f"{PROGRAM}/{Path(chosen.program).name}")
+
+
+def _kept_program(run: RunDir, chosen: Config) -> bytes:
+    """The run's own copy of its program, as an archive, for a run that has none: one that somebody's own
+    specification has begun. b"": it has one. Raises RunError, ProgramError."""
+    if not chosen.program_sha256 or (run.path / ARCHIVE).exists():
+        return b""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, data in sorted(fetch(run, chosen.program_sha256).files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def pack_program(program: str) -> bytes:
@@ -208,14 +223,6 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 def _is_left_out(name: str) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
-
-
-def _check_data(pattern: str) -> None:
-    """Raises DataError where there is none on HDFS."""
-    if is_url(pattern):
-        from elasticflow.data.files import matching_files  # brings NumPy along
-
-        matching_files("data", pattern)
 
 
 # --- the run's folder -----------------------------------------------------------------------------

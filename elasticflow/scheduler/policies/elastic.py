@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from elasticflow.scheduler.admission import (
     AdmissionRules,
@@ -17,9 +19,10 @@ from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.fairness import Quotas, within_quota
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
-from elasticflow.scheduler.packing import Packing, Rules, pack, plan_one
+from elasticflow.scheduler.packing import Packing, Rules, kept, pack, plan_one, rebalanced
 from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.policies.base import PINNED, Policy
+from elasticflow.scheduler.shares import Need, fastest_s
 from elasticflow.scheduler.spare import Candidate, distribute
 from elasticflow.scheduler.tracks import Standing, Track
 
@@ -55,13 +58,33 @@ class Elastic(Policy):
         self.demand = Demand()
         self._fresh: list[Track] = []
         self._packing = pack((), 0.0, 1, self.settings.packing)
-        self.stats = {"late": 0, "dropped": 0, "urgent": 0, "carried": 0, "pinned": 0}
+        self.stats = {
+            "late": 0,
+            "dropped": 0,
+            "urgent": 0,
+            "carried": 0,
+            "pinned": 0,
+            "kept": 0,
+            "rebalanced": 0,
+        }
 
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
         self._fresh = [self._arrive(job, now_s) for job in arrivals]
         rejected = self._reject_hopeless(now_s)
         self._packing = self._pack(now_s)
         return rejected
+
+    def copy(self) -> Elastic:
+        """One that can be told what might be."""
+        other = copy.copy(self)
+        other.placement, other.demand = self.placement.copy(), self.demand.copy()
+        other.tracks = {name: replace(track) for name, track in self.tracks.items()}
+        other.stats = dict(self.stats)
+        return other
+
+    def alone_s(self, job: Job) -> float:
+        """Seconds that the job takes for sure on the whole cluster, on the GPUs that are up."""
+        return fastest_s(Need(self.speeds.ladders(job).safe, job.iterations, inf))
 
     def share(self, now_s: float) -> dict[str, int]:
         rungs, left = self._shares_promised()
@@ -167,27 +190,49 @@ class Elastic(Policy):
         return decisions
 
     def _pack(self, now_s: float) -> Packing:
-        """Plans for all with a promise or hope; then for those that wait, if they disturb nobody."""
-        planned = [
-            one for one in self.tracks.values() if one.standing in (Standing.PROMISED, Standing.HOPEFUL)
-        ]
-        waiting = [one for one in self.tracks.values() if one.standing is Standing.WAITING]
-        packing = pack(planned, now_s, self.placement.num_up, self.settings.packing)
-        for track in packing.dropped:
-            track.standing = Standing.WAITING
-        by_cost = sorted(waiting + packing.dropped, key=lambda one: (one.steady_cost(), one.job_id))
-        for track in by_cost[: self.settings.most_tries]:
-            plan = plan_one(track, packing.timeline, self.settings.packing)
-            if plan is not None:
-                track.standing = Standing.HOPEFUL
-                packing.add(track, plan)
-        for track in self.tracks.values():
-            track.plan = packing.plans.get(track.job_id)
+        """Plans for all with a promise or hope; then for those that wait, if they disturb nobody.
+
+        If not all have one: those that they had, or such as make room for one another, if that is better.
+        """
+        num_gpus, rules = self.placement.num_up, self.settings.packing
+        everybody = [one for one in self.tracks.values() if one.standing is not Standing.BEST_EFFORT]
+        packing = pack(
+            [one for one in everybody if one.standing is not Standing.WAITING], now_s, num_gpus, rules
+        )
         self.stats["late"] += len(packing.late)
         self.stats["dropped"] += len(packing.dropped)
         self.stats["urgent"] += packing.num_urgent
         self.stats["carried"] += packing.num_carried > 0
+        self._fill(packing, everybody)
+        for otherwise in (kept, rebalanced):
+            if len(packing.plans) < len(everybody):
+                other = otherwise(everybody, now_s, num_gpus, rules)
+                if other is not None:
+                    self._fill(other, everybody)
+                    if self._worth(other) > self._worth(packing):
+                        packing = other
+                        self.stats[otherwise.__name__] += 1
+        for track in everybody:
+            track.plan = packing.plans.get(track.job_id)
+            if track.standing is not Standing.PROMISED:
+                track.standing = Standing.HOPEFUL if track.plan else Standing.WAITING
         return packing
+
+    def _fill(self, packing: Packing, tracks: Sequence[Track]) -> None:
+        """Plans for others too, the cheapest first, if they disturb nobody."""
+        late = {track.job_id for track in packing.late}
+        others = [one for one in tracks if one.job_id not in packing.plans and one.job_id not in late]
+        by_cost = sorted(others, key=lambda one: (one.steady_cost(), one.job_id))
+        for track in by_cost[: self.settings.most_tries]:
+            plan = plan_one(track, packing.timeline, self.settings.packing)
+            if plan is not None:
+                packing.add(track, plan)
+
+    def _worth(self, packing: Packing) -> list[int]:
+        """The priorities of those that would be in time, the highest first: more of them are worth more."""
+        late = {track.job_id for track in packing.late}
+        in_time = (one for one in self.tracks.values() if one.job_id in packing.plans.keys() - late)
+        return sorted((track.job.priority for track in in_time), reverse=True)
 
     def _promise(self, packing: Packing) -> list[Decision]:
         decisions: list[Decision] = []

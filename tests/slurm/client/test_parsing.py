@@ -16,6 +16,7 @@ from elasticflow_slurm.command_line import (
     num_gpus,
     parse_jobs,
     parse_partitions,
+    parse_past,
     start_told,
 )
 from tests.slurm.client.fake_slurm import VERSIONS, golden
@@ -240,3 +241,23 @@ def test_a_partition_without_nodes():
     )
     found = parse_partitions("".join(told[name] + FIELD for name in PARTITION_FIELDS) + "\n")
     assert found == [Partition(name="p")]
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    [
+        (
+            "12|CANCELLED by 1000|0:15|g01|None",
+            SlurmJob(id=12, state="CANCELLED", node="g01", exit_code=143),
+        ),
+        (
+            "12|TIMEOUT|0:0|g[01-02]|TimeLimit",
+            SlurmJob(id=12, state="TIMEOUT", node="g01", exit_code=0, reason="TimeLimit"),
+        ),
+        ("12|FAILED|3:0|None assigned|None", SlurmJob(id=12, state="FAILED", exit_code=3)),
+        ("12.batch|FAILED|3:0|g01|", None),
+        ("", None),
+    ],
+)
+def test_a_job_of_the_past(line: str, job: SlurmJob | None) -> None:
+    assert parse_past(line) == job

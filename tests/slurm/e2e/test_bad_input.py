@@ -41,7 +41,8 @@ def submitted(folder: Path, *options: object, program: str = "", **section: Any)
     ("section", "words"),
     [
         ({"workers": [{"partition": "gpus"}]}, ("slurm.workers", "gpus", "invalid partition")),
-        ({"leader": {"partition": "cpus"}}, ("invalid partition",)),
+        ({"leader": {"partition": "cpus"}}, ("slurm.leader", "takes no master", "invalid partition")),
+        ({"server_mem": "500T"}, ("slurm.leader", "takes no parameter servers", "--mem=500T")),
         ({"gpus": 16}, ("slurm.workers", "Requested node configuration is not available")),
         ({"mem": "500T"}, ("slurm.workers",)),
         ({"gpu": 1}, ("slurm", "gpu", "Known keys: ", "gpus")),
@@ -57,6 +58,23 @@ def test_settings_that_cannot_be(
     outcome.refused(*words)
     assert outcome.found == []
     assert not cluster.jobs()
+
+
+def test_more_time_than_the_partition_gives(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """SLURM would take the leader, and let it wait for ever."""
+    cluster.run("scontrol", "update", "PartitionName=cpu", "MaxTime=1-0")
+    try:
+        outcome = submitted(tmp_path / "here", leader_time="2-0")
+    finally:
+        cluster.run("scontrol", "update", "PartitionName=cpu", "MaxTime=UNLIMITED")
+    outcome.refused("slurm.leader_time: 2-0", "partition cpu", "1 d 0 h")
+    assert outcome.found == [] and not cluster.jobs()
+
+
+def test_data_that_are_not_there(cluster: SlurmCluster, tmp_path: Path) -> None:
+    outcome = submitted(tmp_path / "here", "--data", tmp_path / "day=2026-11-20" / "*.npz")
+    outcome.refused("no file matches", "day=2026-11-20")
+    assert outcome.found == [] and not cluster.jobs()
 
 
 def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +148,8 @@ def test_an_account_limit(
     monkeypatch.setenv("SLURM_CONF", str(limited.conf))
     with SlurmRun(limited, tmp_path / "run", "small_torch.py", "--workers", "1..4", shut=["step 20"]) as run:
         run.held_at("step 20")
-        status = run.wait_until(lambda s: "AssocMaxSubmitJobLimit" in s["shortage"])
-        assert status["shortage"].startswith("1 of 4: "), status["shortage"]
+        status = run.wait_until(lambda s: "AssocMaxSubmitJobLimit" in s.shortage)
+        assert status.shortage.startswith("1 of 4: "), status.shortage
         run.open("step 20")
         assert run.digest() == undisturbed
         run.leaves_nothing()

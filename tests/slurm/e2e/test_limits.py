@@ -21,8 +21,8 @@ def test_leader_and_workers_have_a_minute_each(
     run = submit("small_torch.py", "--workers", 2, slurm=ONE_MINUTE)
     assert run.digest() == undisturbed
     report = run.report()
-    assert report["master"]["incarnation"] >= 2
-    texts = [event["text"] for event in report["events"]]
+    assert report.master.incarnation >= 2
+    texts = [event.text for event in report.events]
     assert any("another master takes over; all that was done is committed" in text for text in texts), texts
     assert sum("its time limit is near" in text for text in texts) >= 2, texts
     assert not any("reached its time limit" in text for text in texts), texts

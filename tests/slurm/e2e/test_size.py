@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,16 +26,16 @@ def test_starts_on_what_is_idle_and_grows(submit: Submit, blockers: Blockers, un
     blockers.take(7)
     run = submit("small_torch.py", "--workers", "1..6", shut=["step 20"])
     run.held_at("step 20")
-    status = run.wait_until(lambda s: "no idle GPU" in s["shortage"])
-    assert len(ready(status)) == 1 and status["step"] > 0, status
-    assert status["shortage"].startswith("1 of 6: partition gpu has no idle GPU"), status["shortage"]
+    status = run.wait_until(lambda s: "no idle GPU" in s.shortage)
+    assert len(ready(status)) == 1 and status.step > 0, status
+    assert status.shortage.startswith("1 of 6: partition gpu has no idle GPU"), status.shortage
     blockers.give()
-    run.wait_until(lambda s: len(ready(s)) == 6 and not s["shortage"])
+    run.wait_until(lambda s: len(ready(s)) == 6 and not s.shortage)
     run.open("step 20")
     assert run.digest() == undisturbed
-    sizes = [size["ready"] for size in run.report()["sizes"]]
+    sizes = [size.ready for size in run.report().sizes]
     assert sizes.index(1) < sizes.index(6), sizes
-    assert not run.report()["num_faults"]
+    assert not run.report().num_faults
     run.leaves_nothing()
 
 
@@ -49,14 +50,14 @@ def test_an_urgent_job_takes_three_workers_and_gives_them_back(
     urgent = Blockers(run.cluster)
     urgent.take(7, "urgent")
     status = run.wait_until(lambda s: len(ready(s)) == 1)
-    drained = [event["text"] for event in status["events"] if "is drained" in event["text"]]
-    assert len(drained) == 3 and all("preempted" in text for text in drained), status["events"]
+    drained = [event.text for event in status.events if "is drained" in event.text]
+    assert len(drained) == 3 and all("preempted" in text for text in drained), status.events
     urgent.give()
     run.wait_until(lambda s: len(ready(s)) == 4)
     run.open("step 20")
     assert run.digest() == undisturbed
     report = run.report()
-    assert report["num_faults"] == 0 and report["steps_redone"] == 0, report["faults"]
+    assert report.num_faults == 0 and report.steps_redone == 0, report.faults
     run.leaves_nothing()
 
 
@@ -66,7 +67,7 @@ def test_scaled_and_stopped_by_its_jobs_name(submit: Submit, undisturbed: str) -
     assert cli("scale", "nightly", 1).returncode == 0
     run.open("step 20")
     run.shut("step 30")
-    run.wait_until(lambda s: len(s["workers"]) == 1)
+    run.wait_until(lambda s: len(s.workers) == 1)
     run.held_at("step 30")
     run.wait_until_squeue(lambda: len(run.cluster.jobs()) == 3)  # the leader's two components, one worker
     told = cli("status", "nightly")
@@ -78,6 +79,9 @@ def test_scaled_and_stopped_by_its_jobs_name(submit: Submit, undisturbed: str) -
     run.leaves_nothing()
     resumed = submit("small_torch.py", "--resume", "--workers", 2)
     assert resumed.digest() == undisturbed
+    listed = cli("jobs", "nightly", "--json")
+    (row,) = json.loads(listed.stdout)["jobs"]
+    assert listed.returncode == 0 and row["run"] == str(run.path) and row["state"] == "finished", listed
 
 
 def test_the_client_may_vanish(submit: Submit, undisturbed: str) -> None:

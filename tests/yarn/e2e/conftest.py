@@ -62,7 +62,8 @@ class YarnRun(ClusterRun):
         **more: Any,
     ) -> None:
         self.cluster = cluster
-        section = {**SMALL, **(yarn or {}), "env": {MARK: os.environ[MARK]}}  # containers inherit nothing
+        env = {name: os.environ[name] for name in (MARK, "PYTHONPATH") if name in os.environ}
+        section = {**SMALL, **(yarn or {}), "env": env}  # containers inherit nothing
         self.config = folder / "yarn.yaml"
         chosen = {"backend": "yarn", **WORK, **(settings or {}), "yarn": section}
         self.config.write_text(yaml.safe_dump(chosen))

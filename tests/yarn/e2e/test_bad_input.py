@@ -14,7 +14,7 @@ import yaml
 
 from elasticflow.run.folder import RunDir
 from tests.clusters.hadoop import HadoopCluster
-from tests.e2e.conftest import PROGRAMS
+from tests.e2e.conftest import PROGRAMS, cli
 from tests.e2e.processes import Outcome
 
 from .conftest import SMALL, WORK, YarnRun
@@ -131,3 +131,14 @@ def test_unknown_keys_in_the_settings_of_an_application(
     run = submit("small_torch.py", yarn={"instances": 3})
     code, output = run.wait()
     assert code == 1 and "instances" in output and "Known keys: " in output, output
+
+
+def test_a_python_that_is_not_on_the_nodes(submit: Callable[..., YarnRun]) -> None:
+    """No Python of ours has run: what the script has said is shown all the same."""
+    run = submit("small_torch.py", "--workers", 1, yarn={"python": "/no/python3", "max_attempts": 1})
+    code, output = run.wait()
+    sentence = "there is no /no/python3 on"
+    assert code == 1 and sentence in output and "see yarn.python" in output, output
+    for verb in ("status", "logs"):
+        told = cli(verb, run.path)
+        assert told.returncode == 0 and sentence in told.stdout, told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -34,22 +35,22 @@ def test_starts_on_what_is_idle_grows_and_gives_back(
     others.wait_until_taken(5)
     run = submit("small_torch.py", "--workers", "1..6", shut=["step 20"])
     run.held_at("step 20")
-    status = run.wait_until(lambda s: s["shortage"] and s["step"] > 0)
-    assert len(ready(status)) == 1 and status["shortage"].startswith("1 of 6: "), status
+    status = run.wait_until(lambda s: s.shortage and s.step > 0)
+    assert len(ready(status)) == 1 and status.shortage.startswith("1 of 6: "), status
     others.give()
-    run.wait_until(lambda s: len(ready(s)) == 6 and not s["shortage"])
+    run.wait_until(lambda s: len(ready(s)) == 6 and not s.shortage)
     assert cli("scale", run.application, 2).returncode == 0
     run.open("step 20")
     run.shut("step 35")
-    run.wait_until(lambda s: len(s["workers"]) == 2)
+    run.wait_until(lambda s: len(s.workers) == 2)
     run.held_at("step 35")
     run.wait_until_containers(5)  # the ApplicationMaster's, a server's and its standby's, two workers'
     run.open("step 35")
     assert run.digest() == undisturbed
     report = run.report()
-    sizes = [size["ready"] for size in report["sizes"]]
+    sizes = [size.ready for size in report.sizes]
     assert sizes.index(1) < sizes.index(6), sizes
-    assert not report["num_faults"], report["faults"]
+    assert not report.num_faults, report.faults
     assert run.attempts == 1
     run.leaves_nothing()
 
@@ -62,7 +63,7 @@ def test_a_job_in_prod_preempts_workers(submit: Submit, prod: Others, undisturbe
     prod.take(3)
     prod.wait_until_taken(3)
     status = run.wait_until(lambda s: len(ready(s)) == 3)
-    assert all("preempted" in fault["text"] for fault in status["faults"]), status["faults"]
+    assert all("preempted" in fault.text for fault in status.faults), status.faults
     prod.give()
     run.wait_until(lambda s: len(ready(s)) == 6)
     run.open("step 20")
@@ -79,7 +80,7 @@ def test_gives_back_before_it_is_preempted(submit: Submit, prod: Others, undistu
     prod.take(2)
     prod.wait_until_taken(2)
     run.held_at("step 30")
-    run.wait_until(lambda s: "prod" in s["shortage"])
+    run.wait_until(lambda s: "prod" in s.shortage)
     prod.give()
     run.open("step 30")
     assert run.digest() == undisturbed
@@ -89,7 +90,7 @@ def test_gives_back_before_it_is_preempted(submit: Submit, prod: Others, undistu
 def test_stopped_by_its_name_and_resumed_in_another_size(submit: Submit, undisturbed: str) -> None:
     run = submit("small_torch.py", "--workers", 2, shut=["step 20"], yarn={"name": "nightly"})
     run.held_at("step 20")
-    run.wait_until(lambda s: [worker["state"] for worker in s["workers"]] == ["ready"] * 2)
+    run.wait_until(lambda s: [worker.state for worker in s.workers] == ["ready"] * 2)
     told = cli("status", "nightly")
     assert told.returncode == 0 and "workers 2/2" in told.stdout, told
     stopping = run.stop("step 20")
@@ -106,7 +107,7 @@ def test_what_is_on_hdfs_goes_on_here_and_the_other_way_round(
 ) -> None:
     run = submit("small_torch.py", "--workers", 2, "--checkpoint-every", 8, shut=["step 20"])
     run.held_at("step 20")
-    run.wait_until(lambda s: s["checkpoint_step"])
+    run.wait_until(lambda s: s.checkpoint_step)
     assert run.stop("step 20").returncode == 0
     run.wait()
     listed = cli("checkpoint", "list", run.path)
@@ -164,6 +165,10 @@ def test_the_specification_that_people_edit(hadoop: HadoopCluster, skein_client:
     shown = cli("status", application)
     assert "finished" in shown.stdout, (shown, cli("logs", application).stdout)
     assert digest_in(local.stdout) in cli("checkpoint", "digest", "digits").stdout
+    (row,) = json.loads(cli("jobs", application, "--json").stdout)["jobs"]
+    local = cli("train", "--resume", "--run-dir", tmp_path / "here", "--epochs", 101)
+    resumed = cli("submit", "--attach", "--resume", "--run-dir", row["run"], "--epochs", 101)
+    assert resumed.returncode == 0 and digest_in(local.stdout) == digest_in(resumed.stdout), resumed
 
 
 def test_logs_while_it_runs_and_afterwards(submit: Submit) -> None:

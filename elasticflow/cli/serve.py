@@ -1,0 +1,169 @@
+"""``elasticflow serve``, and what people do with a service: hand in, look, cancel."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from elasticflow.cli.asking import formatted
+from elasticflow.cli.train import make_folder
+from elasticflow.errors import ConfigError, RunError, UnknownError
+from elasticflow.process.stamps import stamp_output
+from elasticflow.run.config import Config
+from elasticflow.service import talk
+from elasticflow.service.server import serve as serve_until_ended
+from elasticflow.service.settings import ServiceConfig, folder_of, read_service_config
+
+SERVICE = "a service, by its name, or by its folder with a slash in it: see 'elasticflow serve'"
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``serve``."""
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="its settings, such as conf/service.yaml")
+    text = "of a service that is running: take this node away (--down), or give it back (--up)"
+    parser.add_argument("--node", type=int, metavar="N", help=text)
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--down", action="store_true")
+    way.add_argument("--up", action="store_true")
+
+
+def add_cancel_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``cancel``."""
+    parser.add_argument("task", metavar="TASK", help="as 'elasticflow jobs --service' names it")
+    parser.add_argument("--service", metavar="NAME|DIR", default="default", help=SERVICE)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Grants workers to runs until it is ended; they go on without it."""
+    config = read_service_config(arguments.config) if arguments.config else ServiceConfig()
+    if (arguments.node is not None) != (arguments.down or arguments.up):
+        raise ConfigError("a node is taken away by --node N --down, and given back by --node N --up.")
+    if arguments.node is not None:
+        answer = talk.ask(folder_of(config.folder), talk.MarkNode(node=arguments.node, up=arguments.up))
+        print(f"{answer.capacity} workers")
+        return 0
+    stamp_output()
+    try:
+        serve_until_ended(config)
+    except OSError as error:
+        where = folder_of(config.folder)
+        raise RunError(
+            f"{where}: the service cannot go on: {error}. Its runs do, as they were granted."
+        ) from error
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
+    """Hands a run to a service; prints its name there on stdout, and what was promised on stderr."""
+    if not chosen.deadline and not arguments.best_effort:
+        raise ConfigError(
+            "a service has to know when the run should be done: --deadline 06:00, or +8h; or --best-effort."
+        )
+    if chosen.deadline and arguments.best_effort:
+        raise ConfigError("--best-effort: is for runs without a deadline; leave one of both out.")
+    if arguments.resume or arguments.on or arguments.dry_run or arguments.attach:
+        raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
+    most = chosen.worker_range[1] if arguments.workers else 0
+    granted = msgspec.structs.replace(
+        chosen, backend="local", workers="1", least_gain=0.0, run_dir=os.path.abspath(chosen.run_dir or "")
+    )
+    if not chosen.run_dir:
+        granted = msgspec.structs.replace(granted, run_dir="")
+    folder = make_folder(granted, resume=False)
+    question = talk.HandIn(
+        run_dir=str(folder.run.folder.resolve()),
+        deadline_s=chosen.deadline_at,
+        priority=arguments.priority,
+        most_workers=most,
+    )
+    try:
+        (task,) = talk.insist(folder_of(arguments.service), question).tasks
+    except RunError as error:
+        if not isinstance(error, UnknownError):  # else it may have been taken in
+            folder.put_back()
+        raise
+    if task.standing == "refused":
+        folder.put_back()
+        raise RunError(f"{_said(task)}.")
+    print(task.name, flush=True)
+    print(f"{_said(task)}\nrun: {task.run}", file=sys.stderr)
+    return 0
+
+
+def cancel(arguments: argparse.Namespace) -> int:
+    """Has a task end with a checkpoint."""
+    (task,) = talk.ask(folder_of(arguments.service), talk.Cancel(name=arguments.task)).tasks
+    print(
+        f"{task.name}: {task.standing}{f', {task.state}' if task.state else ''}; its folder stays: {task.run}"
+    )
+    return 0
+
+
+def list_tasks(arguments: argparse.Namespace) -> int:
+    """Prints one line a task, those that are under way first."""
+    answer = talk.ask(folder_of(arguments.service), talk.ListTasks())
+    if arguments.json:
+        print(formatted(answer))
+        return 0
+    tasks = sorted(answer.tasks, key=lambda task: (task.ended_at is not None, -task.handed_at))
+    cells: list[tuple[str, ...]] = [("job", "standing", "workers", "step", "deadline", "eta", "why")]
+    cells += [_cells(task) for task in tasks[: max(0, arguments.last)]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    used = sum(task.held for task in answer.tasks)
+    print(f"{used} of {answer.capacity} workers are in use; service of term {answer.term}")
+    return 0
+
+
+def _cells(task: talk.ToldTask) -> tuple[str, ...]:
+    is_over = task.ended_at is not None
+    return (
+        task.name,
+        task.state if task.state else task.standing,
+        "" if is_over else f"{task.workers}{f' ({task.held} held)' if task.held > task.workers else ''}",
+        f"{task.step}/{task.steps or '?'}",
+        _clock(task.deadline_at),
+        _clock(task.ended_at if is_over else task.eta_at),
+        _with_clocks(task.said if is_over or not task.why else task.why),
+    )
+
+
+def _said(task: talk.ToldTask) -> str:
+    """What a person is told of a deadline."""
+    by, said = _clock(task.deadline_at), _with_clocks(task.said)
+    eta = f"; by its plan done at {_clock(task.eta_at)}" if task.eta_at else ""
+    earliest = (
+        f"not before {_clock(task.earliest_at)}"
+        if task.earliest_at
+        else "nobody can say when it would be done"
+    )
+    return {
+        "promised": f"promised: done by {by} ({said}){eta}",
+        "hopeful": f"hopeful, {by} is not promised yet: {said}{eta}",
+        "unmeasured": f"not promised yet: it {said}",
+        "best effort": f"best effort: it gets what no deadline needs{eta}",
+        "late": f"{earliest}: {said}; it runs as best effort",
+        "refused": f"{earliest}: {said}; hand it in with a later --deadline, or with --best-effort",
+    }.get(task.standing, f"{task.standing}: {said}")
+
+
+def _with_clocks(text: str) -> str:
+    """Policies and services tell moments in seconds since 1970."""
+    return re.sub(r"\b(\d{10})(?:\.\d+)? s\b", lambda found: _clock(float(found[1])), text)
+
+
+def _clock(at_s: float | None) -> str:
+    if at_s is None:
+        return ""
+    there: Any = time.localtime(at_s)
+    today = time.strftime("%Y-%m-%d", there) == time.strftime("%Y-%m-%d")
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", there)

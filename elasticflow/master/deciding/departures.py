@@ -1,0 +1,239 @@
+"""Those who go, or seem to: exits, failures, silence, closed connections."""
+
+from __future__ import annotations
+
+from elasticflow.errors import BrokenError
+from elasticflow.master.actions import (
+    Action,
+    AssignAction,
+    DrainAction,
+    FaultAction,
+    HaltAction,
+    KillAction,
+    NoteAction,
+)
+from elasticflow.master.deciding import ending, generations, planning, records, staffing
+from elasticflow.master.deciding.facts import Facts, Handlers
+from elasticflow.master.events import DisconnectedEvent, ExitedEvent, OversleptEvent, ReconnectedEvent
+from elasticflow.master.members import Member, MemberState, RunState
+from elasticflow.master.patience import is_there, patience_ends_s
+from elasticflow.master.row import Phase
+from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
+
+USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
+"""Errors that no other worker would be spared."""
+
+
+def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
+    member = run.members.get(event.name)
+    if member and event.usage:
+        member.usage = event.usage
+    if member and member.role == "worker":
+        # Who leaves undrained has got the last version from all servers, or those of before this row.
+        run.conclusion.all_made |= run.conclusion.last_made and member.state is not MemberState.DRAINING
+        if 0 < event.ended == run.row.generation and not run.ended:  # before the leading server's word
+            run.state, run.conclusion.last_made, run.conclusion.all_made = RunState.FINISHING, True, True
+        member.state = MemberState.DRAINING
+    return []
+
+
+def on_lost(run: Facts, event: Lost, now_s: float) -> list[Action]:
+    """A connection in the data plane closed. A worker is dead then, or as good as; a server is asked."""
+    member, teller = run.members.get(event.member), run.members.get(event.name)
+    if teller is None:
+        return []
+    if member is None:
+        return generations.assign_again(run, teller)  # its servers are not those of now
+    if member.role == "server":
+        member.doubted_by.add(event.name)
+        if teller.state is MemberState.LOST:
+            teller.state = MemberState.SUSPECT  # it let go of all servers because of this one
+        doubt(run, member, now_s)
+        return []
+    if any(member.name in server.doubted_by for server in run.of("server")):
+        return []  # it lives, and has said why
+    here = (MemberState.READY, MemberState.SUSPECT, MemberState.LOADING)
+    if member.state not in here or teller.role != "server" or run.regrouping:
+        return []
+    member.state, member.since_s = MemberState.LOST, now_s
+    anew = [] if run.conclusion.last_made else staffing.size(run, now_s)  # at the end it may just have left
+    return [*planning.replan(run), *anew, *records.judge(run, now_s)]
+
+
+def on_disconnected(run: Facts, event: DisconnectedEvent, now_s: float) -> list[Action]:
+    member = run.members.get(event.name)
+    if member and member.role == "server":
+        doubt(run, member, now_s)
+    return []
+
+
+def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Action]:
+    """Says again what may have got lost; the member does the same."""
+    member = run.members.get(event.name)
+    if member is None:
+        return []
+    if member.role == "worker":
+        member.generation = 0  # it is told of the servers again, unless it says that it knows
+        return [DrainAction(member.name)] if member.state is MemberState.DRAINING else []
+    if member.state is MemberState.HALTED:
+        return [HaltAction(member.name, run.row.generation + 1)]
+    if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and run.agreed.assignment:
+        return [AssignAction(member.name, run.agreed.assignment)]
+    return generations.lead_on(run) if run.row.phase is Phase.SERVING else []
+
+
+def doubt(run: Facts, server: Member, now_s: float) -> None:
+    """It has a heartbeat's time to show that it lives."""
+    if server.doubted_s is None:
+        server.doubted_s = now_s
+
+
+def settle_doubts(run: Facts, member: Member, now_s: float) -> list[Action]:
+    """It lives. Workers that cannot reach it may try again, servers in another generation."""
+    doubted_by = [run.members[name] for name in sorted(member.doubted_by) if name in run.members]
+    member.doubted_by.clear()
+    member.doubted_s = None
+    severed = run.row.phase is not Phase.GATHERING and not run.commits.final_under_way
+    if severed and any(each.role == "server" for each in doubted_by):
+        return generations.halt_all(run, now_s)
+    actions: list[Action] = []
+    for worker in doubted_by if run.row.phase is Phase.SERVING else ():
+        actions += generations.assign_again(run, worker)
+    return actions
+
+
+def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
+    member = run.members.get(event.name)
+    if member is None:
+        return []
+    if member.state is MemberState.DRAINING:
+        del run.members[event.name]
+        gone = [
+            NoteAction("info", f"{event.name} has left"),
+            *generations.lose_carried(run, event.name, now_s),
+        ]
+        if run.ended:
+            return gone
+        return [*gone, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
+    if member.role == "worker" and member.was_ready and not event.taken:
+        if run.failures.go(event.failed):
+            return end_of_gone(run, event.text)
+    if event.failed:
+        return fail(run, member, event.text, now_s)
+    if member.role == "server":
+        return generations.lose_server(run, member, event.text, now_s, event.taken)
+    if not event.taken and (end := count_early(run, member, event.text)):
+        return end
+    return remove(run, member, event.text, now_s)
+
+
+def on_server_ended(run: Facts, event: ServerEnded, now_s: float) -> list[Action]:
+    server = run.members.get(event.member)
+    if server is None or server.carrier != event.name:
+        return []
+    return on_exited(run, ExitedEvent(event.member, event.failed, event.text), now_s)
+
+
+def count_early(run: Facts, member: Member, why: str) -> list[Action]:
+    """A worker is gone by no order of ours. The end of the run, if too many never were ready."""
+    if member.was_ready or not run.failures.die_early():
+        return []
+    text = f"{run.failures.early} workers in a row died before they were ready; the last {why}"
+    program = run.config.program or "PROGRAM"
+    advice = f"'elasticflow check {program}' tries its first slice, and the records of that one by one"
+    return ending.end(run, RunState.FAILED, f"{text}. {advice}.")
+
+
+def end_of_gone(run: Facts, last: str) -> list[Action]:
+    text = f"{run.failures.gone} workers ended while step {run.step_in_work} was made; the last {last}"
+    known = "No record is known that ends a process every time; their logs may tell more"
+    return ending.end(run, RunState.FAILED, f"{text}. {known}.")
+
+
+def remove(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
+    """Goes on without a worker, and starts another in its place."""
+    run.members.pop(member.name, None)
+    fault: list[Action] = [FaultAction(member.name, "worker", why)]
+    fault += generations.lose_carried(run, member.name, now_s)
+    if run.ended:
+        return fault
+    return [*fault, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
+
+
+def on_failed(run: Facts, event: Failed, now_s: float) -> list[Action]:
+    member = run.members.get(event.name)
+    if member is None:
+        return []
+    if event.kind in USERS_FAULTS and run.state is RunState.STARTING:
+        return ending.end(run, RunState.FAILED, event.text)
+    if event.kind == BrokenError.__name__:
+        return ending.end(run, RunState.BROKEN, event.text)
+    if event.for_all:
+        return ending.end(run, RunState.FAILED, event.text, event.traceback)
+    return fail(run, member, f"failed: {event.text}", now_s, event.traceback)
+
+
+def fail(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
+    """A failure of the member's own: ends the run once there are too many."""
+    if not run.failures.fail(run.config.max_failures):
+        lose = generations.lose_server if member.role == "server" else remove
+        return lose(run, member, why, now_s)
+    many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
+    return ending.end(run, RunState.FAILED, f"{member.name} {why} ({many})", detail)
+
+
+def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
+    ends_s = patience_ends_s(member, run.config)
+    if ends_s is None or now_s < ends_s:
+        return []
+    if member.state is MemberState.STARTING and not is_there(member):
+        return give_up(run, member, now_s)
+    silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
+    if member.role == "server":
+        doubted = member.doubted_s is not None and now_s < member.heard_s + run.config.suspect_s
+        return generations.lose_server(run, member, "lost its connections" if doubted else silent, now_s)
+    if member.state is MemberState.READY:
+        member.state = MemberState.SUSPECT
+        fault = FaultAction(member.name, "worker", "is silent; the others do its slices")
+        return [fault, *planning.replan(run), *records.judge(run, now_s)]
+    text = "lost its connection" if member.state is MemberState.LOST else silent
+    if end := count_early(run, member, text):
+        return end
+    return [KillAction(member.name), *remove(run, member, text, now_s)]
+
+
+def give_up(run: Facts, member: Member, now_s: float) -> list[Action]:
+    """One whose process never came. No failure of its own."""
+    end = KillAction(member.name, never_came=True)
+    text = f"did not come within {run.config.start_s:g} s of getting its place, and is given up"
+    if member.role == "server":
+        return [end, *generations.lose_server(run, member, text, now_s, taken=True)]
+    return [end, *remove(run, member, text, now_s)]
+
+
+def on_overslept(run: Facts, event: OversleptEvent, now_s: float) -> list[Action]:
+    run.stall.excuse(event.seconds)
+    if run.conclusion.close_by_s is not None:
+        run.conclusion.close_by_s += event.seconds
+    for member in run.members.values():
+        member.heard_s += event.seconds
+        member.moved_s += event.seconds
+        if member.doubted_s is not None:
+            member.doubted_s += event.seconds
+        if member.placed_s is not None:
+            member.placed_s += event.seconds
+        if member.state in (MemberState.LOST, MemberState.STARTING):
+            member.since_s += event.seconds
+    return []
+
+
+HANDLERS: Handlers = {
+    Leaving: on_leaving,
+    Failed: on_failed,
+    Lost: on_lost,
+    ServerEnded: on_server_ended,
+    ExitedEvent: on_exited,
+    DisconnectedEvent: on_disconnected,
+    ReconnectedEvent: on_reconnected,
+    OversleptEvent: on_overslept,
+}

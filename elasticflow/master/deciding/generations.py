@@ -1,0 +1,237 @@
+"""The row of servers from one generation to the next: gathered, given their chunks, served by, halted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from elasticflow.master.actions import (
+    Action,
+    AssignAction,
+    CutAction,
+    FaultAction,
+    HaltAction,
+    KillAction,
+    NoteAction,
+    RegroupedAction,
+)
+from elasticflow.master.deciding import ending, moving, planning, staffing
+from elasticflow.master.deciding.facts import Facts, Handlers
+from elasticflow.master.fit import misfit
+from elasticflow.master.members import Member, MemberState, RunState
+from elasticflow.master.row import Phase, Start
+from elasticflow.wire.messages import Assignment, Offer, ServerInfo
+
+SEVERED = -1
+"""Instead of the generation that a worker was told of: it has no way to the servers of any."""
+
+
+def form(run: Facts, now_s: float) -> list[Action]:
+    """Once the program is known, and every server has joined or offered, they are given their chunks."""
+    if not run.spec or run.row.phase is not Phase.GATHERING or run.ended:
+        return []
+    if run.commits.final_under_way:  # nobody takes the place of those who are lost now
+        return []
+    servers = [run.members[name] for name in (*run.row.names, *run.row.leaving)]
+    if any(server.state is MemberState.STARTING for server in servers):
+        return []
+    if any(s.state is MemberState.HALTED and s.name not in run.row.offers for s in servers):
+        return []
+    found = misfit(run.needs, run.members) if run.row.generation == 0 else None
+    if found and found.certain:
+        return ending.end(run, RunState.FAILED, found.text)
+    start = run.row.start = run.row.begin(run.committed_tick, run.standings.know)
+    if run.conclusion.closing and not ending.is_worth_writing(run, start):
+        return ending.end_closed(run)
+    if not run.standings.know(start.tick):
+        return ending.end_short(run, "the newest checkpoint could not be read by the master that took over")
+    actions = go_back_to(run, start, now_s) if run.row.generation else []
+    run.row.generation += 1
+    run.row.phase = Phase.RESTORING
+    run.row.offers.clear()
+    run.agreed.assignment = assignment_from(run, start)
+    for server in servers:
+        server.state, server.generation = MemberState.LOADING, run.row.generation
+    if found:
+        actions.append(NoteAction("warning", found.text))
+    return actions + [AssignAction(server.name, run.agreed.assignment) for server in servers]
+
+
+def assignment_from(run: Facts, start: Start) -> Assignment:
+    assert run.spec and run.schedule
+    every_steps, _ = run.config.checkpoint_interval
+    infos = [
+        ServerInfo(
+            name=name,
+            endpoint=run.members[name].endpoint,
+            chunks=chunks,
+            holder="" if holder == name else holder,
+            carrier=run.members[name].carrier,
+        )
+        for name, chunks, holder in zip(run.row.names, run.row.chunks, start.holders, strict=True)
+    ]
+    infos += [
+        ServerInfo(name=name, endpoint=run.members[name].endpoint, chunks=(), leaves=True)
+        for name in run.row.leaving
+    ]
+    return Assignment(
+        generation=run.row.generation,
+        schedule=run.schedule,
+        spec=run.spec,
+        seed=run.config.seed,
+        servers=tuple(infos),
+        excluded=run.excluded,
+        start_tick=start.tick,
+        in_memory=start.source == "memory",
+        restore_step=run.schedule.steps_before(start.tick) if start.source == "storage" else None,
+        cut_every_steps=every_steps or 0,
+        snapshot_s=run.snapshot_s,
+        staleness_rule=run.config.staleness_rule,
+        ends=run.conclusion.closing is not None,
+        on_nan=run.config.on_nan,
+        standing=run.standings.at(start.tick),
+        careful_to=run.failures.careful_to if run.config.all_reduce else -1,
+    )
+
+
+def go_back_to(run: Facts, start: Start, now_s: float) -> list[Action]:
+    """Everything after this version has not happened."""
+    reached, run.version = run.version, start.tick
+    run.conclusion.last_made = run.conclusion.all_made = False
+    run.cuts.go_back()
+    if run.state is RunState.FINISHING and not run.conclusion.stop_reason:
+        run.state = RunState.RUNNING
+    run.commits.forget()
+    run.divergence.go_back_to(start.tick)
+    run.standings.go_back_to(start.tick)
+    run.quarantine.clear()
+    run.commits.troubles.clear()
+    moved = bool(run.row.leaving)
+    return [RegroupedAction(reached, start.tick, start.source, moved), *staffing.size(run, now_s)]
+
+
+def serve(run: Facts, now_s: float) -> list[Action]:
+    """Once all servers have their chunks, the workers are told of them."""
+    servers = [run.members[name] for name in (*run.row.names, *run.row.leaving)]
+    if run.row.phase is not Phase.RESTORING or any(s.state is not MemberState.READY for s in servers):
+        return []
+    run.row.phase = Phase.SERVING
+    actions = moving.dismiss(run)
+    if run.conclusion.closing:
+        return actions  # the servers write what they have, and nobody else is needed
+    actions += lead_on(run)
+    for worker in run.of("worker"):
+        actions += assign_worker(run, worker)
+    return actions
+
+
+def lead_on(run: Facts) -> list[Action]:
+    """What a leading server that is new to its task, or to this master, has to know."""
+    actions = planning.tell_plan(run, run.plan) if run.plan else []
+    return [*actions, CutAction(run.row.leader, finish=True)] if run.conclusion.stop_reason else actions
+
+
+def assign_worker(run: Facts, worker: Member) -> list[Action]:
+    """Tells a worker of the servers, once for each generation."""
+    here = worker.state not in (MemberState.STARTING, MemberState.LOST) and not run.conclusion.closing
+    if not here or run.row.phase is not Phase.SERVING or worker.generation == run.row.generation:
+        return []
+    assert run.agreed.assignment
+    worker.generation = run.row.generation
+    return [AssignAction(worker.name, msgspec.structs.replace(run.agreed.assignment, excluded=run.excluded))]
+
+
+def assign_again(run: Facts, member: Member) -> list[Action]:
+    """Tells a worker that has no way to the servers once more, as soon as there is something to tell."""
+    if member.role != "worker":
+        return []
+    member.generation = SEVERED
+    return assign_worker(run, member)
+
+
+def halt_all(run: Facts, now_s: float) -> list[Action]:
+    """Stops the servers that are left, to find out from where all of them can go on."""
+    run.row.phase = Phase.GATHERING
+    run.row.offers.clear()
+    actions: list[Action] = []
+    for server in run.of("server"):
+        if server.state is not MemberState.STARTING:
+            server.state, server.since_s = MemberState.HALTED, now_s
+            actions.append(HaltAction(server.name, run.row.generation + 1))
+    for worker in run.of("worker", MemberState.LOST):
+        worker.state = MemberState.SUSPECT  # its connection may have closed because of the server
+    return actions + form(run, now_s)
+
+
+def on_offer(run: Facts, event: Offer, now_s: float) -> list[Action]:
+    server, total, row = run.members.get(event.name), run.total_ticks, run.row
+    known = event.name in (*row.names, *row.leaving, *row.coming.values())
+    if not server or not known or event.generation <= row.generation:
+        return []
+    server.heard_s = now_s
+    actions: list[Action] = []
+    if server.state is not MemberState.HALTED or event.generation != run.row.generation + 1:
+        # A master before this one had halted it, and died before that was written down.
+        run.row.generation, server.generation = event.generation - 1, event.generation - 1
+        actions = halt_all(run, now_s)
+    possible = ((place, v) for place, v in event.held if 0 <= v and (total is None or v <= total))
+    hands_over = event.name in row.leaving and run.spec is not None and run.spec.tables
+    run.row.offers[event.name] = () if hands_over else tuple(possible)  # rows of tables are not copied
+    return actions + form(run, now_s)
+
+
+def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool = False) -> list[Action]:
+    """Another one takes its place, and all go on from what they have in common."""
+    gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why)]
+    run.commits.troubles.pop(server.name, None)
+    if run.commits.final_under_way:  # all there is to know is written
+        server.state, server.since_s = MemberState.LOST, now_s
+        return gone
+    del run.members[server.name]
+    if not server.was_ready and not taken:
+        if run.failures.die_early():
+            text = f"{run.failures.early} processes in a row died before they were ready"
+            return gone + ending.end(run, RunState.FAILED, f"{text}; the last, {server.name}, {why}")
+    if moving.lose(run, server):
+        if run.row.phase is Phase.SERVING:
+            return gone
+    else:
+        gone += replace(run, server.name, now_s)
+    halted = run.row.generation == 0 or run.row.phase is Phase.GATHERING
+    return gone + (form(run, now_s) if halted else halt_all(run, now_s))
+
+
+def lose_carried(run: Facts, carrier: str, now_s: float) -> list[Action]:
+    """A worker is gone, and with it the servers that it carried."""
+    actions: list[Action] = []
+    for server in run.of("server"):
+        if server.carrier == carrier and server.state is not MemberState.LOST and not run.ended:
+            actions += lose_server(run, server, f"is lost with {carrier}", now_s, taken=True)
+    return actions
+
+
+def move(run: Facts, now_s: float) -> list[Action]:
+    """Servers that are to live with other workers: begins with it, or ends it."""
+    actions = [*moving.house(run, now_s), *moving.settle(run, now_s)]
+    if moving.hand_over(run):
+        actions += form(run, now_s) if run.row.phase is Phase.GATHERING else halt_all(run, now_s)
+    return actions
+
+
+def replace(run: Facts, lost: str, now_s: float) -> list[Action]:
+    """Starts another server in the place of one, unless one is on its way there."""
+    if successor := run.row.coming.pop(lost, ""):
+        run.row.replace(lost, successor)
+        return []
+    actions: list[Action] = []
+    if run.config.all_reduce and run.conclusion.all_made:  # who could carry another may have left
+        run.conclusion.all_made = False
+        actions = staffing.size(run, now_s)
+    name = f"server-{run.staff.next_server}"
+    run.staff.next_server += 1
+    run.row.replace(lost, name)
+    return [*actions, *staffing.start(run, name, "server", now_s)]
+
+
+HANDLERS: Handlers = {
+    Offer: on_offer,
+}

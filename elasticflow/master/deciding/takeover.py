@@ -1,0 +1,141 @@
+"""From one master to the next: what is written down, and how another goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from elasticflow.master.actions import Action, EndAction, KillAction
+from elasticflow.master.commits import Commits
+from elasticflow.master.deciding import checkpoints, ending, generations, planning, staffing
+from elasticflow.master.deciding.facts import Facts
+from elasticflow.master.divergence import Divergence
+from elasticflow.master.failures import Failures
+from elasticflow.master.gain import GainMode
+from elasticflow.master.members import Member, RunState, number_of
+from elasticflow.master.plan import make_plan
+from elasticflow.master.quarantine import QuarantineRules
+from elasticflow.master.row import Phase, Row
+from elasticflow.master.standings import Standings
+from elasticflow.training.standing import WatchStanding
+from elasticflow.wire.messages import Excluded, Spec
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next master has to know, should this one die."""
+
+    state: RunState
+    members: tuple[Member, ...]
+    row: Row
+    target: int
+    reason: str
+    spec: Spec | None
+    fingerprint: dict[str, str]
+    excluded: tuple[Excluded, ...]
+    committed_tick: int | None
+    version: int
+    stop_reason: str
+    end_text: str
+    next_worker: int
+    next_server: int
+    failures: int
+    early_deaths: int
+    closing: tuple[RunState, str] | None = None
+    skipped: tuple[tuple[int, int], ...] = ()
+    diverging: bool = False
+    gain: GainMode = GainMode.WATCHES
+    standings: tuple[WatchStanding, ...] = ()
+    grant: int = 0
+
+
+def memory(run: Facts) -> Memory:
+    """What the next master needs, should this one die. Holds what goes on changing: encode it now."""
+    return Memory(
+        state=run.state,
+        members=tuple(run.members.values()),
+        row=run.row,
+        target=run.staff.target,
+        reason=run.staff.reason,
+        spec=run.spec,
+        fingerprint=run.agreed.fingerprint,
+        excluded=run.excluded,
+        committed_tick=run.committed_tick,
+        version=run.version,
+        stop_reason=run.conclusion.stop_reason,
+        end_text=run.conclusion.text,
+        next_worker=run.staff.next_worker,
+        next_server=run.staff.next_server,
+        failures=run.failures.own,
+        early_deaths=run.failures.early,
+        closing=run.conclusion.closing,
+        skipped=tuple(sorted(run.divergence.skipped)),
+        diverging=run.divergence.ends_run,
+        gain=run.staff.gain.mode,
+        standings=run.standings.all,
+        grant=run.staff.grant,
+    )
+
+
+def remember(run: Facts, memory: Memory) -> None:
+    """What the master before this one wrote down."""
+    run.state = memory.state
+    run.members = {member.name: member for member in memory.members}
+    run.row = memory.row
+    run.staff.gain.mode = memory.gain
+    run.staff.target, run.staff.reason, run.staff.grant = memory.target, memory.reason, memory.grant
+    run.agreed.fingerprint = memory.fingerprint
+    committed = run.excluded
+    run.quarantine = QuarantineRules(memory.excluded)
+    run.quarantine.learn(committed)
+    # A master may die after a commit, before it has written that down: then the storage knows more.
+    known = (memory.committed_tick, run.committed_tick)
+    run.commits = Commits(max((tick for tick in known if tick is not None), default=None))
+    run.version = memory.version
+    run.conclusion.stop_reason, run.conclusion.text = memory.stop_reason, memory.end_text
+    run.staff.next_worker, run.staff.next_server = memory.next_worker, memory.next_server
+    run.failures = Failures(memory.failures, memory.early_deaths)
+    run.conclusion.closing = memory.closing
+    run.divergence, run.divergence.ends_run = Divergence(memory.skipped), memory.diverging
+    run.standings = Standings((*run.standings.all, *memory.standings))
+    if memory.spec:
+        run.learn(memory.spec)
+    run.balance.take(make_plan(planning.speeds(run), run.config.num_slices))
+
+
+def adopt(run: Facts, living: Mapping[str, int], now_s: float) -> list[Action]:
+    """Goes on in place of a master that died. living: process numbers of members that live, by name.
+
+    Who was started, but not written down, is ended. That those who are gone have gone is told after
+    this, by ExitedEvent.
+    """
+    if run.ended:
+        return [EndAction(run.state, run.conclusion.text)]
+    run.staff.inherited = frozenset(living)
+    run.conclusion.close_by_s = now_s + ending.close_s(run) if run.conclusion.closing else None
+    if (tick := run.committed_tick) is not None and checkpoints.ends_with(run, tick):
+        return checkpoints.committed(run, tick)
+    run.staff.next_worker = max([run.staff.next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
+    run.staff.next_server = max([run.staff.next_server, *(number_of(n) + 1 for n in living if "server" in n)])
+    actions: list[Action] = [KillAction(name) for name in living if name not in run.members]
+    for name in [name for name in run.row.names if name not in run.members]:
+        actions += generations.replace(run, name, now_s)
+    for member in run.members.values():
+        member.heard_s = member.since_s = member.moved_s = now_s
+        # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
+        member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
+        member.doubted_by.clear()
+        member.pid = living.get(member.name) or member.pid
+        if member.role == "worker":
+            member.generation = 0  # what it was told may have been lost with the one who told it
+    if run.state is not RunState.STARTING:
+        run.cuts.begin_again(now_s)
+    if run.staff.gain.mode is GainMode.CAPS:
+        run.staff.gain.cap(now_s)
+    if run.row.generation and run.row.phase is Phase.SERVING:
+        assert run.row.start
+        run.agreed.assignment = generations.assignment_from(run, run.row.start)
+        actions += generations.lead_on(run)
+    else:
+        actions += generations.halt_all(run, now_s)
+    return actions + staffing.size(run, now_s)

@@ -1,0 +1,34 @@
+"""How a run's report gets into its folder."""
+
+from __future__ import annotations
+
+import time
+
+import zmq
+
+from elasticflow.master.log import say
+from elasticflow.run import reserve
+from elasticflow.run.folder import RunDir, publish
+from elasticflow.run.telling import Report
+from elasticflow.storage.background import Background
+from elasticflow.wire.sockets import poll_ms
+
+
+def leave_report(run: RunDir, report: Report, background: Background, patience_s: float) -> None:
+    """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed."""
+    outcome: list[str] = []
+    background.submit(
+        lambda: reserve.spend(run.path, lambda: publish(run.report, report)),
+        lambda _, error: outcome.append(error),
+        lambda text: say(f"warning: {run.report} is tried again: {text}") if text else None,
+    )
+    deadline = time.monotonic() + patience_s
+    poller = zmq.Poller()
+    poller.register(background.fd, zmq.POLLIN)
+    while not outcome and (left_s := deadline - time.monotonic()) > 0:
+        poller.poll(poll_ms(left_s))
+        background.turn()
+    if outcome != [""]:
+        why = outcome[0] if outcome else "the storage does not answer"
+        say(f"warning: {run.report} cannot be written: {why}")
+    reserve.give_up(run.path)

@@ -1,0 +1,26 @@
+"""An event that a poller can wait for, among sockets."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+class FdEvent:
+    """As ``threading.Event``: ``fd`` is readable while it is set. Any thread may set it."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):  # it is not set
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """May be called twice: its number may be another file's from now on."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,94 @@
+"""What the service is told. All of it is written to the journal, with the time, before anybody acts on it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class _Happening(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    pass
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that was handed in.
+
+    deadline_s: since 1970; None: best effort. kind: runs of one kind are equally fast, see ``learned``.
+    most_workers: more cannot share a batch, or are not wanted. steps: of the whole run; None: nobody knows
+    before its program was loaded. rates: steps a second by workers, as far as they were ever measured.
+    """
+
+    name: str
+    run_dir: str
+    user: str
+    kind: str
+    most_workers: int
+    deadline_s: float | None = None
+    priority: int = 0
+    steps: int | None = None
+    rates: dict[int, float] = {}
+
+
+class HandedIn(_Happening, frozen=True):
+    """Somebody wants this run."""
+
+    task: Task
+
+
+class Counted(_Happening, frozen=True):
+    """So many steps the whole run has."""
+
+    name: str
+    steps: int
+
+
+class Advanced(_Happening, frozen=True):
+    """Steps that are done, by task: comes along with whatever else happens."""
+
+    done: dict[str, int]
+
+
+class Paced(_Happening, frozen=True):
+    """Steps a second, measured while so many workers took part."""
+
+    name: str
+    workers: int
+    rate: float
+
+
+class Held(_Happening, frozen=True):
+    """A run has no more than so many workers, by one who knows of the grant of that number."""
+
+    name: str
+    workers: int
+    number: int
+
+
+class Over(_Happening, frozen=True):
+    """A run has ended, and does not go on. state: as in its report."""
+
+    name: str
+    state: str
+    text: str = ""
+
+
+class Cancelled(_Happening, frozen=True):
+    """Somebody does not want it any more."""
+
+    name: str
+    by: str
+
+
+class NodeSeen(_Happening, frozen=True):
+    """A node is gone, or there again."""
+
+    node: int
+    up: bool
+
+
+class Woken(_Happening, frozen=True):
+    """It is as late as the policy wanted to be told."""
+
+
+Happening: TypeAlias = HandedIn | Counted | Advanced | Paced | Held | Over | Cancelled | NodeSeen | Woken

@@ -1,0 +1,259 @@
+"""What people ask a service, and its answers: lines of JSON over the Unix socket in its folder.
+
+Who asks is known from the kernel (``SO_PEERCRED``), and has to be the service's own user or root: it starts
+runs with its own rights, and to see them is to be able to end them. The folder is for its owner alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from elasticflow.errors import RunError, UnknownError
+from elasticflow.process.texts import as_json
+
+SOCKET = "socket"
+MOST_BYTES = 1 << 20
+"""Of a question; one that goes on for longer is no question."""
+MOST_PEOPLE = 128
+"""So many may be connected at a time; of more, who came first has to go."""
+ANSWER_S = 20.0
+"""So long somebody who asks waits; a service answers within a fraction of a second."""
+AGAIN_S = 0.2
+"""Until one that went away is asked again."""
+
+
+class _Question(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    pass
+
+
+class HandIn(_Question, frozen=True):
+    """Please have this run done. Its folder is ready; asked twice, it is handed in once.
+
+    deadline_s: since 1970; None: best effort. most_workers: 0: as many as can share a batch.
+    """
+
+    run_dir: str
+    deadline_s: float | None = None
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    most_workers: int = 0
+
+
+class ListTasks(_Question, frozen=True):
+    """What is there, please."""
+
+
+class Cancel(_Question, frozen=True):
+    """Please have this task end with a checkpoint."""
+
+    name: str
+
+
+class MarkNode(_Question, frozen=True):
+    """A node is to be used no more, or again."""
+
+    node: int
+    up: bool
+
+
+Question: TypeAlias = HandIn | ListTasks | Cancel | MarkNode
+
+
+class ToldTask(msgspec.Struct, kw_only=True):
+    """A task as people see it. earliest_at: the deadline that could be promised. Times are since 1970.
+
+    held: workers that it may have, being more than ``workers`` until those have left that are too many.
+    """
+
+    name: str
+    run: str
+    user: str
+    standing: str
+    state: str
+    said: str
+    why: str
+    workers: int
+    held: int
+    step: int
+    steps: int | None
+    rates: dict[int, float]
+    handed_at: float
+    deadline_at: float | None
+    promised_at: float | None
+    ended_at: float | None
+    eta_at: float | None
+    earliest_at: float | None
+
+
+class ServiceAnswer(msgspec.Struct, kw_only=True):
+    """error: empty where all is well. capacity: workers that there can be."""
+
+    error: str = ""
+    term: int = 0
+    capacity: int = 0
+    tasks: list[ToldTask] = []
+
+
+class Asker(msgspec.Struct):
+    """Somebody at the other end of the socket. uid: as the kernel says."""
+
+    uid: int
+    line: socket.socket
+    heard: bytes = b""
+    unsent: bytes = b""
+
+
+class Desk:
+    """Where people ask. Nobody who is slow, silent or wordy holds up anybody else."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / SOCKET
+        path.unlink(missing_ok=True)  # of a service that was killed: the lock is held
+        self._listener = socket.socket(socket.AF_UNIX)
+        with _nearby(folder) as near:
+            self._listener.bind(near)
+        path.chmod(0o600)
+        self._listener.listen(MOST_PEOPLE)
+        self._listener.setblocking(False)
+        self._people: dict[int, Asker] = {}
+
+    @property
+    def waiting(self) -> list[tuple[int, bool]]:
+        """Descriptors to wait for; whether for them to take what is still to be sent, or to say something."""
+        return [(self._listener.fileno(), False)] + [(fd, bool(p.unsent)) for fd, p in self._people.items()]
+
+    def receive(self) -> list[tuple[Asker, Question]]:
+        """What was asked meanwhile; those that may ask nothing, or ask nonsense, have had their answer."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                line, _ = self._listener.accept()
+                line.setblocking(False)
+                self._people[line.fileno()] = Asker(_uid_of(line), line)
+                if len(self._people) > MOST_PEOPLE:
+                    self._drop(next(iter(self._people.values())))
+        return [(person, asked) for person in list(self._people.values()) for asked in self._listen(person)]
+
+    def answer(self, person: Asker, answer: ServiceAnswer) -> None:
+        """Sends as much as goes at once, the rest when the other one reads."""
+        person.unsent += as_json(answer) + b"\n"
+        self._send(person)
+
+    def close(self) -> None:
+        """Asked no more."""
+        for person in list(self._people.values()):
+            self._drop(person)
+        self._listener.close()
+
+    def _listen(self, person: Asker) -> list[Question]:
+        if person.unsent:
+            self._send(person)
+            return []
+        try:
+            said = person.line.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            said = b""
+        person.heard += said
+        if not said or len(person.heard) > MOST_BYTES:
+            self._drop(person)
+            return []
+        if not person.heard.endswith(b"\n"):
+            return []
+        line, person.heard = person.heard, b""
+        if person.uid not in (os.geteuid(), 0):
+            who = f"this service is of the user with the number {os.geteuid()}"
+            self.answer(person, ServiceAnswer(error=f"{who}, and answers nobody else; you are {person.uid}."))
+            return []
+        try:
+            return [_questions.decode(line)]
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            self.answer(person, ServiceAnswer(error=f"not a question to this service: {error}."))
+            return []
+
+    def _send(self, person: Asker) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                sent = person.line.send(person.unsent)
+            except BlockingIOError:
+                raise
+            except OSError:
+                self._drop(person)
+                return
+            person.unsent = person.unsent[sent:]
+
+    def _drop(self, person: Asker) -> None:
+        self._people.pop(person.line.fileno(), None)
+        person.line.close()
+
+
+def ask(folder: Path, question: Question) -> ServiceAnswer:
+    """Asks a service. Raises RunError if there is none, or it refuses, UnknownError if it says nothing."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(ANSWER_S)
+        try:
+            with _nearby(folder) as near:
+                line.connect(near)
+            line.sendall(as_json(question) + b"\n")
+            with line.makefile("rb") as answers:
+                said = answers.readline()
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise RunError(
+                f"{folder}: no service is there; 'elasticflow serve FILE' starts one. Runs that it has begun "
+                "go on with what they were granted."
+            ) from error
+        except OSError as error:
+            raise UnknownError(f"{folder}: the service cannot be asked: {error}.") from error
+    if not said.endswith(b"\n"):
+        raise UnknownError(f"{folder}: the service went away before it answered; ask again.")
+    answer = msgspec.json.decode(said, type=ServiceAnswer)
+    if answer.error:
+        raise RunError(answer.error)
+    return answer
+
+
+def insist(folder: Path, question: HandIn) -> ServiceAnswer:
+    """Asks a service, or the next one if it goes away: twice means the same as once. Raises as ``ask``."""
+    answer_by_s = time.monotonic() + ANSWER_S
+    unknown: UnknownError | None = None
+    while True:
+        try:
+            return ask(folder, question)
+        except UnknownError as error:
+            unknown = error
+        except RunError:
+            if unknown is None:
+                raise  # nobody has ever heard of it
+        if time.monotonic() > answer_by_s:
+            raise UnknownError(
+                f"{question.run_dir}: whether this run was taken in is not known: {unknown} Its folder "
+                f"stays; 'elasticflow jobs --service {folder}' will tell."
+            )
+        time.sleep(AGAIN_S)  # until the next service listens
+
+
+@contextlib.contextmanager
+def _nearby(folder: Path) -> Iterator[str]:
+    """The socket's path, however long the folder's is: the kernel takes no more than 107 bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+_questions: Any = msgspec.json.Decoder(Question)
+
+
+def _uid_of(line: socket.socket) -> int:
+    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[1])

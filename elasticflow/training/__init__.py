@@ -1,0 +1,1 @@
+"""What a program names of how it is trained, besides an optimizer: groups, learning rates, metrics."""

@@ -1,0 +1,136 @@
+"""A worker's whole life as a process: load, join, train, and say why it ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket as sockets
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from elasticflow.checkpoint import write_frozen
+from elasticflow.cluster.member import MasterLink, checked
+from elasticflow.errors import ElasticFlowError, ProgramError, ProtocolError
+from elasticflow.process.fingerprint import PROBE, fingerprint
+from elasticflow.process.stacks import Activity
+from elasticflow.run.settings import MemberSettings
+from elasticflow.storage import Storage
+from elasticflow.wire.keys import MemberKeys
+from elasticflow.wire.messages import Assignment, Beat, Departing, Failed, Heartbeat, Join, Quit
+from elasticflow.worker.carrying import Carrying
+from elasticflow.worker.loaded import Loaded
+from elasticflow.worker.notice import on_notice
+from elasticflow.worker.strategy import load_strategy
+from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.whose_fault import OutsideError
+from elasticflow.worker.worker import Worker
+
+
+def main(
+    settings: MemberSettings,
+    keys: MemberKeys,
+    open_storage: Callable[[], Storage] | None = None,
+    carrying: Carrying | None = None,
+) -> int:
+    """A worker's whole life; returns its exit code. open_storage: the run's, if it is needed.
+
+    carrying: the servers that live beside it, under ``strategy: all_reduce``.
+    """
+    running: list[Worker] = []
+    activity = Activity()
+
+    def loading() -> Heartbeat:
+        return Heartbeat(name=settings.name, tick=-1, activity=activity.look())
+
+    link = MasterLink.of(
+        settings,
+        keys,
+        lambda: running[0].heartbeat() if running else loading(),
+        lambda: running[0].doing if running else "loads the program and its data",
+        carrying.carry if carrying else lambda servers: None,
+    )
+    if carrying:
+        carrying.begin(link.send)
+    on_notice(lambda reason: link.send(Departing(name=settings.name, reason=reason)))
+    try:
+        link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
+        loaded = Loaded(settings)
+        join = join_of(loaded)
+        if open_storage and (frozen := loaded.replica.frozen()):
+            write_frozen(open_storage(), frozen)
+        assignment = admitted(join, link)
+        if assignment:
+            _train(loaded, join, assignment, link, running)
+            link.send(running[0].last_word())
+        if carrying:
+            carrying.wait(link)
+        return 0
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
+        text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
+        trace = traceback.format_exc()
+        for_all = isinstance(error, OutsideError) and error.for_all
+        kind = type(error).__name__
+        link.send(Failed(name=settings.name, kind=kind, text=text, traceback=trace, for_all=for_all))
+        traceback.print_exc()
+        return 1
+    finally:
+        link.close()
+
+
+def join_of(loaded: Loaded) -> Join:
+    """Who this is."""
+    settings = loaded.settings
+    since_s = time.monotonic()
+    spec = loaded.rehearse()
+    try:
+        checked(Join(name=settings.name, role="worker", host="", pid=0, spec=spec))
+    except ProtocolError as error:
+        raise ProgramError(
+            f"{settings.program}: there is something in what it says of the model that cannot be: {error}."
+        ) from error
+    rehearsed_s = time.monotonic() - since_s
+    return Join(
+        name=settings.name,
+        role="worker",
+        host=sockets.gethostname(),
+        pid=os.getpid(),
+        fingerprint={**fingerprint(settings.threads, loaded.replica.facts), PROBE: loaded.probe},
+        spec=spec,
+        rehearsed_s=rehearsed_s,
+        num_slices=loaded.schedule.num_slices,
+        slices_why=loaded.slices_why,
+        began=(*loaded.began, ("first slice", rehearsed_s)),
+    )
+
+
+def admitted(join: Join, link: MasterLink) -> Assignment | None:
+    """Tells the master who this is; None: it is not needed."""
+    while True:
+        link.send(join)
+        answer = link.wait_for((Assignment, Quit, Beat))  # Beat: of another master
+        if not isinstance(answer, Beat):
+            return answer if isinstance(answer, Assignment) else None
+
+
+def _train(
+    loaded: Loaded,
+    join: Join,
+    assignment: Assignment,
+    link: MasterLink,
+    running: list[Worker],
+) -> None:
+    settings = loaded.settings
+    strategy_class = load_strategy(settings.strategy)
+    strategy = strategy_class(settings, loaded.replica.state, link.wake_fd)
+    path = Path(settings.run_dir, "timelines", f"{settings.name}.jsonl") if settings.timeline else None
+    timeline = Timeline(path, time.time() - settings.started_s)
+    running.append(Worker(loaded, join, assignment, strategy, link, timeline))
+    gc.freeze()  # what is there now stays; later collections need not look at it
+    try:
+        running[0].run()
+    finally:
+        running[0].close()
+        timeline.close()
+        strategy.close()

@@ -1,0 +1,88 @@
+"""Columns of records in C, ``columns.c``: as ``native.py``, of which it needs nothing.
+
+The bits are those of NumPy, which whoever calls this has at hand. Arrays must be contiguous, and numbers in
+range.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Rows: TypeAlias = "npt.NDArray[np.int64]"
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
+_SIGNATURES = {
+    "hash_texts": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
+    "move_records": (_POINTER, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER),
+    "move_ragged": (_POINTER, _SIZE, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER),
+    "pad_ragged": (_POINTER, _SIZE, _POINTER, _SIZE, _SIZE, _SIZE, ctypes.c_int, _POINTER),
+}
+
+
+def _library() -> Any:
+    spec = PathFinder.find_spec("_native", [str(Path(__file__).parent)])
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(spec.origin)
+        for name, types in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = types, None
+    except (OSError, AttributeError):  # built on another system, or of another source
+        return None
+    return library
+
+
+_lib = _library()
+
+
+def available() -> bool:
+    """Whether it is there: a C compiler was when this was installed."""
+    return _lib is not None
+
+
+def takes(array: Array, *numbers: Array) -> bool:
+    """Whether C can work on these: plain memory, and numbers of int64."""
+    plain = not array.dtype.hasobject and all(each.flags.c_contiguous for each in (array, *numbers))
+    return _lib is not None and plain and all(each.dtype == np.int64 for each in numbers)
+
+
+def hash_texts(data: npt.NDArray[np.uint8], starts: Rows, stops: Rows) -> Rows:
+    """See ``elasticflow.hashing.hash_texts``."""
+    found = np.empty(len(starts), np.int64)
+    _call("hash_texts", data, starts, stops, len(starts), found)
+    return found
+
+
+def move_records(source: Array, numbers: Rows, places: Rows, target: Array) -> None:
+    """target[places] = source[numbers]"""
+    width = source.dtype.itemsize * int(np.prod(source.shape[1:]))
+    _call("move_records", source, width, numbers, places, len(numbers), target)
+
+
+def move_ragged(
+    values: Array, starts: Rows, numbers: Rows, places: Rows, target: Array, target_starts: Rows
+) -> None:
+    """Records ``numbers`` to ``places``, where ``target`` has records that begin at ``target_starts``."""
+    _call("move_ragged", values, _width(values), starts, numbers, places, len(numbers), target, target_starts)
+
+
+def pad_ragged(values: Array, starts: Rows, most: int, left: bool, target: Array) -> None:
+    """Puts records, of which ``most`` elements count, into the rows of ``target``; the rest of it stays."""
+    size = len(starts) - 1
+    _call("pad_ragged", values, _width(values), starts, size, target.shape[1], most, left, target)
+
+
+def _width(values: Array) -> int:
+    return values.dtype.itemsize * int(np.prod(values.shape[1:]))
+
+
+def _call(name: str, *arguments: Any) -> None:
+    getattr(_lib, name)(*(each.ctypes.data if isinstance(each, np.ndarray) else each for each in arguments))

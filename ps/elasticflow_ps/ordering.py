@@ -1,0 +1,115 @@
+"""What governs each tick: who computes what, and whether there is a cut, a snapshot, or the end after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elasticflow.step.schedule import Schedule
+from elasticflow.training.standing import WatchStanding
+from elasticflow.wire.messages import Share
+from elasticflow_ps.snapshots import Snapshots
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What governs one tick; from the leading server, or as the workers' pushes repeat it.
+
+    scale: of the learning rate. ends: there is no such tick.
+    """
+
+    shares: tuple[Share, ...] = ()
+    cut: bool = False
+    snapshot: bool = False
+    finish: bool = False
+    scale: float = 1.0
+    ends: bool = False
+
+
+class Ordering:
+    """Of one server: what it has heard from the master, and, if it leads, the orders that it gives.
+
+    cut_every_steps: order a checkpoint every so many steps; 0: only those asked for. snapshots: knows when to
+    order one; None: never. standing: what evaluations have decided by version ``start``; None: there are no
+    rules.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cut_every_steps: int,
+        snapshots: Snapshots | None,
+        standing: WatchStanding | None = None,
+        start: int = 0,
+    ) -> None:
+        self.wants_cut = self.wants_finish = False
+        self._standing, self._decided = standing, start
+        """What evaluations have decided, and by which version."""
+        self._schedule, self._cut_every_steps, self._snapshots = schedule, cut_every_steps, snapshots
+        self._number, self._shares = -1, tuple[Share, ...]()
+        self._orders: dict[int, Orders] = {}
+        self._unsettled: int | None = None
+        """The newest version that was ordered to be cut, unless its checkpoint is committed or given up."""
+
+    def take(self, number: int, shares: tuple[Share, ...]) -> set[str]:
+        """The master has made a plan. Returns those who are in it no more."""
+        if number <= self._number:
+            return set()
+        old = {share.worker for share in self._shares}
+        self._number, self._shares = number, shares
+        return old - {share.worker for share in shares}
+
+    def follow(self) -> None:
+        """There is another master, which numbers its plans anew."""
+        self._number = -1
+
+    def settle(self, tick: int) -> None:
+        """The checkpoint of this version is committed or given up: the next may be ordered."""
+        if self._unsettled is not None and tick >= self._unsettled:
+            self._unsettled = None
+
+    def decide(self, version: int, standing: WatchStanding) -> None:
+        """What follows from the evaluation that made this version is known."""
+        self._decided, self._standing = version, standing
+
+    def shares(self, version: int) -> tuple[Share, ...]:
+        """The plan as the workers of this tick know it; other servers take the latest they heard of."""
+        orders = self._orders.get(version)
+        return orders.shares if orders else self._shares
+
+    def _keeps(self, version: int) -> bool:
+        """Whether what the tick from ``version`` on evaluates is committed, whatever comes of it."""
+        return self._standing is not None and self._standing.rules.cuts and self._schedule.evaluates(version)
+
+    def can_be_given(self, version: int) -> bool:
+        """Whether there can be orders for this tick now: not before it is known what the evaluation before it
+        has decided, nor for an evaluation whose checkpoint would be the second that is being written."""
+        if self._standing is not None and version > self._decided and self._schedule.evaluates(version - 1):
+            return False
+        return version in self._orders or self._unsettled is None or not self._keeps(version)
+
+    def at(self, version: int, now_s: float) -> Orders:
+        """The orders for the tick from ``version`` on. Fixed when first asked for: all must get the same.
+
+        A cut waits until there may be one. While one is being written, one that was asked for waits, and one
+        that is due every so many steps is left out. A snapshot may be of any version.
+        """
+        if version not in self._orders:
+            every = self._cut_every_steps
+            due = every > 0 and self._schedule.steps_before(version + 1) % every == 0
+            may = self._schedule.may_cut(version + 1)
+            cut = (self.wants_cut or due or self._keeps(version)) and may and self._unsettled is None
+            finish = self.wants_finish and may
+            snapshot = self._snapshots is not None and self._snapshots.order(version + 1, now_s)
+            if cut:
+                self._unsettled = version + 1
+            scale, ends = (
+                (self._standing.scale, self._standing.stops(version)) if self._standing else (1.0, False)
+            )
+            self._orders[version] = Orders(self._shares, cut, snapshot, finish, scale, ends)
+            self.wants_cut &= not cut
+            self.wants_finish &= not finish
+        return self._orders[version]
+
+    def forget(self, version: int) -> None:
+        """Nobody asks for this tick's orders any more."""
+        self._orders.pop(version, None)

@@ -1,0 +1,153 @@
+"""What a server tells the master while it serves: how far it is, what was measured, what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from elasticflow.step.layout import Rule
+from elasticflow.step.schedule import Kind, Work
+from elasticflow.training.metrics import Sums, final
+from elasticflow.training.objects import prepare
+from elasticflow.training.standing import COST, WatchStanding
+from elasticflow.wire.messages import Assignment, Diverged, Progress, Skipped, ToMaster
+from elasticflow_ps.stalls import Stalls
+from elasticflow_ps.store import Sum
+
+PROGRESS_S = 0.1
+"""The leading server tells the master how far it is at most this often."""
+
+Evaluations = dict[int, tuple[float, ...]]
+"""Cost and metrics by tick."""
+
+
+class Reports:
+    """Of one generation of one server. leads: this is server 0, which tells of progress for all.
+
+    evaluations: all that this process knows of; more are added. send: takes messages to the master.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        assignment: Assignment,
+        evaluations: Evaluations,
+        send: Callable[[ToMaster], None],
+        *,
+        version: int,
+        leads: bool,
+    ) -> None:
+        self.diverged: Diverged | None = None
+        """From then on no version is made any more; the one before is still served."""
+        self._name, self._generation, self._spec = name, assignment.generation, assignment.spec
+        if leads:
+            prepare(measure.of for measure in self._spec.measures if measure.of)
+        standing = assignment.standing
+        self._standings = {standing.tick: standing} if standing and leads else dict[int, WatchStanding]()
+        """What evaluations have decided, from the first version of this generation on."""
+        self._evaluations, self._send, self._leads = evaluations, send, leads
+        self._first_version = version
+        self._skipped: list[Skipped] = []
+        """What the master was told of."""
+        self._losses: list[float] = []
+        self._untold = sorted(evaluations)
+        self._told_s, self._told_version = 0.0, -1
+        self._stalls = Stalls(time.monotonic())
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def measured(self, tick: int, kind: Kind, root: Sum) -> None:
+        """Takes what slices have reported of a tick."""
+        sums: Sums | None = None
+        for array, span in zip(root.arrays, root.spans, strict=True):
+            if span.rule is Rule.REPORT and kind is Kind.TRAIN:
+                self._losses.append(float(array[0]))
+            elif span.rule is Rule.REPORT:
+                sums = _measures_of(root) if sums is None else sums
+                values = dict(zip(("", *self._spec.metrics), map(float, array), strict=False))  # padded
+                for measure in self._spec.measures:
+                    values |= final(measure, sums)
+                self._evaluations[tick] = tuple(values.values())
+                self._untold.append(tick)
+
+    @property
+    def standing(self) -> WatchStanding | None:
+        """The newest; None: there are no rules, or another server leads."""
+        return next(reversed(self._standings.values()), None)
+
+    def made(self, work: Work) -> WatchStanding | None:
+        """A tick is done. What follows from it if it was an evaluation, which the master is told at once."""
+        if self._leads:
+            self._stalls.done(work.tick, work.kind, time.monotonic())
+        standing = self.standing
+        if standing is None or work.kind is not Kind.EVALUATE:
+            return None
+        values = dict(zip((COST, *self._spec.metrics), self._evaluations[work.tick], strict=False))
+        standing = self._standings[work.tick] = standing.after(work.tick, work.step, values)
+        self._told_s = 0.0
+        return standing
+
+    def skips(self, tick: int) -> None:
+        """A step is left out."""
+        self._skipped.append(Skipped(name=self._name, generation=self._generation, tick=tick))
+        self._send(self._skipped[-1])
+
+    def diverges(self, tick: int, parameter: str, *, made: bool = False, number: int = -1) -> None:
+        """There are numbers in a tick that are none. See ``Diverged``."""
+        if self._leads and self._told_version < tick:  # nothing is told of progress from now on
+            self._send(Progress(name=self._name, generation=self._generation, version=tick))
+        self.diverged = Diverged(
+            name=self._name,
+            generation=self._generation,
+            tick=tick,
+            parameter=parameter,
+            made=made,
+            slice=number,
+        )
+        self._send(self.diverged)
+
+    # --- progress --------------------------------------------------------------------------------
+
+    def turn(self, version: int, *, finished: bool) -> None:
+        """To be called when ``due_s`` has passed, and after anything else. version: the newest."""
+        due_s = self.due_s(version)
+        if due_s is not None and (finished or time.monotonic() >= due_s):
+            self._tell(version, self._untold, finished=finished)
+
+    def due_s(self, version: int) -> float | None:
+        """When to call ``turn`` at the latest; None if there is nothing to tell."""
+        news = self._leads and not self.diverged and self._told_version < version
+        return self._told_s + PROGRESS_S if news else None
+
+    def repeat(self, version: int, *, finished: bool) -> None:
+        """Tells a new master what the one before knew."""
+        for message in (self.diverged, *self._skipped):
+            if message:
+                self._send(message)
+        if self._leads and not self.diverged:
+            self._tell(version, sorted(self._evaluations.keys() | self._standings.keys()), finished=finished)
+
+    def _tell(self, version: int, ticks: list[int], *, finished: bool) -> None:
+        losses, self._losses, self._untold = self._losses, [], []
+        # The first version that is made is news that does not wait: the run may end soon after.
+        self._told_s = time.monotonic() if version > self._first_version else 0.0
+        self._told_version = version
+        self._send(
+            Progress(
+                name=self._name,
+                generation=self._generation,
+                version=version,
+                last=finished,
+                loss=sum(losses) / len(losses) if losses else None,
+                evaluations=tuple((t, self._evaluations[t]) for t in ticks if t in self._evaluations),
+                stalls=self._stalls.take(),
+                standings=tuple(self._standings[t] for t in ticks if t in self._standings),
+            )
+        )
+
+
+def _measures_of(root: Sum) -> Sums:
+    measured = [a for a, span in zip(root.arrays, root.spans, strict=True) if span.rule is Rule.MEASURE]
+    return np.concatenate(measured or [np.empty(0)], dtype=np.float64)

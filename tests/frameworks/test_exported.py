@@ -1,0 +1,180 @@
+"""Models as files that compute, loaded by the plain framework, and compared with what the program has."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from elasticflow import checkpoint  # noqa: E402
+from elasticflow.cli.exporting import export_run  # noqa: E402
+from elasticflow.errors import ConfigError, ProgramError  # noqa: E402
+from elasticflow.run import config  # noqa: E402
+from elasticflow.run.folder import RunDir  # noqa: E402
+from elasticflow.worker.warm import begin  # noqa: E402
+
+TORCH = """
+import numpy as np, torch, elasticflow as ef
+
+def model():
+    layers = [torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(), torch.nn.Linear(4, 2)]
+    net = torch.nn.Sequential(*layers)
+    return {"net": net, MORE"optimizer": ef.SGD(lr=0.1)}
+
+def forward(x, y, params):
+    return torch.nn.functional.cross_entropy(params["net"](x), y)
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    return {"x": x, "y": (x[:, 0] > 0).astype(np.int64)}
+"""
+PREDICT = """
+def predict(x, params):
+    return torch.softmax(params["net"](x) * params["scale"], dim=1)
+"""
+KERAS = """
+import numpy as np, keras, elasticflow as ef
+
+def model():
+    layers = [keras.layers.Input((3,)), keras.layers.Dense(4), keras.layers.BatchNormalization()]
+    net = keras.Sequential([*layers, keras.layers.Dense(2)])
+    return {"net": net, "optimizer": ef.SGD(lr=0.1)}
+
+def forward(x, y, params):
+    found = keras.losses.sparse_categorical_crossentropy(y, params["net"](x), from_logits=True)
+    return keras.ops.mean(found)
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    return {"x": x, "y": (x[:, 0] > 0).astype(np.int64)}
+"""
+X = np.random.default_rng(1).normal(size=(7, 3)).astype(np.float32)
+
+
+def net():
+    torch.manual_seed(5)
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(), torch.nn.Linear(4, 2)
+    ).eval()
+
+
+def make_run(folder: Path, text: str, weights: Path) -> tuple[RunDir, checkpoint.Manifest]:
+    """A run whose only checkpoint holds these weights."""
+    (folder / "program.py").write_text(text)
+    run = RunDir(folder / "run")
+    options = {"program": str(folder / "program.py"), "run_dir": str(run.path), "init_from": str(weights)}
+    run.create(config.make(None, options))
+    begin(run)
+    return run, checkpoint.load_manifest(run.storage(), 0)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    torch.save(net().state_dict(), tmp_path / "weights.pt")
+    return make_run(tmp_path, TORCH.replace("MORE", ""), tmp_path / "weights.pt")
+
+
+def test_a_state_dict_is_the_modules_own(trained, tmp_path):
+    export_run(*trained, str(tmp_path / "model.pt"))
+    plain = torch.nn.Sequential(*[type(each)(*sizes) for each, sizes in zip(net(), SIZES, strict=True)])
+    plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert torch.equal(plain.eval()(torch.from_numpy(X)), net()(torch.from_numpy(X)))
+
+
+SIZES = [(3, 4), (4,), (), (4, 2)]
+
+
+def test_torch_export_computes_for_any_number_of_records(trained, tmp_path):
+    export_run(*trained, str(tmp_path / "model.pt2"))
+    program = "import torch, sys; assert 'elasticflow' not in sys.modules;"
+    program += "p = torch.export.load('model.pt2').module();"
+    program += "torch.save(p(torch.load('x.pt')), 'y.pt')"
+    torch.save(torch.from_numpy(X), tmp_path / "x.pt")
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)
+    torch.testing.assert_close(torch.load(tmp_path / "y.pt"), net()(torch.from_numpy(X)).detach())
+
+
+def test_predict_is_what_is_exported(tmp_path):
+    torch.save({f"net.{n}": t for n, t in net().state_dict().items()}, tmp_path / "weights.pt")
+    text = TORCH.replace("MORE", '"scale": torch.full((2,), 3.0), ') + PREDICT
+    run = make_run(tmp_path, text, tmp_path / "weights.pt")
+    export_run(*run, str(tmp_path / "model.pt2"))
+    found = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(X))
+    torch.testing.assert_close(found, torch.softmax(net()(torch.from_numpy(X)) * 3, dim=1))
+
+
+def test_onnx(trained, tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    export_run(*trained, str(tmp_path / "model.onnx"))
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    [found] = session.run(None, {session.get_inputs()[0].name: X})
+    np.testing.assert_allclose(found, net()(torch.from_numpy(X)).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("m.bin", ConfigError, "the ending must be one of .npz, .safetensors, .h5, .pt, .pt2, .onnx, .keras"),
+        ("m.keras", ConfigError, "the program is of torch; use .pt2 or .onnx"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(trained, tmp_path, name, error, words):
+    with pytest.raises(error, match=words):
+        export_run(*trained, str(tmp_path / name))
+    assert not [path for path in tmp_path.iterdir() if name in path.name]
+
+
+def test_several_modules_want_predict(tmp_path):
+    torch.save(net().state_dict(), tmp_path / "weights.pt")
+    text = TORCH.replace("MORE", '"other": torch.nn.Linear(1, 1), ')
+    run = make_run(tmp_path, text, tmp_path / "weights.pt")
+    with pytest.raises(ProgramError, match="Define predict"):
+        export_run(*run, str(tmp_path / "model.pt2"))
+
+
+LOADED = """
+import sys, numpy as np, onnxruntime, tensorflow as tf, keras
+assert "elasticflow" not in sys.modules
+x = np.load("x.npy")
+whole = keras.models.load_model("model.keras")
+plain = whole(x, training=False).numpy()
+saved = tf.saved_model.load("model.savedmodel")
+np.testing.assert_allclose(saved.predict(tf.constant(x)).numpy(), plain, rtol=1e-5, atol=1e-6)
+session = onnxruntime.InferenceSession("model.onnx")
+[found] = session.run(None, {session.get_inputs()[0].name: x})
+np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-5)
+np.save("kernel.npy", whole.layers[0].kernel.numpy())
+"""
+EXPORTED = """
+import sys
+from elasticflow.cli.main import main
+for ending in ("keras", "savedmodel", "onnx"):
+    assert main(["export", "run", f"model.{ending}"]) == 0
+"""
+
+
+def test_keras_and_saved_models(tmp_path):
+    for needed in ("tensorflow", "tf2onnx", "onnxruntime"):
+        pytest.importorskip(needed)
+    kernel = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.savez(tmp_path / "weights.npz", **{"net.0.kernel": kernel})
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "program.py").write_text(KERAS)
+    run = RunDir(tmp_path / "run")
+    options = {"program": str(tmp_path / "program.py"), "run_dir": str(run.path)}
+    run.create(config.make(None, options | {"init_from": str(tmp_path / "weights.npz")}))
+    for text in (BEGUN, EXPORTED, LOADED):
+        done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "kernel.npy"), kernel)
+
+
+BEGUN = """
+from elasticflow.worker.warm import begin
+from elasticflow.run.folder import RunDir
+begin(RunDir("run"))
+"""

@@ -1,0 +1,69 @@
+"""What a worker finds out with its first slice: what does not go together, and how many slices fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from elasticflow.errors import ProgramError  # noqa: E402
+from elasticflow.run import config  # noqa: E402
+from elasticflow.run.settings import MemberSettings  # noqa: E402
+from elasticflow.worker.loaded import Loaded  # noqa: E402
+from elasticflow.worker.whose_fault import OutsideError  # noqa: E402
+
+PROGRAM = """
+import numpy as np, torch, elasticflow as ef
+
+def model():
+    return {"net": torch.nn.Linear(3, 2), "optimizer": ef.SGD(lr=0.1)}
+
+def forward(x, y, params):
+    if len(x) > MOST:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return torch.nn.functional.cross_entropy(params["net"](x), y)
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    return {"x": x, "y": (x[:, 0] > 0).astype(np.TYPE)}
+"""
+
+
+def loaded(folder: Path, *, most: int = 64, kind: str = "int64", **settings: object) -> Loaded:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.replace("MOST", str(most)).replace("TYPE", kind))
+    chosen = config.make(None, {"program": str(program), "batch_size": 64, **settings})
+    return Loaded(MemberSettings.of(chosen, name="worker-0", role="worker", host="", master="", run_dir=""))
+
+
+def test_labels_of_a_wrong_type_are_named_with_their_column(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"got Float.*A record has x float32\[3\], y float32\[\]: data"):
+        loaded(tmp_path, kind="float32").rehearse()
+
+
+@pytest.mark.parametrize(("most", "slices"), [(64, 8), (7, 16), (2, 32)])
+def test_slices_become_smaller_until_one_fits(tmp_path: Path, most: int, slices: int) -> None:
+    found = loaded(tmp_path, most=most)
+    found.rehearse()
+    assert found.schedule.num_slices == slices and found.probe
+    assert bool(found.slices_why) == (slices > 8)
+
+
+@pytest.mark.parametrize(
+    ("most", "settings", "words"),
+    [
+        (7, {"slices": 8}, "a slice of 8 records, of which a batch of 64 has 8. Use more --slices"),
+        (0, {}, "a slice of 1 record, of which a batch of 64 has 64"),
+    ],
+)
+def test_where_none_fits_no_record_is_to_blame(tmp_path: Path, most: int, settings, words: str) -> None:
+    with pytest.raises(OutsideError, match=words):
+        loaded(tmp_path, most=most, **settings).rehearse()
+
+
+def test_as_many_slices_as_are_cheap(tmp_path: Path) -> None:
+    found = loaded(tmp_path, measure_slices=True, workers="3")
+    found.rehearse()
+    assert found.schedule.num_slices in (4, 8) and "in multiples of" in found.slices_why
