@@ -107,6 +107,13 @@ def test_all_nodes_are_lost():
     assert scheduler.tracks["a"].gpus == ()
 
 
+def test_while_no_node_is_up_nothing_can_be_promised():
+    scheduler = measured(elastic())
+    scheduler.handle([NodeLostEvent(0)], 5.0)
+    said = arrive(scheduler, job("a", 150, 115.0, submit_s=5.0), now_s=5.0)
+    assert said[Deferred, "a"].reason == "no room beside those promised; no deadline can be promised now"
+
+
 def test_a_quota_withholds_promises_and_not_gpus():
     scheduler = measured(elastic(quotas=Quotas(most_gpus={"ada": 1})))
     said = arrive(scheduler, job("a", 150, 115.0, user="ada"), job("b", 90, 115.0, user="bob"))

@@ -256,7 +256,8 @@ class Elastic(Policy):
                 decisions.append(Deferred(track.job_id, text, track.deadline_s))
             elif track.standing is Standing.WAITING:
                 at_s = earliest_deadline_s(track, packing.timeline)
-                text = f"no room beside those promised; {at_s:.0f} s could be promised now"
+                instead = "no deadline can" if at_s is None else f"{at_s:.0f} s could"
+                text = f"no room beside those promised; {instead} be promised now"
                 decisions.append(Deferred(track.job_id, text, track.deadline_s))
         return decisions
 
