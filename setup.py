@@ -1,13 +1,17 @@
 """Packaging. Frameworks, and parts that are heavy or bound to a licence or a cluster, are extras."""
 
+import runpy
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
+PS = Path(__file__).parent / "ps" / "elasticflow_ps"
+DIGEST = runpy.run_path(str(PS / "compiled.py"))["sources_digest"](PS)
 NATIVE = Extension(
     "elasticflow_ps._native",
     [f"ps/elasticflow_ps/{name}.c" for name in ("columns", "native", "packing", "rows")],
     depends=["ps/elasticflow_ps/vectors.h"],
+    define_macros=[("SOURCES", f'"{DIGEST}"')],  # they may change after this was installed
     extra_compile_args=[
         "-O3",
         "-g0",

@@ -7,12 +7,13 @@ range.
 from __future__ import annotations
 
 import ctypes
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from elasticflow_ps.compiled import library
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"
@@ -26,21 +27,11 @@ _SIGNATURES = {
 }
 
 
-def _library() -> Any:
-    spec = PathFinder.find_spec("_native", [str(Path(__file__).parent)])
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(spec.origin)
-        for name, types in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = types, None
-    except (OSError, AttributeError):  # built on another system, or of another source
-        return None
-    return library
-
-
-_lib = _library()
+_lib = library(Path(__file__).parent)
+if _lib is not None:
+    for _name, _types in _SIGNATURES.items():
+        _function = getattr(_lib, _name)
+        _function.argtypes, _function.restype = _types, None
 
 
 def available() -> bool:

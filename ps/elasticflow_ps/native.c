@@ -99,6 +99,9 @@ static void after_fork(void)
     pthread_mutex_unlock(&pool.busy);
 }
 
+/* A digest of the sources of this library: see compiled.py. */
+const char *sources(void) { return SOURCES; }
+
 /* Updates from now on are shared by so many threads, the caller included; or by fewer, if no more could be
 started: returns how many. */
 long set_threads(long threads)

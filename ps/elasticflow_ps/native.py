@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from elasticflow.step.layout import Array
 from elasticflow.step.rows import Grouped, Keys, Rows, Values
 from elasticflow.step.rows import first_values as first_values_with_numpy
 from elasticflow.step.rows import grouped as grouped_with_numpy
+from elasticflow_ps.compiled import library
 
 RULES = (
     "sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl", "rmsprop", "rmsprop_momentum",
@@ -58,19 +58,7 @@ def _address(array: Array) -> int:
     return address
 
 
-def _library() -> ctypes.CDLL | None:
-    spec = PathFinder.find_spec("_native", [str(Path(__file__).parent)])
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(spec.origin)
-        fits: bool = library.update_bytes_float32() == _UPDATE.size
-    except (OSError, AttributeError):  # built on another system, or of another source
-        return None
-    return library if fits else None
-
-
-_lib = _library()
+_lib = library(Path(__file__).parent)
 available = _lib is not None
 """Whether the updates in C are there."""
 
@@ -87,6 +75,7 @@ if _lib is not None:
         _function.restype = None
         _all_finite[_dtype] = _function = _lib[f"all_finite_{_dtype}"]
         _function.argtypes, _function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    assert _lib.update_bytes_float32() == _UPDATE.size
     _lib.copy_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     _lib.copy_bytes.restype = None
     _lib.set_threads.argtypes, _lib.set_threads.restype = (ctypes.c_long,), ctypes.c_long

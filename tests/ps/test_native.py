@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from elasticflow import api
 from elasticflow_ps import native
+from elasticflow_ps.compiled import library, sources_digest
 from elasticflow_ps.kernel import Kernel
 from elasticflow_ps.norms import add_squares_with_numpy, squared_norm
 from elasticflow_ps.optimizers import kernel_for
@@ -257,9 +259,33 @@ def test_what_c_cannot_do_numpy_does():
 
 
 def test_a_library_that_cannot_be_loaded_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    assert native._library() is None
-    (tmp_path / f"_native{EXTENSION_SUFFIXES[0]}").write_text("built elsewhere")
-    assert native._library() is None
+    assert library(tmp_path) is None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / f"_native{EXTENSION_SUFFIXES[0]}").write_text("built elsewhere")
+    assert library(tmp_path / "other") is None
     monkeypatch.setattr(native, "_lib", None)
     assert native.set_threads(4) == 1
+
+
+@in_c
+def test_a_library_of_other_sources_than_those_beside_it_is_not_used(tmp_path, capsys):
+    """C would take for an address what is a number now."""
+    there = Path(native.__file__).parent
+    for path in (*there.glob("*.[ch]"), *there.glob("_native*")):
+        shutil.copy(path, tmp_path)
+    assert library(tmp_path) is not None
+    shutil.copytree(tmp_path, tmp_path / "edited")
+    with open(tmp_path / "edited" / "rows.c", "a") as file:
+        file.write("/* one more argument */")
+    assert library(tmp_path / "edited") is None
+    said = capsys.readouterr().err
+    assert "is of other sources than those beside it, and not used" in said
+    assert "pip install -e ." in said
+
+
+@in_c
+def test_a_wheel_has_no_sources_to_compare(tmp_path):
+    for path in Path(native.__file__).parent.glob("_native*"):
+        shutil.copy(path, tmp_path)
+    assert sources_digest(tmp_path) is None
+    assert library(tmp_path) is not None
