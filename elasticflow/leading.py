@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import mmap
+import os
 import secrets
-import signal
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,7 +20,7 @@ from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.process.fingerprint import one_thread
-from elasticflow.process.parent import end_with_parent
+from elasticflow.process.parent import die_with_parent
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
@@ -162,8 +162,10 @@ def masters(
         from elasticflow.master.server import serve
     failing = Failing(patience_s)
 
+    supervisor = os.getpid()
+
     def master(again: bool) -> int:
-        end_with_parent(signal.SIGKILL)  # the next supervisor's master must be the only one
+        die_with_parent(supervisor)  # the next supervisor's master must be the only one
         try:
             end = serve(str(run.path), resume=resume or again, again=again, ready=failing.end, term=term)
         except Superseded as error:

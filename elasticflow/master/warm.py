@@ -27,7 +27,7 @@ def warm_start(run: RunDir, config: Config) -> Taken:
     hears, says = os.pipe()
     with os.fdopen(hears, "rb") as pipe:
         child = subprocess.Popen(
-            [sys.executable, "-m", CHILD, str(run.path), str(says)],
+            [sys.executable, "-m", CHILD, str(run.path), str(says), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             pass_fds=(says,),
             env=environment(config.threads),

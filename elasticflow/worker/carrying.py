@@ -30,7 +30,7 @@ import zmq
 from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
-from elasticflow.process.parent import end_with_parent
+from elasticflow.process.parent import die_with_parent
 from elasticflow.run.settings import MemberSettings
 from elasticflow.wire.messages import ServerEnded, ToMaster
 
@@ -123,7 +123,7 @@ class PorterProcess:
         sys.stdout.flush()
         if os.fork() == 0:
             with _last_words():
-                _outlives_nobody(parent)
+                die_with_parent(parent)
                 self._socket.close()
                 _Carriage(there, settings, live).run()
         there.close()
@@ -193,7 +193,7 @@ class _Carriage:
         pid = os.fork()
         if pid == 0:
             with _last_words():
-                _outlives_nobody(parent)
+                die_with_parent(parent)
                 self._socket.close()
                 for fd in self._servers:
                     os.close(fd)
@@ -229,12 +229,6 @@ class _last_words(contextlib.AbstractContextManager[None]):  # noqa: N801
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if exception[1] else 0)
-
-
-def _outlives_nobody(parent: int) -> None:
-    end_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(0)
 
 
 def _cause(status: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import mmap
 import os
-import signal
 import socket as sockets
 import sys
 
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.hashing import mix
-from elasticflow.process.parent import end_with_parent
+from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
@@ -72,10 +71,7 @@ class _Reading:
 def main() -> None:
     """See the module's docstring."""
     parent, queue_fd, says_fd, settings_fd = map(int, sys.argv[1:])
-    end_with_parent(signal.SIGKILL)
-    # It may have died before it was asked for.
-    if os.getppid() != parent:
-        return
+    die_with_parent(parent)
     faulthandler.enable()
     stamp_output()
     with os.fdopen(settings_fd, "rb") as file:

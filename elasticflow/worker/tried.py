@@ -13,7 +13,6 @@ import faulthandler
 import gc
 import mmap
 import os
-import signal
 import socket as sockets
 import sys
 import threading
@@ -29,7 +28,7 @@ import numpy as np
 
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import warm_up
-from elasticflow.process.parent import end_with_parent
+from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
 from elasticflow.program.loading import imports
@@ -131,13 +130,6 @@ def _fill(state: Vector, fd: int) -> None:
             start += group.nbytes
 
 
-def _live_with(parent: int) -> None:
-    """What hangs here must not live on alone."""
-    end_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
 def _be_child(pipe_fd: int, state_fd: int) -> NoReturn:
     code = 1
     try:
@@ -157,7 +149,7 @@ def _fork(pipe_fd: int, state_fd: int) -> int:
     nursery = os.getpid()
     pid = os.fork()
     if not pid:
-        _live_with(nursery)
+        die_with_parent(nursery)
         _be_child(pipe_fd, state_fd)
     # So that the worker sees the pipe end with the child.
     os.close(pipe_fd)
@@ -167,7 +159,7 @@ def _fork(pipe_fd: int, state_fd: int) -> int:
 def main() -> None:
     """See the module's docstring."""
     parent, socket_fd, state_fd = map(int, sys.argv[1:4])
-    _live_with(parent)
+    die_with_parent(parent)  # what hangs here must not live on alone
     with contextlib.suppress(OSError):  # where memory runs out, this one is to end
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -23,7 +22,7 @@ from elasticflow.checkpoint.names import VALUE
 from elasticflow.checkpoint.weights import KERAS, Weights, read_weights
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError, ConfigError, ElasticFlowError
-from elasticflow.process.parent import end_with_parent
+from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
 from elasticflow.program.loading import blaming
 from elasticflow.run.config import Config
@@ -314,10 +313,7 @@ def begin(run: RunDir) -> Taken:
 
 def main() -> None:
     """See the module's docstring."""
-    parent = os.getppid()
-    end_with_parent(signal.SIGKILL)  # nobody else may write at the same time
-    if os.getppid() != parent:
-        return
+    die_with_parent(int(sys.argv[3]))  # nobody else may write at the same time
     stamp_output()
     try:
         told = begin(RunDir(sys.argv[1]))
