@@ -16,18 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow_slurm.client import (
-    OVER,
-    JobRequest,
-    Partition,
-    SlurmBusy,
-    SlurmClient,
-    SlurmError,
-    SlurmJob,
-    SlurmNotInstalled,
-    SlurmRefused,
-)
-from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, CommandLineClient, first_node, sorted_error
+from elasticflow_slurm.client import OVER, SlurmBusy, SlurmError, SlurmJob, SlurmNotInstalled, SlurmRefused
+from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, SlurmClient, first_node, sorted_error
 
 VARIABLE = "ELASTICFLOW_SLURM"
 PROBE = "import pyslurm; print(pyslurm.__version__)"
@@ -37,27 +27,24 @@ PROBE_S = 60.0
 T = TypeVar("T")
 
 
-def choose(environ: Mapping[str, str] | None = None) -> SlurmClient:
+def choose(environ: Mapping[str, str]) -> SlurmClient:
     """The client that ELASTICFLOW_SLURM names; the command line where it names none.
 
     Raises ConfigError for another name, and SlurmNotInstalled where pyslurm is asked for and cannot be used.
     """
-    environ = os.environ if environ is None else environ
     name = environ.get(VARIABLE) or "cli"
     if name not in ("cli", "pyslurm", "auto"):
         raise ConfigError(
             f"{VARIABLE}: {name!r} is no way to SLURM; there are cli (SLURM's commands), pyslurm, "
             "and auto (pyslurm where it can be used, otherwise the commands)."
         )
-    commands = CommandLineClient(environ)
-    if name == "cli":
-        return commands
-    try:
-        return PyslurmClient(commands, environ)
-    except SlurmNotInstalled:
-        if name == "auto":
-            return commands
-        raise
+    if name != "cli":
+        try:
+            return PyslurmClient(environ)
+        except SlurmNotInstalled:
+            if name == "pyslurm":
+                raise
+    return SlurmClient(environ)
 
 
 class PyslurmClient(SlurmClient):
@@ -70,26 +57,16 @@ class PyslurmClient(SlurmClient):
     of this process stand still for as long as SLURM's own timeouts last, and no timeout of ours ends it.
     """
 
-    def __init__(self, commands: CommandLineClient, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         """Raises SlurmNotInstalled, which says why pyslurm cannot be used here."""
-        environ = os.environ if environ is None else environ
+        super().__init__(environ)
         if environ.get("SLURM_CONF") != os.environ.get("SLURM_CONF"):
             raise SlurmNotInstalled(
                 "pyslurm cannot be used: SLURM_CONF is not that of this process, which it reads."
             )
-        check(probe(environ), commands.version())
-        self._commands = commands
+        check(probe(environ), self.version())
         self._pyslurm: Any = importlib.import_module("pyslurm")
         self._exit_codes: dict[tuple[int, float | None], int | None] = {}
-
-    def version(self) -> tuple[int, int]:
-        return self._commands.version()
-
-    def submit(self, request: JobRequest) -> int:
-        return self._commands.submit(request)
-
-    def would_start_at(self, request: JobRequest) -> float:
-        return self._commands.would_start_at(request)
 
     def jobs(self) -> list[SlurmJob]:
         loaded = self._ask(self._pyslurm.Jobs.load)
@@ -104,9 +81,6 @@ class PyslurmClient(SlurmClient):
             raise
         return self._corrected([job_of(found)])[0]
 
-    def past_job(self, id: int) -> SlurmJob | None:
-        return self._commands.past_job(id)
-
     def cancel(self, ids: Iterable[int]) -> None:
         for id in ids:
             try:
@@ -118,18 +92,6 @@ class PyslurmClient(SlurmClient):
     def requeue(self, id: int) -> None:
         self._ask(self._pyslurm.Job(id).requeue, unknown=SlurmRefused)
 
-    def start_now(self, ids: Iterable[int]) -> None:
-        self._commands.start_now(ids)
-
-    def set_comment(self, id: int, text: str) -> None:
-        self._commands.set_comment(id, text)
-
-    def drained(self) -> set[str]:
-        return self._commands.drained()
-
-    def partitions(self) -> list[Partition]:
-        return self._commands.partitions()
-
     def _ask(self, call: Callable[[], T], unknown: type[SlurmError] = SlurmBusy) -> T:
         try:
             return call()
@@ -140,7 +102,7 @@ class PyslurmClient(SlurmClient):
         # pyslurm says 9 for an exit code of 137, too: squeue is asked about failed jobs, once.
         failed = {(job.id, job.end_at): job for job in jobs if job.state == "FAILED"}
         if failed.keys() - self._exit_codes.keys():
-            told = {(job.id, job.end_at): job.exit_code for job in self._commands.jobs()}
+            told = {(job.id, job.end_at): job.exit_code for job in super().jobs()}
             self._exit_codes = {which: told.get(which, job.exit_code) for which, job in failed.items()}
         codes = self._exit_codes
         return [

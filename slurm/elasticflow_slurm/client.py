@@ -1,4 +1,4 @@
-"""What ElasticFlow asks of SLURM, and how SLURM's answers and refusals look, whatever client carries them.
+"""How SLURM's jobs, partitions and refusals look, whatever client carries them.
 
     RunError
     └── SlurmError
@@ -12,26 +12,14 @@ Their texts hold SLURM's own words.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+import re
 
 import msgspec
 
 from elasticflow.errors import RunError
 
 OVER = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
 )
 """States that a job does not leave any more, unless somebody requeues it."""
 
@@ -135,69 +123,16 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The longest a job may ask for; None: no limit."""
 
 
-class SlurmClient(ABC):
-    """Asks one cluster for one user. All methods may raise the errors of this module.
+def time_s(text: str) -> float | None:
+    """Of a time as sbatch takes it and sinfo prints it; None: it is none, or infinite.
 
-    A call blocks until SLURM answers, or raises SlurmBusy when it has not within the client's timeout.
+    Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ...
     """
-
-    @abstractmethod
-    def version(self) -> tuple[int, int]:
-        """Of the SLURM that is installed here: (25, 11)."""
-
-    @abstractmethod
-    def submit(self, request: JobRequest) -> int:
-        """The job's id; of a heterogeneous job: that of component 0.
-
-        After a SlurmBusy the job may be there all the same: look for its comment. A job that SLURM
-        refused for what it asks may be listed for a while, as FAILED for BadConstraints.
-        """
-
-    @abstractmethod
-    def would_start_at(self, request: JobRequest) -> float:
-        """When the job would start if it was submitted now, by SLURM's estimate. Submits nothing.
-
-        For heterogeneous jobs SLURM's estimates are poor: years, even on an idle cluster.
-        """
-
-    @abstractmethod
-    def jobs(self) -> list[SlurmJob]:
-        """All jobs of this user that SLURM remembers, ended ones too, in one call.
-
-        SLURM forgets a job MinJobAge after its end, 300 s by default.
-        """
-
-    @abstractmethod
-    def job(self, id: int) -> SlurmJob | None:
-        """None: SLURM does not know it, or does not any more."""
-
-    @abstractmethod
-    def past_job(self, id: int) -> SlurmJob | None:
-        """One that SLURM has forgotten, as its accounting has kept it; None: it has not, or there is none."""
-
-    @abstractmethod
-    def cancel(self, ids: Iterable[int]) -> None:
-        """Cancels them in one call. One that has ended, or is unknown, is no error."""
-
-    @abstractmethod
-    def requeue(self, id: int) -> None:
-        """Ends the job, which then waits to run again under its id; of a heterogeneous job: all of it."""
-
-    @abstractmethod
-    def start_now(self, ids: Iterable[int]) -> None:
-        """Lets pending jobs start as soon as there is room: ends a wait for their begin time.
-
-        Of a heterogeneous job, give every component. Those that are not pending are no error.
-        """
-
-    @abstractmethod
-    def set_comment(self, id: int, text: str) -> None:
-        """Replaces the comment of a job that has not ended."""
-
-    @abstractmethod
-    def drained(self) -> set[str]:
-        """Names of nodes that an operator has drained, whether jobs still run there or not."""
-
-    @abstractmethod
-    def partitions(self) -> list[Partition]:
-        """The partitions that this user may see."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found[2].split(":")]
+    if found[1] is None and len(parts) < 3:
+        parts = [0, *parts]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return float(((int(found[1] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -14,11 +14,11 @@ from elasticflow_slurm.client import (
     LimitReached,
     Partition,
     SlurmBusy,
-    SlurmClient,
     SlurmError,
     SlurmJob,
     SlurmNotInstalled,
     SlurmRefused,
+    time_s,
 )
 
 TIMEOUT_S = 30.0
@@ -28,34 +28,15 @@ FIELD, RECORD = "\x1f", "\x1e"
 """ASCII's own separators: a name or a comment may hold all that can be typed, even a newline."""
 
 JOB_FIELDS = (
-    *(
-        "JobId",
-        "State",
-        "Reason",
-        "HetJobId",
-        "HetJobOffset",
-        "Partition",
-        "NodeList",
-        "SubmitTime",
-        "StartTime",
-    ),
-    *("EndTime", "exit_code", "PriorityLong", "RestartCnt", "Name", "Comment"),
-)
+    "JobId State Reason HetJobId HetJobOffset Partition NodeList SubmitTime StartTime EndTime exit_code "
+    "PriorityLong RestartCnt Name Comment"
+).split()
 """For squeue -O. Free text comes last: a separator in a comment is then a part of the comment."""
 
 PAST_FIELDS = ("JobIDRaw", "State", "ExitCode", "NodeList", "Reason")
 """For sacct."""
 
-PARTITION_FIELDS = (
-    "PartitionName",
-    "Partition",
-    "Available",
-    "Time",
-    "Nodes",
-    "StateLong",
-    "Gres",
-    "GresUsed",
-)
+PARTITION_FIELDS = "PartitionName Partition Available Time Nodes StateLong Gres GresUsed".split()
 """For sinfo -O. ``Partition`` has a * behind the default partition's name."""
 
 USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
@@ -63,18 +44,7 @@ USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 UNUSABLE_SIGNS = "*$!%@^"
 """Behind a node's state: does not answer, in maintenance, is being powered down or rebooted."""
 
-OURS = (
-    "SLURM_",
-    "SLURMD_",
-    "SBATCH_",
-    "SRUN_",
-    "SQUEUE_",
-    "SCANCEL_",
-    "SINFO_",
-    "SALLOC_",
-    "SCONTROL_",
-    "SACCT_",
-)
+OURS = re.compile("(SLURMD?|SBATCH|SRUN|SQUEUE|SCANCEL|SINFO|SALLOC|SCONTROL|SACCT)_")
 """Beginnings of variables that change what SLURM's commands do, or that name the job in which this runs."""
 LATER_S = 2
 """A job that starts in the very second of its requeue gets credentials that were just revoked, and fails."""
@@ -196,14 +166,16 @@ Where sbatch sleeps no request is under way: it can be killed, and there is no j
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment without the traces of a SLURM job, in which sbatch does what it does at a login node."""
-    return {name: value for name, value in environ.items() if name in ADDRESSES or not name.startswith(OURS)}
+    return {name: value for name, value in environ.items() if name in ADDRESSES or not OURS.match(name)}
 
 
-class CommandLineClient(SlurmClient):
-    """sbatch, squeue, scancel, scontrol and sinfo, found on PATH. A command that hangs is killed.
+class SlurmClient:
+    """Asks one cluster for one user, by sbatch, squeue, scancel, scontrol and sinfo, found on PATH.
 
-    Errors are sorted by ``KINDS``. An error of unknown words is SlurmRefused where something was to be done,
-    and SlurmBusy where something was asked, or a job cancelled: a query has no reason to be refused.
+    A call blocks until SLURM answers; a command that hangs is killed, and SlurmBusy raised. All methods may
+    raise the errors of ``client``, sorted by ``KINDS``. An error of unknown words is SlurmRefused where
+    something was to be done, and SlurmBusy where something was asked, or a job cancelled: a query has no
+    reason to be refused.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -214,6 +186,7 @@ class CommandLineClient(SlurmClient):
     # --- the interface ---------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:
+        """Of the SLURM that is installed here: (25, 11)."""
         said = self._run("sinfo", "--version", unknown=SlurmNotInstalled)
         found = re.search(r"(\d+)\.(\d+)", said)
         if found is None:
@@ -221,6 +194,11 @@ class CommandLineClient(SlurmClient):
         return int(found[1]), int(found[2])
 
     def submit(self, request: JobRequest) -> int:
+        """The job's id; of a heterogeneous job: that of component 0.
+
+        After a SlurmBusy the job may be there all the same: look for its comment. A job that SLURM
+        refused for what it asks may be listed for a while, as FAILED for BadConstraints.
+        """
         said = self._run(
             "sbatch", "--parsable", *arguments(request), script=request.script, unknown=SlurmRefused
         )
@@ -231,18 +209,22 @@ class CommandLineClient(SlurmClient):
         raise SlurmBusy(f"sbatch said {said.strip()!r}, and no job id; the job may be there all the same.")
 
     def would_start_at(self, request: JobRequest) -> float:
-        said = self._run(
-            *("sbatch", "--test-only", *arguments(request)),
-            script=request.script,
-            unknown=SlurmRefused,
-            errors_too=True,
-        )
-        return start_told(said)
+        """When the job would start if it was submitted now, by SLURM's estimate. Submits nothing.
+
+        For heterogeneous jobs SLURM's estimates are poor: years, even on an idle cluster.
+        """
+        command = ("sbatch", "--test-only", *arguments(request))
+        return start_told(self._run(*command, script=request.script, unknown=SlurmRefused, errors_too=True))
 
     def jobs(self) -> list[SlurmJob]:
+        """All jobs of this user that SLURM remembers, ended ones too, in one call.
+
+        SLURM forgets a job MinJobAge after its end, 300 s by default.
+        """
         return parse_jobs(self._squeue("--me"))
 
     def job(self, id: int) -> SlurmJob | None:
+        """None: SLURM does not know it, or does not any more."""
         try:
             said = self._squeue(f"--jobs={id}")
         except SlurmRefused as error:
@@ -252,39 +234,44 @@ class CommandLineClient(SlurmClient):
         return next((job for job in parse_jobs(said) if job.id == id), None)
 
     def past_job(self, id: int) -> SlurmJob | None:
+        """One that SLURM has forgotten, as its accounting has kept it; None: it has not, or there is none."""
         wanted = [f"--jobs={id}", f"--format={','.join(PAST_FIELDS)}"]
         said = self._run("sacct", "--noheader", "--parsable2", "--allocations", *wanted, unknown=SlurmRefused)
         return next((job for line in said.splitlines() if (job := parse_past(line)) and job.id == id), None)
 
     def cancel(self, ids: Iterable[int]) -> None:
+        """Cancels them in one call. One that has ended, or is unknown, is no error."""
         if names := list(map(str, ids)):
             self._run("scancel", *names, unknown=SlurmBusy, harmless=ENDED)
 
     def requeue(self, id: int) -> None:
+        """Ends the job, which then waits to run again under its id; of a heterogeneous job: all of it."""
         self._run("scontrol", "requeue", str(id), unknown=SlurmRefused)
 
     def start_now(self, ids: Iterable[int]) -> None:
+        """Lets pending jobs start as soon as there is room: ends a wait for their begin time.
+
+        Of a heterogeneous job, give every component. Those that are not pending are no error.
+        """
         if names := ",".join(map(str, ids)):
-            self._run(
-                *("scontrol", "update", f"JobId={names}", f"StartTime=now+{LATER_S}"),
-                unknown=SlurmRefused,
-                harmless=(*NOT_PENDING, *ENDED),
-            )
+            soon = f"StartTime=now+{LATER_S}"
+            harmless = (*NOT_PENDING, *ENDED)
+            self._run("scontrol", "update", f"JobId={names}", soon, unknown=SlurmRefused, harmless=harmless)
 
     def set_comment(self, id: int, text: str) -> None:
+        """Replaces the comment of a job that has not ended."""
         self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=SlurmRefused)
 
     def drained(self) -> set[str]:
-        said = self._run(
-            "sinfo", "--noheader", "--all", "--Node", "--states=drain", "--format=%N", unknown=SlurmBusy
-        )
-        return set(said.split())
+        """Names of nodes that an operator has drained, whether jobs still run there or not."""
+        wanted = ("--noheader", "--all", "--Node", "--states=drain", "--format=%N")
+        return set(self._run("sinfo", *wanted, unknown=SlurmBusy).split())
 
     def partitions(self) -> list[Partition]:
+        """The partitions that this user may see."""
         wanted = ",".join(f"{name}:0{FIELD}" for name in PARTITION_FIELDS)
-        return parse_partitions(
-            self._run("sinfo", "--noheader", "--all", f"--Format={wanted}", unknown=SlurmBusy)
-        )
+        said = self._run("sinfo", "--noheader", "--all", f"--Format={wanted}", unknown=SlurmBusy)
+        return parse_partitions(said)
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -504,7 +491,7 @@ def parse_partitions(printed: str) -> list[Partition]:
             nodes=before.nodes + nodes,
             gpus_total=before.gpus_total + nodes * total,
             gpus_idle=before.gpus_idle + nodes * idle,
-            time_limit_s=duration_s(told["Time"]),
+            time_limit_s=time_s(told["Time"]),
         )
     return list(found.values())
 
@@ -518,15 +505,6 @@ def num_gpus(gres: str) -> int:
 def _is_usable(state: str) -> bool:
     word = state.lower().rstrip("*$!%@^~#+-")
     return word in USABLE and not any(sign in state for sign in UNUSABLE_SIGNS)
-
-
-def duration_s(told: str) -> float | None:
-    """Of days-hours:minutes:seconds, of which the first may miss; None: infinite."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", told)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _unless_null(word: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from elasticflow_slurm.client import SlurmClient, SlurmJob
+from elasticflow_slurm.client import SlurmJob
+from elasticflow_slurm.command_line import SlurmClient
 
 MARK = "elasticflow"
 LEADER = "leader"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec import Meta
 from elasticflow.cluster.config import ClusterConfig, read_section
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Positive
+from elasticflow_slurm.client import time_s
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -70,15 +70,11 @@ class SlurmConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_field
         if self.gpu_type and not self.gpus:
             raise ConfigError(f"slurm.gpu_type: {self.gpu_type!r} is set, but slurm.gpus is 0.")
         for name in ("time", "time_min", "leader_time"):
-            if not _is_time(getattr(self, name)):
+            if (text := getattr(self, name)) and time_s(text) is None:
                 raise ConfigError(
-                    f"slurm.{name}: {getattr(self, name)!r} is no time for sbatch: write minutes (90), "
+                    f"slurm.{name}: {text!r} is no time for sbatch: write minutes (90), "
                     "hours:minutes:seconds (1:30:00) or days-hours (2-12)."
                 )
-
-
-def _is_time(text: str) -> bool:
-    return not text or bool(re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", text))
 
 
 def read(section: dict[str, Any]) -> SlurmConfig:

@@ -11,7 +11,8 @@ from elasticflow.cluster.presence import JobPresence, RunEnd
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
 from elasticflow_slurm import reasons
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import SlurmBusy, SlurmClient, SlurmError, SlurmJob
+from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
+from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import read
 
 ASK_S, ASK_AGAIN_S = 3.0, 10.0

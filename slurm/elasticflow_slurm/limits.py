@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from elasticflow.run.dates import span
-from elasticflow_slurm.client import Partition
+from elasticflow_slurm.client import Partition, time_s
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
-
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-
-
-def time_s(text: str) -> float:
-    """Of a time as sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, ..."""
-    found = _TIME.fullmatch(text)
-    assert found, text
-    parts = [int(part) for part in found["rest"].split(":")]
-    if found["days"]:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-        return float(((int(found["days"]) * 24 + hours) * 60 + minutes) * 60 + seconds)
-    hours, minutes, seconds = (0, *parts, 0)[:3] if len(parts) < 3 else parts
-    return float((hours * 60 + minutes) * 60 + seconds)
 
 
 def objection(slurm: SlurmConfig, partitions: Sequence[Partition]) -> str:
@@ -31,7 +16,7 @@ def objection(slurm: SlurmConfig, partitions: Sequence[Partition]) -> str:
     asked += [(name, getattr(slurm, name), place) for place in slurm.workers]
     for name, text, place in asked:
         most_s = _most_s(place, partitions)
-        if text and most_s is not None and time_s(text) > most_s:
+        if most_s is not None and (time_s(text) or 0.0) > most_s:
             return (
                 f"slurm.{name}: {text} is more than {place} allows ({span(most_s)}): SLURM would let the job "
                 "wait for ever. Ask for less: who comes to the end of its time hands over; or name another "

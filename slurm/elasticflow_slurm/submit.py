@@ -19,7 +19,8 @@ from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import JobRequest, LimitReached, SlurmClient, SlurmError, SlurmRefused
+from elasticflow_slurm.client import JobRequest, LimitReached, SlurmError, SlurmRefused
+from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
 from elasticflow_slurm.limits import objection

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elasticflow_slurm.client import JobRequest, Partition, SlurmClient, SlurmError, SlurmJob
+from elasticflow_slurm.client import JobRequest, Partition, SlurmError, SlurmJob
+from elasticflow_slurm.command_line import SlurmClient
 
 
 class FakeClient(SlurmClient):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from elasticflow_slurm.client import Partition
+from elasticflow_slurm.client import Partition, time_s
 from elasticflow_slurm.config import read
-from elasticflow_slurm.limits import objection, time_s
+from elasticflow_slurm.limits import objection
 
 DAY_S = 86_400.0
 PARTITIONS = [

@@ -12,7 +12,7 @@ from elasticflow.errors import ConfigError
 from elasticflow_slurm import bindings
 from elasticflow_slurm.bindings import PyslurmClient, check, choose, job_of, probe
 from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmNotInstalled, SlurmRefused
-from elasticflow_slurm.command_line import CommandLineClient
+from elasticflow_slurm.command_line import SlurmClient
 from tests.slurm.client.fake_slurm import FakeSlurm
 
 TOLD = {
@@ -68,19 +68,20 @@ def pyslurm(monkeypatch, tmp_path):
     """A client that finds the fake; its commands are fakes, too."""
     slurm = FakeSlurm(tmp_path)
     slurm.answer("sinfo", "slurm 25.11.7\n")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setattr(bindings, "probe", lambda environ: "25.11.2")
 
     def make(*jobs: SimpleNamespace) -> tuple[PyslurmClient, FakePyslurm, FakeSlurm]:
         fake = FakePyslurm(*jobs)
         monkeypatch.setitem(sys.modules, "pyslurm", fake)
-        return PyslurmClient(CommandLineClient(slurm.environ)), fake, slurm
+        return PyslurmClient(slurm.environ), fake, slurm
 
     return make
 
 
 @pytest.mark.parametrize("environ", [{}, {"ELASTICFLOW_SLURM": ""}, {"ELASTICFLOW_SLURM": "cli"}])
 def test_the_command_line_is_the_default(environ):
-    assert isinstance(choose(environ), CommandLineClient)
+    assert type(choose(environ)) is SlurmClient
 
 
 def test_an_unknown_name():
@@ -106,7 +107,7 @@ def test_pyslurm_that_ends_the_interpreter(broken):
         SlurmNotInstalled, match="its import failed: fatal: Could not establish a configuration source"
     ):
         choose({**broken, "ELASTICFLOW_SLURM": "pyslurm"})
-    assert isinstance(choose({**broken, "ELASTICFLOW_SLURM": "auto"}), CommandLineClient)
+    assert type(choose({**broken, "ELASTICFLOW_SLURM": "auto"})) is SlurmClient
 
 
 def test_pyslurm_that_ends_without_words(tmp_path):
@@ -138,7 +139,7 @@ def test_releases_that_do_not_fit(pyslurm, slurm):
 def test_pyslurm_reads_the_conf_of_this_process(pyslurm, tmp_path):
     client, _, slurm = pyslurm()
     with pytest.raises(SlurmNotInstalled, match="SLURM_CONF is not that of this process"):
-        PyslurmClient(CommandLineClient(slurm.environ), {"SLURM_CONF": str(tmp_path / "other.conf")})
+        PyslurmClient({**slurm.environ, "SLURM_CONF": str(tmp_path / "other.conf")})
 
 
 def test_a_job_of_pyslurm():

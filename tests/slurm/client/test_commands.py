@@ -16,7 +16,7 @@ from elasticflow_slurm.client import (
     SlurmNotInstalled,
     SlurmRefused,
 )
-from elasticflow_slurm.command_line import FIELD, KINDS, RECORD, CommandLineClient, scrubbed, sorted_error
+from elasticflow_slurm.command_line import FIELD, KINDS, RECORD, SlurmClient, scrubbed, sorted_error
 from tests.slurm.client.fake_slurm import VERSIONS, FakeSlurm, golden
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -29,8 +29,8 @@ def slurm(tmp_path: Path) -> FakeSlurm:
 
 
 @pytest.fixture
-def client(slurm: FakeSlurm) -> CommandLineClient:
-    return CommandLineClient(slurm.environ, timeout_s=10)
+def client(slurm: FakeSlurm) -> SlurmClient:
+    return SlurmClient(slurm.environ, timeout_s=10)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_scrubbed_environment_has_no_traces_of_a_job():
 
 def test_what_a_job_inherits_is_not_changed(slurm, tmp_path):
     slurm.answer("sbatch", "1\n")
-    CommandLineClient({**slurm.environ, "LC_ALL": "de_DE.UTF-8", "SLURM_HET_SIZE": "2"}).submit(REQUEST)
+    SlurmClient({**slurm.environ, "LC_ALL": "de_DE.UTF-8", "SLURM_HET_SIZE": "2"}).submit(REQUEST)
     told = slurm.environ_of("sbatch")
     assert told["LC_ALL"] == "de_DE.UTF-8"
     assert not [name for name in told if name.startswith("SLURM_")]
@@ -224,7 +224,7 @@ def test_errors_are_sorted_by_their_words(slurm, client, version, name, command,
     assert last.strip().rstrip(".") in str(raised.value)
 
 
-def ask(client: CommandLineClient, command: str) -> None:
+def ask(client: SlurmClient, command: str) -> None:
     {
         "sbatch": lambda: client.submit(REQUEST),
         "squeue": client.jobs,
@@ -293,14 +293,14 @@ def test_every_text_has_one_kind():
 
 def test_no_commands(tmp_path):
     with pytest.raises(SlurmNotInstalled, match="there is no squeue here"):
-        CommandLineClient({"PATH": str(tmp_path)}).jobs()
+        SlurmClient({"PATH": str(tmp_path)}).jobs()
 
 
 def test_a_command_that_hangs_is_killed(slurm):
     slurm.answer("squeue", errors="slurm: waiting\n", then_sleep_s=30)
     started = time.monotonic()
     with pytest.raises(SlurmBusy, match="did not answer within 0.3 s. It had said: slurm: waiting"):
-        CommandLineClient(slurm.environ, timeout_s=0.3).jobs()
+        SlurmClient(slurm.environ, timeout_s=0.3).jobs()
     assert time.monotonic() - started < 5
 
 

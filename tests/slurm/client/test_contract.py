@@ -13,12 +13,11 @@ from elasticflow_slurm.client import (
     JobRequest,
     LimitReached,
     SlurmBusy,
-    SlurmClient,
     SlurmJob,
     SlurmNotInstalled,
     SlurmRefused,
 )
-from elasticflow_slurm.command_line import CommandLineClient
+from elasticflow_slurm.command_line import SlurmClient
 from tests.clusters.processes import ClusterError
 from tests.clusters.slurm import SlurmCluster
 
@@ -33,14 +32,13 @@ OPEN_S = 20.0
 @pytest.fixture(scope="module", params=["cli", "pyslurm"])
 def client(request: pytest.FixtureRequest, cluster: SlurmCluster) -> Iterator[SlurmClient]:
     cluster.reset()
-    commands = CommandLineClient(cluster.environment)
     if request.param == "cli":
-        yield commands
+        yield SlurmClient(cluster.environment)
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])  # libslurm reads this process's
         try:
-            yield PyslurmClient(commands)
+            yield PyslurmClient(cluster.environment)
         except SlurmNotInstalled as error:
             pytest.skip(str(error))
 
@@ -323,7 +321,7 @@ def test_jobs_that_wait_for_a_partition_to_come_back(client, cluster, request_of
 
 def test_the_environment_of_a_job_has_no_traces_of_another(cluster, request_of, tmp_path):
     environ = {**cluster.environment, "SLURM_HET_SIZE": "2", "SBATCH_PARTITION": "nope", "LC_ALL": "C.UTF-8"}
-    client = CommandLineClient(environ)
+    client = SlurmClient(environ)
     id = client.submit(request_of("#!/bin/sh\nenv\n", output=f"{tmp_path}/env"))
     until(client, id, is_over)
     told = Path(tmp_path, "env").read_text().splitlines()
@@ -363,7 +361,7 @@ def test_without_a_controller_slurm_is_busy(client, cluster, request_of):
 
 def test_a_limit_of_jobs_is_reached_at_once(cluster, request_of):
     cluster.run("scontrol", "shutdown", "slurmctld")
-    client = CommandLineClient(cluster.environment)
+    client = SlurmClient(cluster.environment)
     text = cluster.conf.read_text()
     try:
         _restart(cluster, text + "MaxJobCount=2\n")
@@ -391,7 +389,7 @@ def test_without_munge_slurm_is_not_installed(cluster, request_of, tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text(cluster.conf.read_text().replace("/munge/socket", "/munge/nothing"))
     (tmp_path / "gres.conf").touch()
-    client = CommandLineClient({**cluster.environment, "SLURM_CONF": str(conf)})
+    client = SlurmClient({**cluster.environment, "SLURM_CONF": str(conf)})
     for ask in (client.jobs, lambda: client.submit(request_of())):
         with pytest.raises(SlurmNotInstalled, match="(?i)munge|auth"):
             ask()
@@ -401,5 +399,5 @@ def test_without_slurm_conf_slurm_is_not_installed(cluster, tmp_path):
     environ = {**cluster.environment, "SLURM_CONF": str(tmp_path / "none.conf")}
     started = time.monotonic()
     with pytest.raises(SlurmNotInstalled, match="none.conf"):
-        CommandLineClient(environ).jobs()
+        SlurmClient(environ).jobs()
     assert time.monotonic() - started < 10

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob
+from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob, time_s
 from elasticflow_slurm.command_line import (
     FIELD,
     JOB_FIELDS,
     PARTITION_FIELDS,
     RECORD,
-    duration_s,
     exit_code,
     first_node,
     num_gpus,
@@ -208,7 +207,7 @@ def test_gpus(gres, count):
     [("infinite", None), ("n/a", None), ("30:00", 1800.0), ("1:30:00", 5400.0), ("2-00:00:00", 172800.0)],
 )
 def test_durations(told, seconds):
-    assert duration_s(told) == seconds
+    assert time_s(told) == seconds
 
 
 @pytest.mark.parametrize(
