@@ -36,8 +36,12 @@ def environment(threads: int) -> dict[str, str]:
 
     It must be there before the libraries are loaded. Settings that the user has made stay.
     """
-    defaults = {**SETTINGS, **{name: str(threads) for name in THREAD_SETTINGS}}
-    return {**os.environ, **{name: os.environ.get(name, value) for name, value in defaults.items()}}
+    return {**library_settings(threads), **os.environ}
+
+
+def library_settings(threads: int) -> dict[str, str]:
+    """What it has to have beside all else."""
+    return {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(threads))}
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from elasticflow import launch
+from elasticflow.cluster.scripts import lead_again, script_of
 from elasticflow.errors import ConfigError
-from elasticflow.process.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
@@ -48,14 +49,6 @@ REFUSE = '{ echo "$place is not yours: have it removed, or set TMPDIR in slurm.s
 UNPACK_ON_SERVERS = """\
 export -f unpack
 srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap {alike} bash -c unpack || exit 1"""
-AGAIN = """\
-# What kills the master's supervisor starts it again: it goes on with all that still lives.
-tries=0
-until {command}; do
-    code=$?
-    [ $code -gt 128 ] && [ $((tries += 1)) -le 100 ] || exit $code
-    sleep 1
-done"""
 
 
 def job_name(config: Config, slurm: SlurmConfig) -> str:
@@ -138,8 +131,7 @@ def leader_components(config: Config, slurm: SlurmConfig, run: str, run_dir: str
 def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, resume: bool) -> str:
     """The batch script of the leader: master, and in a second component the parameter servers."""
     components = leader_components(config, slurm, run, run_dir)
-    command = [python_of(slurm), "-m", "elasticflow.cli", "lead", "--run-dir", run_dir]
-    again = AGAIN.format(command=shlex.join([*command, *(["--resume"] if resume else [])]))
+    again = lead_again(python_of(slurm), run_dir, resume)
     heads, elsewhere = directives(components[0]), ""
     for second in components[1:]:
         heads += ["#SBATCH hetjob", *directives(second)]
@@ -150,8 +142,7 @@ def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, re
 
 def _script(slurm: SlurmConfig, before: str, command: str, heads: Sequence[str] = (), first: str = "") -> str:
     unpack = _unpack(slurm.environment, ELSEWHERE if first else REFUSE) if slurm.environment else ""
-    parts = ["\n".join(["#!/bin/bash", *heads]), first, slurm.setup.rstrip(), unpack, before, command]
-    return "\n".join(part for part in parts if part) + "\n"
+    return script_of("#!/bin/bash", *heads, first, slurm.setup.rstrip(), unpack, before, command)
 
 
 def _unpack(environment: str, otherwise: str) -> str:
@@ -181,8 +172,8 @@ def directives(options: Mapping[str, str]) -> list[str]:
 
 def _exports(threads: int) -> str:
     """What must be set before the libraries are loaded; what the user has set stays."""
-    values = {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(threads))}
-    return "\n".join(f"export {name}=${{{name}-{shlex.quote(value)}}}" for name, value in values.items())
+    values = library_settings(threads).items()
+    return "\n".join(f"export {name}=${{{name}-{shlex.quote(value)}}}" for name, value in values)
 
 
 def _set(options: Mapping[str, str]) -> dict[str, str]:

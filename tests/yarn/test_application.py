@@ -12,7 +12,7 @@ from skein.exceptions import ApplicationError
 from skein.exceptions import ConnectionError as NoConnection
 from skein.exceptions import TimeoutError as TimedOut
 
-from elasticflow_yarn.application import CALL_S, Container, SkeinApplication
+from elasticflow_yarn.application import CALL_S, Application, Container
 from elasticflow_yarn.errors import ApplicationGone, SkeinNotInstalled, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.resources import Resources
 
@@ -93,7 +93,7 @@ def found(state: str, number: int = 0) -> Any:
 
 def test_containers_are_told_as_they_are_with_those_that_are_over() -> None:
     client = Client()
-    running, requested = SkeinApplication(client).containers()
+    running, requested = Application(client).containers()
     assert running == Container(
         id="worker_0",
         service="worker",
@@ -108,28 +108,28 @@ def test_containers_are_told_as_they_are_with_those_that_are_over() -> None:
 
 def test_a_container_is_added_with_its_environment() -> None:
     client = Client()
-    assert SkeinApplication(client).add("worker", {"A": "b"}).id == "worker_2"
+    assert Application(client).add("worker", {"A": "b"}).id == "worker_2"
     assert client.asked == [("worker", {"A": "b"})]
 
 
 def test_what_services_ask_for_is_as_the_specification_says() -> None:
-    assert SkeinApplication(Client()).services() == {"worker": Resources(2048, 4, 1)}
+    assert Application(Client()).services() == {"worker": Resources(2048, 4, 1)}
 
 
 def test_how_many_containers_the_specification_asks_for() -> None:
-    assert SkeinApplication(Client()).instances() == {"worker": 3}
+    assert Application(Client()).instances() == {"worker": 3}
 
 
 def test_progress_stays_within_what_skein_takes() -> None:
     client = Client()
-    SkeinApplication(client).set_progress(1.5)
+    Application(client).set_progress(1.5)
     assert client.progress == 1.0
 
 
 def test_every_call_has_a_time_out() -> None:
     client = Client()
     stub = client._stub
-    SkeinApplication(client)
+    Application(client)
     assert client._stub.getContainers(object()) == "answered"
     assert client._stub.getContainers(object(), timeout=None) == "answered"
     assert client._stub.getContainers(object(), timeout=3.0) == "answered"
@@ -147,18 +147,18 @@ def test_every_call_has_a_time_out() -> None:
 )
 def test_skeins_errors_are_ours(error: Exception, kind: type[YarnError]) -> None:
     with pytest.raises(YarnError) as raised:
-        SkeinApplication(Client(error)).add("worker", {})
+        Application(Client(error)).add("worker", {})
     assert type(raised.value) is kind and raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", [KeyError("worker_7"), ValueError("not running")])
 def test_to_kill_what_is_not_there_does_nothing(error: Exception) -> None:
     client = Client(error)
-    SkeinApplication(client).kill("worker_7")
+    Application(client).kill("worker_7")
     assert client.asked == [("kill", "worker_7")]
 
 
 def test_outside_of_a_container_there_is_no_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skein.core, "properties", SimpleNamespace(application_id=None))
     with pytest.raises(SkeinNotInstalled, match="no container of a Skein application"):
-        SkeinApplication.from_current()
+        Application.from_current()

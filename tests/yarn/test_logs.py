@@ -23,7 +23,7 @@ from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_yarn import logs
 from elasticflow_yarn.containers import KEPT, PlacedContainer, path, read, with_master, write
 from elasticflow_yarn.finder import YarnPresence
-from elasticflow_yarn.logs import Header, YarnLogs, file_of, last_lines, last_words, pieces, read_header
+from elasticflow_yarn.logs import Header, YarnLogs, file_of, last_lines, pieces, read_header
 
 APP = "application_1700000000000_0001"
 FIRST, SECOND, THIRD = (f"container_1700000000000_0001_01_00000{i}" for i in (1, 2, 3))
@@ -369,15 +369,6 @@ def test_a_master_that_began_anew_elsewhere(
     cluster.logs[container, "application.driver.log"] = b"again\n"
     write(run, with_master(read(run), PlacedContainer(container, cluster.node)))
     assert new(book, "master") == b"again\n"
-
-
-def test_last_words(cluster: Cluster, run: RunDir) -> None:
-    cluster.logs[SECOND, "worker.log"] = b"so far\nModuleNotFoundError: No module named 'torch'\n\n"
-    assert (
-        last_words(read(run)["worker-2"], "worker-2", cluster.environ)
-        == "ModuleNotFoundError: No module named 'torch'"
-    )
-    assert last_words(PlacedContainer("container_x", cluster.node), "worker-2", cluster.environ) == ""
 
 
 def test_a_master_that_never_began_has_a_log(

@@ -17,7 +17,7 @@ from elasticflow.run import config as configs
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import page
-from elasticflow_yarn.application import SkeinApplication
+from elasticflow_yarn.application import Application
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.errors import ApplicationGone, YarnRefused
@@ -77,7 +77,7 @@ def begin(
     begun: list[YarnBackend] = []
 
     def start() -> YarnBackend:
-        application = SkeinApplication(driver.submit_and_connect(specification("train")))
+        application = Application(driver.submit_and_connect(specification("train")))
         (own,) = manager.containers(application.id, 1)
         monkeypatch.setenv("CONTAINER_ID", own)
         begun.append(YarnBackend(settings(), str(tmp_path), application, lambda: manager))

@@ -134,7 +134,7 @@ def executed(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 def fake_python(folder: Path, lines: str) -> Path:
     """Its second call is the leader's; the first asks what can be imported."""
-    path = folder / "python"
+    path = folder / "a python"
     asked, _, leading = lines.partition("\n")
     path.write_text(f'#!/bin/bash\n[ "$1" = -c ] && {{ {asked}; }}\n{leading}')
     path.chmod(0o755)

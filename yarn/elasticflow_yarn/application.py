@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -40,65 +39,25 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in OVER
 
 
-class Application(ABC):
-    """Raises ApplicationGone where nobody answers any more, and other errors of ``errors``.
+class Application:
+    """The one in whose container this process is.
 
-    All but the constructor is called in one thread.
+    Raises ApplicationGone where nobody answers any more, and other errors of ``errors``. All but the
+    constructor is called in one thread.
     """
 
     id: str
     """``application_1700000000000_0001``."""
 
-    @abstractmethod
-    def containers(self) -> list[Container]:
-        """All of this attempt, also those that are over."""
-
-    @abstractmethod
-    def add(self, service: str, env: Mapping[str, str]) -> Container:
-        """Requests one more. env: is added to that of the service.
-
-        A request for more than any node that is registered has ends the ApplicationMaster: look first.
-        """
-
-    @abstractmethod
-    def kill(self, id: str) -> None:
-        """Ends a container, or its request; if it is over, or was never there, does nothing."""
-
-    @abstractmethod
-    def services(self) -> dict[str, Resources]:
-        """What a container of each service asks for."""
-
-    @abstractmethod
-    def instances(self) -> dict[str, int]:
-        """How many containers of each service the specification itself has asked for."""
-
-    @abstractmethod
-    def put(self, key: str, value: str) -> None:
-        """Has the ApplicationMaster remember something, as long as it lives."""
-
-    @abstractmethod
-    def get_prefix(self, prefix: str) -> dict[str, str]:
-        """What was put under keys that begin so, by the whole keys."""
-
-    @abstractmethod
-    def add_page(self, route: str, target: str, title: str) -> None:
-        """Shows a page (GET only) in the application's web UI, in place of any there. target: its address."""
-
-    @abstractmethod
-    def set_progress(self, fraction: float) -> None:
-        """Of the work, what is done, for YARN's lists. fraction: 0 to 1."""
-
-
-class SkeinApplication(Application):
-    """The one in whose container this process is."""
-
     def __init__(self, client: Any) -> None:
+        """client: Skein's."""
         self._client = client
         self.id = str(client.id)
-        self._limit_calls()
+        # Skein would wait for ever for one that hangs: its client passes no time-out on.
+        client._stub = _LimitedChannel(client._stub)
 
     @classmethod
-    def from_current(cls) -> SkeinApplication:
+    def from_current(cls) -> Application:
         """Raises SkeinNotInstalled outside of a container of Skein's."""
         try:
             import skein
@@ -110,53 +69,59 @@ class SkeinApplication(Application):
             raise SkeinNotInstalled(f"this is no container of a Skein application: {error}") from error
 
     def containers(self) -> list[Container]:
+        """All of this attempt, also those that are over."""
         with _translated():
             return [_container(each) for each in self._client.get_containers(states=(*LIVING, *OVER))]
 
     def add(self, service: str, env: Mapping[str, str]) -> Container:
+        """Requests one more. env: is added to that of the service.
+
+        A request for more than any node that is registered has ends the ApplicationMaster: look first.
+        """
         with _translated():
             return _container(self._client.add_container(service, env=dict(env)))
 
     def kill(self, id: str) -> None:
-        with _translated():
-            try:
-                self._client.kill_container(id)
-            except (KeyError, ValueError):
-                pass  # it is not there
+        """Ends a container, or its request; if it is over, or was never there, does nothing."""
+        with _translated(), contextlib.suppress(KeyError, ValueError):
+            self._client.kill_container(id)
 
     def services(self) -> dict[str, Resources]:
-        with _translated():
-            services = self._client.get_specification().services
-        asked = {name: service.resources for name, service in services.items()}
+        """What a container of each service asks for."""
+        asked = {name: each.resources for name, each in self._specified().items()}
         return {name: Resources(each.memory, each.vcores, each.gpus) for name, each in asked.items()}
 
     def instances(self) -> dict[str, int]:
+        """How many containers of each service the specification itself has asked for."""
+        return {name: each.instances for name, each in self._specified().items()}
+
+    def _specified(self) -> Mapping[str, Any]:
         with _translated():
-            services = self._client.get_specification().services
-        return {name: service.instances for name, service in services.items()}
+            services: Mapping[str, Any] = self._client.get_specification().services
+        return services
 
     def put(self, key: str, value: str) -> None:
+        """Has the ApplicationMaster remember something, as long as it lives."""
         with _translated():
             self._client.kv[key] = value.encode()
 
     def get_prefix(self, prefix: str) -> dict[str, str]:
+        """What was put under keys that begin so, by the whole keys."""
         with _translated():
             found = self._client.kv.get_prefix(prefix)
         return {key: value.decode() for key, value in found.items()}
 
     def add_page(self, route: str, target: str, title: str) -> None:
+        """Shows a page (GET only) in the application's web UI, in place of any there. target: its address."""
         with _translated():
             if route in self._client.ui.get_pages():  # a master before this one had it
                 self._client.ui.remove_page(route)
             self._client.ui.add_page(route, target, link_name=title)
 
     def set_progress(self, fraction: float) -> None:
+        """Of the work, what is done, for YARN's lists. fraction: 0 to 1."""
         with _translated():
             self._client.set_progress(min(1.0, max(0.0, fraction)))
-
-    def _limit_calls(self) -> None:
-        """Skein would wait for ever for one that hangs: its client passes no time-out on."""
-        self._client._stub = _LimitedChannel(self._client._stub)
 
 
 class _LimitedChannel:
@@ -190,7 +155,7 @@ def _container(found: Any) -> Container:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Skein's errors as ours."""
     from skein import exceptions

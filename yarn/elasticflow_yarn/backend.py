@@ -29,7 +29,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import ending, first
-from elasticflow_yarn.application import Application, Container, SkeinApplication
+from elasticflow_yarn.application import Application, Container
 from elasticflow_yarn.cluster import ResourceManager, attempt_of
 from elasticflow_yarn.config import read
 from elasticflow_yarn.container import environment
@@ -67,7 +67,7 @@ class YarnBackend(SizedBackend):
         """cluster: gives the ResourceManager. Raises Superseded, YarnError."""
         self._run, self._yarn = RunDir(run_dir), read(config.yarn)
         self.host, self.member_host = own_address(self._yarn.host), self._yarn.host
-        self._application = application or SkeinApplication.from_current()
+        self._application = application or Application.from_current()
         self._find_cluster = cluster
         self._cluster: ResourceManager | None = None
         own = os.environ.get(CONTAINER_ENV, "")
@@ -145,7 +145,7 @@ class YarnBackend(SizedBackend):
     def clear(run_dir: str) -> None:
         """Where there is no ApplicationMaster any more, there are no containers either."""
         with contextlib.suppress(YarnError):
-            kill_all(SkeinApplication.from_current())
+            kill_all(Application.from_current())
 
     @staticmethod
     def finder(settings: MemberSettings) -> YarnFinder:

@@ -18,52 +18,36 @@ LAUNCH_S = 10.0
 
 
 class Cause(Enum):
-    """Why a container is over."""
+    """Why a container is over: how that counts, and in words that follow a member's name.
 
-    DONE = "done"
-    """By itself, with exit code 0."""
-    PREEMPTED = "preempted"
+    What none of them is TAKEN for: an error of the program's.
+    """
+
+    DONE = How.DONE, "ended{on}"
+    PREEMPTED = How.TAKEN, "was preempted{on}"
     """YARN gave its place to another queue."""
-    NODE_LOST = "node lost"
+    NODE_LOST = How.TAKEN, "lost its node {node}"
     """YARN hears nothing of its node any more."""
-    MEMORY = "memory"
+    MEMORY = How.FAILED, "was killed by YARN{on}: {used}; {key} gives it more"
     """It used more memory than it had asked for."""
-    REQUESTED = "requested"
-    """Somebody had Skein end it."""
-    NOT_STARTED = "not started"
+    REQUESTED = How.TAKEN, "was killed{on} by somebody's request to Skein"
+    NOT_STARTED = How.TAKEN, "could not be started{on}: {words}"
     """The node could not begin it."""
-    BY_YARN = "by yarn"
-    """YARN ended it for another reason."""
-    NO_GPU = "no gpu"
+    BY_YARN = How.TAKEN, "was ended by YARN{on}: {words}"
+    """For another reason."""
+    NO_GPU = How.TAKEN, "found no free GPU{on}: {last}"
     """Its host had no GPU that was not in use."""
-    ABANDONED = "abandoned"
+    ABANDONED = How.KILLED, "ended{on} with exit code {code}: {last}"
     """It heard nothing of a master any more."""
-    KILLED = "killed"
+    KILLED = How.KILLED, "was killed by {by}{on}"
     """By a signal."""
-    FAILED = "failed"
+    FAILED = How.FAILED, "failed{on} with exit code {code}: {last}"
     """By an error of its own."""
-    SILENT = "silent"
-    """It left no word of why."""
-    VANISHED = "vanished"
+    SILENT = How.KILLED, "died{on} without a word; its log may tell why"
+    VANISHED = How.TAKEN, "is lost{on}: YARN does not know its container any more"
     """YARN has it no more, and Skein was not told."""
 
 
-HOW = {
-    Cause.DONE: How.DONE,
-    Cause.PREEMPTED: How.TAKEN,
-    Cause.NODE_LOST: How.TAKEN,
-    Cause.MEMORY: How.FAILED,
-    Cause.REQUESTED: How.TAKEN,
-    Cause.NOT_STARTED: How.TAKEN,
-    Cause.BY_YARN: How.TAKEN,
-    Cause.NO_GPU: How.TAKEN,
-    Cause.ABANDONED: How.KILLED,
-    Cause.KILLED: How.KILLED,
-    Cause.FAILED: How.FAILED,
-    Cause.SILENT: How.KILLED,
-    Cause.VANISHED: How.TAKEN,
-}
-"""What none of them is TAKEN for: an error of the program's."""
 _WORDS = (
     ("Completed successfully.", Cause.DONE),
     ("Killed by user request.", Cause.REQUESTED),
@@ -114,7 +98,8 @@ def judge(
     cause = Cause.VANISHED if vanished else first_cause(container)
     if left is not None and cause in (Cause.SILENT, Cause.VANISHED):
         cause = _cause_of_code(left)
-    text = _TEXTS[cause].format(
+    how, template = cause.value
+    text = template.format(
         on=f" on {container.node}" if container.node else "",
         node=container.node or "its node",
         words=_first_line(container.words),
@@ -124,25 +109,8 @@ def judge(
         by=_signal_name(left.code) if left else "",
         code=left.code if left else "",
     )
-    ended = Ended(name, HOW[cause], f"{text} ({container.yarn_id or container.id})")
+    ended = Ended(name, how, f"{text} ({container.yarn_id or container.id})")
     return CauseVerdict(cause, ended, _blames(cause, container))
-
-
-_TEXTS = {
-    Cause.DONE: "ended{on}",
-    Cause.PREEMPTED: "was preempted{on}",
-    Cause.NODE_LOST: "lost its node {node}",
-    Cause.MEMORY: "was killed by YARN{on}: {used}; {key} gives it more",
-    Cause.REQUESTED: "was killed{on} by somebody's request to Skein",
-    Cause.NOT_STARTED: "could not be started{on}: {words}",
-    Cause.BY_YARN: "was ended by YARN{on}: {words}",
-    Cause.NO_GPU: "found no free GPU{on}: {last}",
-    Cause.ABANDONED: "ended{on} with exit code {code}: {last}",
-    Cause.KILLED: "was killed by {by}{on}",
-    Cause.FAILED: "failed{on} with exit code {code}: {last}",
-    Cause.SILENT: "died{on} without a word; its log may tell why",
-    Cause.VANISHED: "is lost{on}: YARN does not know its container any more",
-}
 
 
 def _cause_of_code(left: Ending) -> Cause:

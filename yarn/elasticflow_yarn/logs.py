@@ -438,13 +438,3 @@ def last_words_of_master(run_dir: str) -> str:
     except ElasticFlowError:
         return ""
     return unstamped(lines.strip())[:300]
-
-
-def last_words(placed: PlacedContainer, name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The last line in a member's log, while its application runs; "" if it cannot be read."""
-    try:
-        log = LiveLog(LivePages.of(environ), placed, file_of(name))
-        lines = b"".join(log.new(20)).decode(errors="replace").splitlines()
-    except LogGone:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from elasticflow.cluster.scripts import lead_again, script_of
 from elasticflow.errors import ConfigError
-from elasticflow.process.fingerprint import SETTINGS, THREAD_SETTINGS
+from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow_yarn import gpus
 from elasticflow_yarn.config import ENVIRONMENT, PROGRAM, YarnConfig, mebibytes
@@ -37,14 +38,6 @@ fail() {{ echo "Error: $*; {hint}" >&2; exit 1; }}
 command -v "$python" > /dev/null || fail "there is no $python on $HOSTNAME"
 why=$("$python" -c 'import elasticflow.cli, elasticflow_yarn' 2>&1) ||
     fail "$python on $HOSTNAME cannot import elasticflow: ${{why##*$'\\n'}}\""""
-AGAIN = """\
-# What kills the master's supervisor starts it again: it goes on with all that still lives.
-tries=0
-until {command}; do
-    code=$?
-    [ $code -gt 128 ] && [ $((tries += 1)) -le 100 ] || exit $code
-    sleep 1
-done"""
 
 
 def application_name(config: Config, yarn: YarnConfig) -> str:
@@ -86,11 +79,9 @@ def specification(
     files.update(yarn.files)
     asked = resources(config, yarn)
     before = [yarn.setup.rstrip(), ACTIVATE if yarn.environment else ""]
-    lead = [_python(yarn), "-m", "elasticflow.cli", "lead", "--on", "yarn", "--run-dir", run_dir]
-    again = AGAIN.format(command=shlex.join([*lead, *(["--resume"] if resume else [])]))
-    container = shlex.join(["-m", "elasticflow_yarn.container", run_dir])
+    again = lead_again(_python(yarn), run_dir, resume, "--on", "yarn")
+    container = shlex.join([_python(yarn), "-m", "elasticflow_yarn.container", run_dir])
     java = " ".join(filter(None, (FOR_SKEIN, yarn.env.get("JDK_JAVA_OPTIONS", ""))))
-    libraries = {**SETTINGS, **dict.fromkeys(THREAD_SETTINGS, str(config.threads))}
 
     def service(name: str, least: int) -> dict[str, Any]:
         leases = {gpus.COUNT: str(asked[name].gpus), gpus.DEVICES: yarn.gpu_devices}
@@ -101,8 +92,8 @@ def specification(
             "max_restarts": 0,
             "allow_failures": True,
             "files": files,
-            "env": quoted({**libraries, **yarn.env, **leases}),
-            "script": _script(*before, f"exec {_python(yarn)} {container}"),
+            "env": quoted({**library_settings(config.threads), **yarn.env, **leases}),
+            "script": script_of(*before, f"exec {container}"),
         }
 
     described = {
@@ -118,7 +109,7 @@ def specification(
             "resources": _asked(asked[MASTER]),
             "files": files,
             "env": quoted({**yarn.env, "JDK_JAVA_OPTIONS": java}),
-            "script": _script(*before, _check(yarn), again),
+            "script": script_of(*before, _check(yarn), again),
         },
         "services": {
             WORKER: service(WORKER, config.worker_range[0]),
@@ -142,12 +133,11 @@ def as_yaml(spec: dict[str, Any]) -> str:
 
 def _check(yarn: YarnConfig) -> str:
     hint = "see yarn.environment" if yarn.environment else "see yarn.python and yarn.environment"
-    return CHECK.format(python=_python(yarn), hint=hint)
+    return CHECK.format(python=shlex.quote(_python(yarn)), hint=hint)
 
 
 def _python(yarn: YarnConfig) -> str:
-    """As a word of a script."""
-    return "python" if yarn.environment else shlex.quote(yarn.python or sys.executable)
+    return "python" if yarn.environment else yarn.python or sys.executable
 
 
 def _environment(archive: str) -> dict[str, str]:
@@ -159,10 +149,6 @@ def _environment(archive: str) -> dict[str, str]:
     # One on HDFS is unpacked once on a node for all runs, a local one is sent with each of them.
     shared = {"visibility": "private"} if "://" in archive else {}
     return {"source": archive, "type": "archive", **shared}
-
-
-def _script(*parts: str) -> str:
-    return "\n".join(part for part in parts if part) + "\n"
 
 
 def _asked(asked: Resources) -> dict[str, Any]:
