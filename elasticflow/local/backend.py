@@ -22,6 +22,7 @@ from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.local import nursery
 from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.fingerprint import environment
 from elasticflow.program.copy import fetch
@@ -201,7 +202,7 @@ class LocalBackend(Backend):
         self._barren = 0 if self._heard and not self._asked else self._barren + 1
         if self._barren >= (KILLS if code == -signal.SIGKILL else TRIES):
             raise RunError(
-                f"the nursery, which starts members, {_cause(code)}, again and again; "
+                f"the nursery, which starts members, {how_it_ended(code)}, again and again; "
                 f"see {self._logs}/nursery.log"
             )
         self._nursery.close()
@@ -244,7 +245,7 @@ class LocalBackend(Backend):
             return Ended(name, How.KILLED, "ended")
         left = status < 0 or status == EXIT_ABANDONED  # by no error of its own
         how = How.KILLED if left else How.FAILED if status > 0 else How.DONE
-        text = _cause(status)
+        text = how_it_ended(status)
         if status > 0:
             text += f"; its last words, in {self._logs / name}.log: {last_line(self._logs / f'{name}.log')}"
         return Ended(name, how, text)
@@ -350,12 +351,3 @@ class _Records:
             yield f"/proc/self/fd/{folder}/{SOCKET}"
         finally:
             os.close(folder)
-
-
-def _cause(code: int) -> str:
-    """What an exit status means, to follow a process's name."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

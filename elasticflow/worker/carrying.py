@@ -28,6 +28,7 @@ import msgspec
 import zmq
 
 from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
+from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import die_with_parent
@@ -142,7 +143,7 @@ class PorterProcess:
         def read() -> None:
             while packet := self._heard():
                 news = msgspec.json.decode(packet, type=PorterNews)
-                ended(news.name, news.status > 0 and news.status != EXIT_ABANDONED, _cause(news.status))
+                ended(news.name, news.status > 0 and news.status != EXIT_ABANDONED, how_it_ended(news.status))
             os.kill(
                 os.getpid(), signal.SIGKILL
             )  # the servers are gone with the porter, and so is this worker
@@ -229,11 +230,3 @@ class _last_words(contextlib.AbstractContextManager[None]):  # noqa: N801
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if exception[1] else 0)
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit code {status}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"

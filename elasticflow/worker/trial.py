@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket as sockets
 import subprocess
 import sys
@@ -31,6 +30,7 @@ import numpy as np
 
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import Interrupted
+from elasticflow.process import ending
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
@@ -331,12 +331,7 @@ def try_first_slice(settings: MemberSettings, environment: Mapping[str, str]) ->
 
 def how_it_ended(status: int) -> str:
     """Of a process that should not have: the exit status in words."""
-    if status >= 0:
-        return f"ended by itself, with exit code {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+    return f"ended by itself, with exit code {status}" if status >= 0 else ending.how_it_ended(status)
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 
 from elasticflow.cluster.clock import clock
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
+from elasticflow.process.ending import signal_name
 from elasticflow_slurm.client import SlurmJob
 
 _TAKEN = {
@@ -115,9 +115,8 @@ def _killed(job: SlurmJob) -> str:
     """By what a worker died that made no error of its own; "" if it did, as far as its exit code tells."""
     if job.exit_code == EXIT_ABANDONED:
         return f"ended with exit code {EXIT_ABANDONED}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(_signal(job)).name}"
-    return ""
+    name = signal_name(_signal(job))
+    return f"was killed by {name}" if name else ""
 
 
 def _signal(job: SlurmJob) -> int:
@@ -137,9 +136,8 @@ def _words(job: SlurmJob) -> str:
 
 def ended(job: SlurmJob) -> str:
     """How a leader's job ended, in SLURM's own words, to follow its name."""
-    signalled = ""
-    with contextlib.suppress(ValueError):
-        signalled = f"by {signal.Signals(_signal(job)).name}"
+    name = signal_name(_signal(job))
+    signalled = f"by {name}" if name else ""
     code = "" if job.exit_code is None else f"exit code {job.exit_code}"
     reason = "" if job.reason == job.state else job.reason
     words = ", ".join(filter(None, (reason, signalled, code)))

@@ -32,8 +32,10 @@ from elasticflow_slurm.scripts import (
     worker_request,
 )
 
-_ASKED = ("gres", "cpus-per-task", "mem")
-_ASKED_OF_LEADER = ("nodes", "ntasks-per-node", "cpus-per-task", "mem", "time")
+_ASKED = {
+    "leader": ("nodes", "ntasks-per-node", "cpus-per-task", "mem", "time"),
+    "workers": ("gres", "cpus-per-task", "mem"),
+}
 """Options that a place may refuse."""
 
 
@@ -67,8 +69,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         raise RunError(text) from error
     before = run.host()
     try:
-        _check_leader(client, chosen, slurm, str(run.folder))
-        _check_workers(client, chosen, slurm, str(run.folder))
+        _check_places(client, chosen, slurm, str(run.folder))
         if too_long := objection(slurm, client.partitions()):
             raise ConfigError(too_long)
         chosen = _ship(run, chosen) if slurm.ship and not (resume and _has(run, chosen)) else chosen
@@ -101,34 +102,26 @@ def _withdraw(client: SlurmClient, run: str) -> None:
         cancel_jobs(client, run)
 
 
-def _check_leader(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
-    """Raises ConfigError with SLURM's own words where the place would never take master or servers."""
-    components = leader_components(chosen, slurm, "RUN", run_dir)
-    for what, options in zip(("master", "parameter servers"), components, strict=False):
-        try:
-            with contextlib.suppress(LimitReached):  # it will pass
-                client.would_start_at(JobRequest(script="#!/bin/bash\n", options=options))
-        except SlurmRefused as error:
-            wanted = " ".join(f"--{name}={options[name]}" for name in _ASKED_OF_LEADER if name in options)
-            raise ConfigError(
-                f"slurm.leader: SLURM takes no {what} in {slurm.leader} ({wanted}): {error}"
-            ) from error
-
-
-def _check_workers(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
-    """Raises ConfigError with SLURM's own words where a place would never take a worker."""
-    for place in slurm.workers:
-        request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), place, ())
+def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
+    """Raises ConfigError with SLURM's own words where a place would never take what is to run there."""
+    masters = leader_components(chosen, slurm, "RUN", run_dir)
+    asked = [
+        ("leader", what, slurm.leader, JobRequest(script="#!/bin/bash\n", options=options))
+        for what, options in zip(("master", "parameter servers"), masters, strict=False)
+    ]
+    sample = _sample(chosen, run_dir)
+    asked += [
+        ("workers", "worker", place, worker_request(chosen, slurm, "RUN", sample, place, ()))
+        for place in slurm.workers
+    ]
+    for key, what, place, request in asked:
         try:
             with contextlib.suppress(LimitReached):  # it will pass
                 client.would_start_at(request)
         except SlurmRefused as error:
-            wanted = " ".join(
-                f"--{name}={request.options[name]}" for name in _ASKED if name in request.options
-            )
-            raise ConfigError(
-                f"slurm.workers: SLURM takes no worker in {place} ({wanted}): {error}"
-            ) from error
+            told = {name: request.options[name] for name in _ASKED[key] if name in request.options}
+            wanted = " ".join(f"--{name}={value}" for name, value in told.items())
+            raise ConfigError(f"slurm.{key}: SLURM takes no {what} in {place} ({wanted}): {error}") from error
 
 
 def _sample(chosen: Config, run_dir: str) -> MemberSettings:

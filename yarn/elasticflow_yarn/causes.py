@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 from enum import Enum
 from typing import NamedTuple
 
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
+from elasticflow.process.ending import signal_name
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.ending import Ending
 
@@ -106,7 +105,7 @@ def judge(
         used=_used(container.words),
         key="yarn.server_memory" if container.service == "server" else "yarn.memory",
         last=left.words if left and left.words else "it left no words",
-        by=_signal_name(left.code) if left else "",
+        by=signal_name(left.code - 128) if left else "",
         code=left.code if left else "",
     )
     ended = Ended(name, how, f"{text} ({container.yarn_id or container.id})")
@@ -118,14 +117,7 @@ def _cause_of_code(left: Ending) -> Cause:
         return Cause.NO_GPU
     if left.code == EXIT_ABANDONED:
         return Cause.ABANDONED
-    return Cause.KILLED if _signal_name(left.code) else Cause.FAILED
-
-
-def _signal_name(code: int) -> str:
-    """Of the signal that ended a process; "": none did."""
-    with contextlib.suppress(ValueError):
-        return signal.Signals(code - 128).name if code > 128 else ""
-    return ""
+    return Cause.KILLED if signal_name(left.code - 128) else Cause.FAILED
 
 
 def _blames(cause: Cause, container: Container) -> bool:
