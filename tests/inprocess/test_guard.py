@@ -66,14 +66,9 @@ on_notice(fail)
 os.kill(os.getpid(), signal.SIGTERM)
 """
 PAGE = """
-from elasticflow_yarn import page
+from elasticflow.cli import page
 page._Server.serve_forever = fail
-
-class Application:
-    def add_page(self, *arguments):
-        pass
-
-page.start_page("/nonexistent", Application())
+page.start_page("/nonexistent", lambda address: None)
 """
 LAST_WORDS = """
 from elasticflow_yarn import container

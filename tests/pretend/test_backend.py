@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elasticflow.cli import page
 from elasticflow.cluster.contract import Backend, Ended, How
 from elasticflow.errors import RunError
 from elasticflow.local.backend import LocalBackend
@@ -19,7 +20,6 @@ from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_slurm import backend as slurm
 from elasticflow_slurm.client import JobRequest, SlurmJob, SlurmRefused
-from elasticflow_yarn import page
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.errors import YarnRefused
 from tests.inprocess import toys

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from elasticflow.cli import page
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.master.fence import Superseded
 from elasticflow.run import config as configs
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
-from elasticflow_yarn import page
 from elasticflow_yarn.application import Application
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.cluster import ResourceManager

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from elasticflow.cli.main import main
+from elasticflow.cluster.pack import MANIFEST, pack
 from elasticflow.errors import ConfigError
-from elasticflow_yarn.pack import MANIFEST, pack
 
 
 @pytest.fixture

@@ -11,37 +11,33 @@ import socket
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
+from elasticflow.cli import page
 from elasticflow.master.actions import NoteAction
 from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow.run.telling import Event, Resize, Size, ToldFault
 from elasticflow.wire.messages import StatusRequest
-from elasticflow_yarn import page
-from elasticflow_yarn.application import Application
 from elasticflow_yarn.errors import ApplicationGone
 
 from ..cli.fake_master import FakeMaster, new_run
 from ..telling import Told
 
 
-class FakeApplication:
-    """Of an application, that it has pages."""
+class Shown:
+    """Where people would find the page."""
 
     def __init__(self) -> None:
-        self.pages: dict[str, tuple[str, str]] = {}
+        self.addresses: list[str] = []
         self.is_gone = False
-        self.asked = ""
 
-    def add_page(self, route: str, target: str, title: str) -> None:
-        self.asked = target
+    def show(self, target: str) -> None:
+        self.addresses.append(target)
         if self.is_gone:
             raise ApplicationGone("the ApplicationMaster does not answer")
-        self.pages[route] = target, title
 
 
 class Answer:
@@ -77,10 +73,9 @@ def begin(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[],
     monkeypatch.setattr(page._Server, "__init__", remembered)
 
     def start() -> str:
-        application = FakeApplication()
-        page.start_page(str(run.path), cast(Application, application))
-        ((target, title),) = application.pages.values()
-        assert title == "ElasticFlow"
+        shown = Shown()
+        page.start_page(str(run.path), shown.show)
+        (target,) = shown.addresses
         return target
 
     yield start
@@ -290,9 +285,9 @@ def test_more_connections_than_it_takes(
 
 
 def test_an_application_that_does_not_take_it(run: RunDir) -> None:
-    application = FakeApplication()
-    application.is_gone = True
+    shown = Shown()
+    shown.is_gone = True
     with pytest.raises(ApplicationGone):
-        page.start_page(str(run.path), cast(Application, application))
+        page.start_page(str(run.path), shown.show)
     with pytest.raises(ConnectionRefusedError):
-        Answer(application.asked)
+        Answer(shown.addresses[0])

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elasticflow.cluster.pack import MANIFEST, Environment
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import read
 from elasticflow_yarn.errors import SkeinNotInstalled
-from elasticflow_yarn.pack import MANIFEST, Environment
 from elasticflow_yarn.preflight import (
     check_cluster,
     check_environment,

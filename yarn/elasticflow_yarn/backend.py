@@ -49,6 +49,8 @@ AGAIN_S, BUSY_S = 0.25, 60.0
 """Between two tries of a new master to look around; for so long it tries while nobody answers."""
 DRAINED = "DECOMMISSIONING"
 """YARN's word for the state of a node that is being emptied."""
+ROUTE = "elasticflow"
+"""Of the run's page in Skein's web UI."""
 GONE = "its ApplicationMaster is gone"
 
 
@@ -224,10 +226,12 @@ class YarnBackend(SizedBackend):
 
     def _start_page(self) -> str:
         """Returns why there is none; "" if there is."""
-        from elasticflow_yarn.page import start_page
+        from elasticflow.cli import page
 
         try:
-            start_page(str(self._run.path), self._application)
+            page.start_page(
+                str(self._run.path), lambda address: self._application.add_page(ROUTE, address, page.TITLE)
+            )
         except (OSError, RunError) as error:
             return str(error)
         return ""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.cluster.pack import MANIFEST, Environment
 from elasticflow.errors import ConfigError, ProgramError
 from elasticflow.program.loading import foreign_imports, imports
 from elasticflow.run.config import Config
@@ -22,7 +23,6 @@ from elasticflow.storage.urls import is_url
 from elasticflow_yarn.cluster import ResourceManager, YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnRefused
-from elasticflow_yarn.pack import MANIFEST, Environment
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.spec import MASTER, SERVER, WORKER, resources
 

@@ -1,10 +1,10 @@
-"""A page about the run in Skein's web UI, which people open through YARN's proxy.
+"""A page about the run for a browser, served by its master's process to one who lets others look.
 
-YARN's proxy asks the ApplicationMaster's process, and that asks here: always from the same machine, so this
-listens on the loopback alone, and to those alone who know a token. Only the ApplicationMaster is told it, and
-tells it in its own log, which those may read who may see the page. Whoever else finds the port gets a 404,
-whatever he asks for. Through the proxy only GET comes, and the page does not know its own address there, so
-it names no other but relative ones:
+On YARN that is Skein's web UI, which people open through YARN's proxy. That asks the ApplicationMaster's
+process, and that asks here: always from the same machine, so this listens on the loopback alone, and to those
+alone who know a token. Only the ApplicationMaster is told it, and tells it in its own log, which those may
+read who may see the page. Whoever else finds the port gets a 404, whatever he asks for. Through the proxy
+only GET comes, and the page does not know its own address there, so it names no other but relative ones:
 
     (the page)    for people; anew every few seconds, by a script or without
     status.json   for programs: what 'elasticflow status --json' prints
@@ -23,7 +23,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -48,9 +48,8 @@ from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Answer, StatusRequest, decode_from_master
 from elasticflow.wire.sockets import Context, Socket
-from elasticflow_yarn.application import Application
 
-ROUTE, TITLE = "elasticflow", "ElasticFlow"
+TITLE = "ElasticFlow"
 FRESH_S = 1.0
 """So old a status may be shown again."""
 ANSWER_S = 3.0
@@ -64,14 +63,14 @@ SHOWN = 30
 """So many events, faults and sizes are on the page, the last ones."""
 
 
-def start_page(run_dir: str, application: Application) -> None:
+def start_page(run_dir: str, show: Callable[[str], None]) -> None:
     """To be called in the master's process; the page goes when that does.
 
-    Raises YarnError if the application does not take it.
+    show: is told its address. Raises what that raises.
     """
     server = _Server(_Source(RunDir(run_dir)))
     try:
-        application.add_page(ROUTE, server.target, TITLE)
+        show(server.target)
     except BaseException:
         server.server_close()
         raise

@@ -1,4 +1,4 @@
-"""``elasticflow pack``: a virtual environment as an archive that containers unpack and use where it lies.
+"""A virtual environment as an archive that nodes unpack and use where it lies: ``elasticflow pack``.
 
 Python finds its environment by the place of its executable, so what has to change is little: scripts name
 their Python by ``env``, and packages that are installed where they are developed come along.
