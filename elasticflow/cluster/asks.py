@@ -43,8 +43,12 @@ class Sight(Protocol):
     """A job, a container, a pod, as a poll shows it."""
 
     @property
+    def id(self) -> Any:
+        """The cluster's own, a number or a text."""
+
+    @property
     def state(self) -> str:
-        """The cluster's word."""
+        """Its word."""
 
     @property
     def node(self) -> str:
@@ -66,7 +70,7 @@ class Ask(msgspec.Struct, Generic[S]):
     since_s: float
     """When it began to wait, or the phase began."""
     id: Any = None
-    """The cluster's own, a number or a text; None: none is known."""
+    """Its sight's, or that of the answer; None: none is known."""
     adopted: bool = False
     """Whether this master has not asked for it itself: then it cannot ask again under this name."""
     unanswered: bool = False

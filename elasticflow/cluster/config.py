@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow.run.config import Positive, PositiveSeconds
+from elasticflow.run.config import Count, Positive, PositiveSeconds
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +27,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What waits for longer than this is no sign that more would start."""
     exclude_after: Positive = 2
     """Failures of workers on a node, within an hour, after which it is left out."""
-    launch_failures: Annotated[int, msgspec.Meta(ge=0)] = 5
+    launch_failures: Count = 5
     """So many places in which nothing can be started, with none in which it could, end a run; 0: it waits."""
     leave_drained: bool = True
     """Whether workers leave nodes that their operators are emptying, and others are asked for elsewhere."""

@@ -82,15 +82,17 @@ class JobIndex:
         """The newest first."""
         return (entry for path in self._newest_first() if (entry := self._read(path)))
 
-    def meant(self, is_meant: Callable[[IndexEntry], bool], further: int) -> Iterator[IndexEntry]:
-        """The newest first. further: so many are read beyond the first of them."""
-        left = float("inf")
+    def meant(self, text: str, is_meant: Callable[[IndexEntry], bool]) -> Iterator[IndexEntry]:
+        """Those that a text means, all for "", the newest first."""
+        left = KEPT
         for entry in self:
-            if left <= 0:
+            if not left:
                 return
             left -= 1
-            if is_meant(entry):
-                left = min(left, further)
+            if not text:
+                yield entry
+            elif is_meant(entry):
+                left = min(left, FURTHER)
                 yield entry
 
     def _newest_first(self) -> list[RunPath]:

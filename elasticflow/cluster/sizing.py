@@ -66,6 +66,8 @@ class ClusterWays(msgspec.Struct, frozen=True, kw_only=True):
     """What so many polls in a row do not show, begun so long after it was last seen, is lost."""
     line: tuple[AskPhase, ...] = (AskPhase.ASKED, AskPhase.UNSURE, AskPhase.WAITING)
     """Phases that count as waiting in line."""
+    ended: str = "{} is ended"
+    """Of what is nobody's, by its id."""
     ending: tuple[AskPhase, ...] = (AskPhase.LEAVING,)
     """Phases in which whatever lives is to end."""
 
@@ -414,9 +416,12 @@ class Sizing(ABC, Generic[A, S]):
     def _chosen(self, ask: A, shown: dict[Any, list[S]], now_s: float) -> S | None:
         """What counts as this member's, which it takes out of ``shown``."""
 
-    @abstractmethod
     def _see_strangers(self, shown: dict[Any, list[S]], began_s: float, now_s: float) -> None:
-        """What is left is no member's."""
+        """What is left is no member's: of a master that died, or of an answer that was lost."""
+        for name, sights in shown.items() if began_s > NEVER_S else ():
+            for sight in sights:
+                if not sight.over and self._end(sight.id, now_s, self._born_s(sight)):
+                    self.news.note("info", f"{self._ways.ended.format(sight.id)}: nobody waits for {name}")
 
     def _settle(self, now_s: float) -> None:  # noqa: B027  (there may be nothing)
         """What else a poll tells."""

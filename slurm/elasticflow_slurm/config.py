@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from elasticflow.cluster.config import ClusterConfig, read_section
 from elasticflow.errors import ConfigError
-from elasticflow.run.config import Positive
+from elasticflow.run.config import Count, Positive
 from elasticflow_slurm.client import time_s
-
-Count = Annotated[int, Meta(ge=0)]
 
 
 class PlaceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from elasticflow.cluster.index import FURTHER, KEPT, IndexEntry, JobIndex
+from elasticflow.cluster.index import IndexEntry, JobIndex
 from elasticflow.errors import UnknownError
 from elasticflow.run.folder import RunPath
 from elasticflow_slurm.bindings import choose
@@ -41,7 +41,7 @@ def entries(text: str) -> Iterator[IndexEntry]:
         found = True
         yield entry
     if not (found and text):
-        yield from (entry for entry in _told() if _is_meant(text, entry))
+        yield from (entry for entry in _told() if not text or _is_meant(text, entry))
 
 
 def is_of(job_id: int, run_dir: Path) -> bool:
@@ -58,7 +58,7 @@ def unasked() -> str:
 
 def _kept(text: str) -> Iterator[IndexEntry]:
     try:
-        yield from JobIndex(folder(), _age).meant(partial(_is_meant, text), FURTHER if text else KEPT)
+        yield from JobIndex(folder(), _age).meant(text, partial(_is_meant, text))
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return
     except OSError as error:
@@ -66,7 +66,7 @@ def _kept(text: str) -> Iterator[IndexEntry]:
 
 
 def _is_meant(text: str, entry: IndexEntry) -> bool:
-    return not text or text == str(entry.id) or (text == entry.name and not _is_gone(entry.run_dir))
+    return text == str(entry.id) or (text == entry.name and not _is_gone(entry.run_dir))
 
 
 def _is_gone(run_dir: str) -> bool:

@@ -36,6 +36,7 @@ WAYS = ClusterWays(
     running=frozenset({"RUNNING"}),  # where no node has still to boot
     who="slurmctld",
     left_out="is left out of new jobs",
+    ended="job {} is cancelled",
     stands_back=True,
     names_asks=True,
     forget_s=10.0,
@@ -201,13 +202,6 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         self._was_accepted = True
         ask.id, ask.place = current.id, ask.place or self._places.of(current)
         return current
-
-    def _see_strangers(self, shown: dict[Any, list[SlurmJob]], began_s: float, now_s: float) -> None:
-        """Jobs of a name that nobody wants: of a master that died, or of an answer that was lost."""
-        for name, jobs in shown.items() if began_s > NEVER_S else ():
-            for job in jobs:
-                if not job.over and self._end(job.id, now_s, self._born_s(job)):
-                    self.news.note("info", f"job {job.id} is cancelled: nobody waits for {name}")
 
     def _see_waiting(self, ask: SlurmAsk, sight: SlurmJob, now_s: float) -> None:
         if ask.phase is AskPhase.RUNNING or sight.restarts or sight.state != "PENDING":

@@ -11,7 +11,6 @@ import msgspec
 from elasticflow.cluster.asks import Ask, AskPhase
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended, How
-from elasticflow.cluster.pause import NEVER_S
 from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
 from tests.pretend.cluster import Forbidden, Pod, QuotaReached
 
@@ -75,12 +74,6 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
             return None
         ask.id = mine[0].id
         return mine[0]
-
-    def _see_strangers(self, shown: dict[Any, list[Pod]], began_s: float, now_s: float) -> None:
-        for name, pods in shown.items() if began_s > NEVER_S else ():
-            for pod in pods:
-                if not pod.over and self._end(pod.id, now_s):
-                    self.news.note("info", f"{pod.id} is ended: nobody waits for {name}")
 
     def _judge(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
         if sight.state == "Failed":

@@ -43,6 +43,10 @@ class YarnNode(msgspec.Struct, frozen=True, kw_only=True):
         """Whether new containers may come up there."""
         return self.state == "RUNNING"
 
+    def takes(self, label: str) -> bool:
+        """Whether containers that ask for this label may; "": they ask for none."""
+        return self.live and (not label or label in self.labels)
+
 
 class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue without queues in it. share: what the cluster guarantees it. most: what it may ever have."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from elasticflow.cluster.config import ClusterConfig, read_section
 from elasticflow.errors import ConfigError
-from elasticflow.run.config import Positive, PositiveSeconds
+from elasticflow.run.config import Count, Positive, PositiveSeconds
 
-Count = Annotated[int, Meta(ge=0)]
 UNITS: dict[str, int] = {
     "": 2**20,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},

@@ -16,7 +16,7 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 COUNT, DEVICES = "ELASTICFLOW_GPUS", "ELASTICFLOW_GPU_DEVICES"
 """In a container's environment: how many GPUs it was given, and which of the host's it may take; "": all."""
@@ -159,9 +159,8 @@ def _try(count: int, devices: Sequence[str], folder: str) -> Lease | None:
 
 
 def _open_folder(folder: str) -> int:
-    before = os.umask(0)
     try:
-        with contextlib.suppress(FileExistsError):
+        with _modes_as_named(), contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o1777)
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -169,6 +168,14 @@ def _open_folder(folder: str) -> int:
             f"{folder}: GPUs cannot be leased: {error.strerror}; it must be a folder that everybody may use "
             "(mode 1777); remove what is there, or make it so."
         ) from error
+
+
+@contextlib.contextmanager
+def _modes_as_named() -> Iterator[None]:
+    """What is made within has the mode that is asked for, whatever this process' mask."""
+    before = os.umask(0)
+    try:
+        yield
     finally:
         os.umask(before)
 
@@ -194,13 +201,9 @@ def _open(name: str, root: int) -> int:
         try:
             descriptor = os.open(name, flags, dir_fd=root)
         except FileNotFoundError:
-            before = os.umask(0)
-            try:
-                descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=root)
-            except FileExistsError:  # another container was first
-                descriptor = os.open(name, flags, dir_fd=root)
-            finally:
-                os.umask(before)
+            with contextlib.suppress(FileExistsError), _modes_as_named():  # another container may be first
+                os.close(os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=root))
+            descriptor = os.open(name, flags, dir_fd=root)
     except OSError as error:
         raise NoGpu(f"{name}: this GPU's lock cannot be opened: {error.strerror}.") from error
     if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -7,9 +7,8 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 
-from elasticflow.cluster.index import FURTHER, KEPT, IndexEntry, JobIndex
+from elasticflow.cluster.index import IndexEntry, JobIndex
 from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.run.folder import RunPath
 from elasticflow.storage.hadoop import HadoopConf
@@ -41,12 +40,11 @@ def entries(text: str, environ: Mapping[str, str] = os.environ) -> Iterator[Inde
     if unasked(environ):
         return
     try:
-        folder = home(environ, FIND_S)
+        index = _index(home(environ, FIND_S))
         if _ID.fullmatch(text):
-            yield from filter(None, [_index(folder).get(text)])
+            yield from filter(None, [index.get(text)])
         else:
-            is_meant = partial(_is_meant, text)
-            yield from _index(folder).meant(is_meant, FURTHER if text else KEPT)
+            yield from index.meant(text, lambda entry: text in _names(entry))
     except FileNotFoundError:
         return  # nothing was submitted yet
     except (OSError, ElasticFlowError) as error:
@@ -59,10 +57,6 @@ def unasked(environ: Mapping[str, str] = os.environ) -> str:
         if HadoopConf.load(environ).default_fs:
             return ""
     return "YARN was not asked: HADOOP_CONF_DIR names no configuration"
-
-
-def _is_meant(text: str, entry: IndexEntry) -> bool:
-    return not text or text in _names(entry)
 
 
 def _index(home: HdfsPath) -> JobIndex:

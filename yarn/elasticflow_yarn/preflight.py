@@ -69,13 +69,13 @@ def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) ->
     asked, nodes = resources(config, yarn), cluster.nodes()
     check_nodes(asked, nodes, yarn.node_label)
     check_queue(asked, queue, config.num_servers)
-    live = _live(nodes, yarn.node_label)
+    live = [node for node in nodes if node.takes(yarn.node_label)]
     return all(sum(wanted.fits(node.total) for node in live) > 1 for wanted in asked.values())
 
 
 def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[YarnNode], label: str = "") -> None:
     """Raises ConfigError where a container is larger than any node that lives: that ends an application."""
-    live = _live(nodes, label)
+    live = [node for node in nodes if node.takes(label)]
     if not live:
         labelled = f" with the label {label!r} (yarn.node_label)" if label else ""
         raise ConfigError(f"yarn: the cluster has no live node{labelled}; is it up?")
@@ -86,10 +86,6 @@ def check_nodes(asked: Mapping[str, Resources], nodes: Iterable[YarnNode], label
                 f"yarn: {NAMES[name]} asks for {wanted}; the largest node, {largest.id}, has "
                 f"{largest.total}. Ask for less: {KEYS[name]}."
             )
-
-
-def _live(nodes: Iterable[YarnNode], label: str) -> list[YarnNode]:
-    return [node for node in nodes if node.live and (not label or label in node.labels)]
 
 
 def check_queue(asked: Mapping[str, Resources], queue: YarnQueue, num_servers: int) -> None:

@@ -25,7 +25,7 @@ class Resources(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """``2 GPUs, 16 GiB and 4 vcores``; of what there is none is not told, but of memory."""
         counted = [_many(self.gpus, "GPU")] if self.gpus else []
-        counted += [_memory(self.memory_mb)]
+        counted += [_gib(self.memory_mb) if self.memory_mb >= 1024 else f"{self.memory_mb} MiB"]
         counted += [_many(self.vcores, "vcore")] if self.vcores else []
         return " and ".join(filter(None, (", ".join(counted[:-1]), counted[-1])))
 
@@ -40,20 +40,16 @@ class Measure(NamedTuple):
 
     def text(self, amount: int) -> str:
         """``1 GPU``, ``2 GiB``."""
-        if self.gpus:
-            return f"{amount} GPU" if amount == 1 else f"{amount} GPUs"
-        return f"{amount / 1024:.4g} GiB"
+        return _many(amount, "GPU") if self.gpus else _gib(amount)
 
     def of_text(self, amount: int, most: int) -> str:
         """``1 of 6 GPUs``"""
-        if self.gpus:
-            return f"{amount} of {self.text(most)}"
-        return f"{amount / 1024:.4g} of {self.text(most)}"
+        return f"{amount if self.gpus else _gib(amount).removesuffix(' GiB')} of {self.text(most)}"
 
 
 def _many(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _memory(memory_mb: int) -> str:
-    return f"{memory_mb / 1024:.4g} GiB" if memory_mb >= 1024 else f"{memory_mb} MiB"
+def _gib(memory_mb: int) -> str:
+    return f"{memory_mb / 1024:.4g} GiB"

@@ -135,7 +135,7 @@ class Surroundings:
     def _too_large(self, service: str, view: View) -> str:
         """Why no node can have such a container; "": one can."""
         asked, label = self._services[service], self._config.node_label
-        live = [node for node in view.nodes if node.live and (not label or label in node.labels)]
+        live = [node for node in view.nodes if node.takes(label)]
         if any(asked.fits(node.total) for node in live):
             return ""
         kind = f" with the label {label}" if label else ""
