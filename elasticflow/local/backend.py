@@ -21,7 +21,7 @@ from elasticflow.cluster.contract import Backend, Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.local import nursery
-from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.local.process import Process, end, has_ended, recorded, recorded_in
 from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.fingerprint import environment
@@ -303,9 +303,7 @@ class _Records:
 
     def recorded(self) -> dict[str, Process]:
         """Members that were started, and whose ends have not been dealt with."""
-        paths = self.members.glob("[!.]*") if self.members.exists() else ()
-        found = {path.name: recorded(path) for path in paths}
-        return {name: process for name, process in found.items() if process}
+        return {name: process for name, process in recorded_in(self.members).items() if process}
 
     def forget(self, name: str) -> None:
         (self.members / name).unlink(missing_ok=True)

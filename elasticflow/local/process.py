@@ -87,6 +87,11 @@ def recorded(path: Path) -> Process | None:
     return None
 
 
+def recorded_in(folder: Path) -> dict[str, Process | None]:
+    """The same of all files in a folder, by their names."""
+    return {path.name: recorded(path) for path in folder.glob("[!.]*")}
+
+
 def _send(watched: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(watched, number)

@@ -21,7 +21,7 @@ from elasticflow import launch
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.errors import RunError
-from elasticflow.local.process import Process, end, has_ended, recorded
+from elasticflow.local.process import Process, end, has_ended, recorded_in
 from elasticflow.process.fingerprint import environment
 from elasticflow.run.folder import last_line
 from elasticflow.run.settings import MemberSettings
@@ -140,14 +140,13 @@ class Steps:
             self._bury(name)
 
     def _adopt(self) -> None:
-        for path in self._folder.glob("[!.]*"):
-            process = recorded(path)
+        for name, process in recorded_in(self._folder).items():
             watched = process.watch() if process else None
             if process and watched is not None:
-                self._sruns[path.name] = process, watched
-                self._placed.append(path.name)
+                self._sruns[name] = process, watched
+                self._placed.append(name)
             else:
-                path.unlink(missing_ok=True)
+                (self._folder / name).unlink(missing_ok=True)
 
     def _srun(self, settings: MemberSettings) -> None:
         name = settings.name
@@ -221,7 +220,6 @@ class Steps:
 def clear(run_dir: str) -> None:
     """Ends what sruns of this run are left on this node."""
     folder = Path(run_dir, "keys", "steps")
-    found = [recorded(path) for path in folder.glob("[!.]*")]
-    end([process for process in found if process], *END)
+    end(filter(None, recorded_in(folder).values()), *END)
     for path in folder.glob("*"):
         path.unlink(missing_ok=True)
