@@ -13,6 +13,8 @@ import msgspec
 
 from elasticflow.cli.asking import formatted
 from elasticflow.cli.train import make_folder
+from elasticflow.cluster.contract import CLUSTERS
+from elasticflow.cluster.share import load_share
 from elasticflow.errors import ConfigError, RunError, UnknownError
 from elasticflow.process.stamps import stamp_output
 from elasticflow.run.config import Config
@@ -72,12 +74,8 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
     if arguments.resume or arguments.on or arguments.dry_run or arguments.attach:
         raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     most = chosen.worker_range[1] if arguments.workers else 0
-    granted = msgspec.structs.replace(
-        chosen, backend="local", workers="1", least_gain=0.0, run_dir=os.path.abspath(chosen.run_dir or "")
-    )
-    if not chosen.run_dir:
-        granted = msgspec.structs.replace(granted, run_dir="")
-    folder = make_folder(granted, resume=False)
+    service = folder_of(arguments.service)
+    folder = make_folder(_granted(chosen, talk.ask(service, talk.ListTasks())), resume=False)
     question = talk.HandIn(
         run_dir=str(folder.run.folder.resolve()),
         deadline_s=chosen.deadline_at,
@@ -85,7 +83,7 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
         most_workers=most,
     )
     try:
-        (task,) = talk.insist(folder_of(arguments.service), question).tasks
+        (task,) = talk.insist(service, question).tasks
     except RunError as error:
         if not isinstance(error, UnknownError):  # else it may have been taken in
             folder.put_back()
@@ -96,6 +94,17 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
     print(task.name, flush=True)
     print(f"{_said(task)}\nrun: {task.run}", file=sys.stderr)
     return 0
+
+
+def _granted(chosen: Config, service: talk.ServiceAnswer) -> Config:
+    """Settings of a run that such a service is to have done: where, and with how many workers, it says."""
+    cluster, own = service.cluster, {}
+    if cluster in CLUSTERS:
+        own = {cluster: load_share(cluster, service.section).section_of(getattr(chosen, cluster))}
+    run_dir = os.path.abspath(chosen.run_dir) if chosen.run_dir else ""
+    return msgspec.structs.replace(
+        chosen, backend=cluster, workers="1", least_gain=0.0, run_dir=run_dir, **own
+    )
 
 
 def cancel(arguments: argparse.Namespace) -> int:
@@ -121,6 +130,8 @@ def list_tasks(arguments: argparse.Namespace) -> int:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
     used = sum(task.held for task in answer.tasks)
     print(f"{used} of {answer.capacity} workers are in use; service of term {answer.term}")
+    for node, why in answer.away.items():
+        print(f"node {node}: {why or 'is not used'}")
     return 0
 
 

@@ -23,8 +23,8 @@ BACKENDS = {
     "yarn": "elasticflow_yarn.backend:YarnBackend",
 }
 CLUSTERS = {"slurm": "elasticflow_slurm", "yarn": "elasticflow_yarn"}
-"""Backends to which runs are submitted: packages with modules ``submit``, ``leader`` and
-``index``."""
+"""Backends to which runs are submitted: packages with modules ``submit``, ``leader``,
+``index`` and ``share``."""
 MASTER = "master"
 """Name of the master, where a backend tells of members and of it."""
 
@@ -103,6 +103,11 @@ class Backend(ABC):
     @abstractmethod
     def num_running(self) -> int:
         """Members that have been started, by whatever master, and have not ended."""
+
+    @property
+    def num_worker_places(self) -> int:
+        """Places of workers, asked for or held, that are not known to be free; 0: members tell."""
+        return 0
 
     @abstractmethod
     def close(self) -> None:

@@ -73,6 +73,10 @@ class SizedBackend(Backend):
     def num_running(self) -> int:
         return self._sizing.num_places
 
+    @property
+    def num_worker_places(self) -> int:
+        return self._sizing.num_worker_places
+
     def look(self) -> None:
         self._sizing.look()
         self._act()

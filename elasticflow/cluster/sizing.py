@@ -231,6 +231,12 @@ class Sizing(ABC, Generic[A, S]):
         return sum(ask.phase not in (AskPhase.WANTED, AskPhase.OVER) for ask in self._asks)
 
     @property
+    def num_worker_places(self) -> int:
+        """Of these, those of workers."""
+        gone = (AskPhase.WANTED, AskPhase.OVER)
+        return sum(ask.role == WORKER and ask.phase not in gone for ask in self._asks)
+
+    @property
     def reason(self) -> str:
         """Why fewer workers, or servers, run than are wanted; "" when as many do."""
         for role, what in ((WORKER, ""), (SERVER, " servers")):

@@ -374,7 +374,7 @@ class Master:
         schedule = self._state.schedule
         return Situation(
             number=staff.grant,
-            workers=len(self._state.of("worker")),
+            workers=max(len(self._state.of("worker")), self._backend.num_worker_places),
             ready=self._state.num_ready,
             step=schedule.steps_before(self._state.version) if schedule else 0,
             steps=schedule.total_steps if schedule else 0,

@@ -1,26 +1,23 @@
-"""One run of this machine's, followed by the service: begun, told its grants, held at zero, gone on with.
+"""One run, followed by the service: told its grants, and listened to. Where its processes are others know.
 
-Nothing is remembered that matters: what the run is doing is seen from its folder each time, and what it is
-to do is said again and again. So a service that dies at any point is followed by one that sees the same.
+Nothing is remembered that matters: what the run is doing is seen each time, and what it is to do is said
+again and again. So a service that dies at any point is followed by one that sees the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
+from abc import ABC, abstractmethod
 
 import zmq
 
-from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.run.folder import Address, RunDir, last_line
+from elasticflow.run.folder import Address, RunDir
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
 from elasticflow.service.paces import Pace
 from elasticflow.service.state import Granted
 from elasticflow.wire.control import control_link, signed_frame
-from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import Grant, Situation, StopRequest, ToMaster, decode_from_master
 from elasticflow.wire.sockets import Context, Socket
 
@@ -32,18 +29,19 @@ TRIES = 3
 """A run that ends so often in a row without a word, and without a step, is given up."""
 
 
-class Follower:
+class Follower(ABC):
     """See the module's docstring. situation: what the run has said last. counted: its steps were told."""
 
     def __init__(self, context: Context, name: str, run_dir: str, measure_s: float) -> None:
         self.name, self.run = name, RunDir(run_dir)
         self.step = 0
         self.situation: Situation | None = None
+        self.waits = ""
+        """For what its master waits, if it has to; for people."""
         self._context = context
         self._link: Socket | None = None
         self._address: Address | None = None
         self._keys: MemberKeys | None = None
-        self._child: subprocess.Popen[bytes] | None = None
         self._tries, self._tried_at = 0, -1
         self._counted = False
         self._pace = Pace(measure_s)
@@ -55,23 +53,12 @@ class Follower:
         """Readable when the run says something."""
         return self._link
 
+    @abstractmethod
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
         """Has the run do what it is granted, as far as that goes just now; what has happened to it.
 
         held: workers that it may have, as far as the service knows.
         """
-        if self._child is not None and self._child.poll() is not None:
-            self._child = None
-        if self._child is not None or self.run.is_locked():
-            self._tell(granted)
-            return self.listen(now_s)
-        self._let_go()
-        ending = self._ending()
-        if ending is not None:
-            return [ending]
-        if granted.workers:
-            return self._begin()
-        return [hp.Held(name=self.name, workers=0, number=granted.number)] if held else []
 
     def listen(self, now_s: float) -> list[hp.Happening]:
         """What the run says; does not wait."""
@@ -92,28 +79,23 @@ class Follower:
     # --- a run that lives ------------------------------------------------------------------------
 
     def _tell(self, granted: Granted) -> None:
-        with contextlib.suppress(ElasticFlowError, OSError):  # it begins just now, or ends
-            self._connect()
-            if granted.workers:
-                grant = Grant(
-                    number=granted.number,
-                    workers=granted.workers,
-                    why=granted.why,
-                    until_s=granted.until_s or 0.0,
-                )
-                self._send(grant)
-            else:
-                self._send(StopRequest(reason=PAUSED))
+        """What it may have; to be told when there is a line."""
+        if granted.workers:
+            grant = Grant(
+                number=granted.number,
+                workers=granted.workers,
+                why=granted.why,
+                until_s=granted.until_s or 0.0,
+            )
+            self._send(grant)
+        else:
+            self._send(StopRequest(reason=PAUSED))
 
-    def _connect(self) -> None:
-        """To the master that there is, with the keys of this attempt. Raises RunError, OSError."""
-        address = self.run.read_address()
-        if address == self._address:
-            return
+    def _connect(self, address: Address, keys: MemberKeys) -> None:
+        """To the master that there is, with the keys of this attempt."""
         self._let_go()
-        self._keys = read_keys(self.run.client_keys, MemberKeys)
-        self._link, self._address = control_link(self._context, self._keys, address.endpoint), address
-        self._link.linger = 0
+        self._link, self._address = control_link(self._context, keys, address.endpoint), address
+        self._keys, self._link.linger = keys, 0
 
     def _send(self, message: ToMaster) -> None:
         assert self._link is not None and self._keys is not None
@@ -144,47 +126,29 @@ class Follower:
 
     # --- one that does not -----------------------------------------------------------------------
 
-    def _ending(self) -> hp.Over | None:
-        """How it has ended for good; None: it has not, or only been paused."""
-        report: Report | None = None
-        with contextlib.suppress(RunError):
-            report = self.run.read_report()
-        if report is not None and not (report.state == "stopped" and PAUSED in report.text):
+    def _ending(self, report: Report | None, words: str) -> hp.Over | None:
+        """How it has ended for good; None: it has not, or only been paused. words: its last ones."""
+        if report is not None and not was_paused(report):
             return hp.Over(name=self.name, state=report.state, text=report.text)
         if self._tries < TRIES:
             return None
-        words = last_line(self.run.master_log)
         return hp.Over(
             name=self.name,
             state="failed",
             text=f"ended {TRIES} times in a row without a step; last words: {words}",
         )
 
-    def _begin(self) -> list[hp.Happening]:
-        """Starts its master, in a session of its own: it outlives the service."""
+    def _try(self) -> None:
+        """It is begun, or goes on."""
         self._tries = self._tries + 1 if self.step == self._tried_at else 1
         self._tried_at = self.step
-        try:
-            self._make_ready()
-            command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume"]
-            with self.run.master_log.open("ab") as log:
-                self._child = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-        except (ElasticFlowError, OSError) as error:
-            if self._tries >= TRIES:
-                return [hp.Over(name=self.name, state="failed", text=f"cannot be begun: {error}")]
-        return []
 
-    def _make_ready(self) -> None:
-        """For another attempt, or the first: with new keys. Raises RunError, OSError."""
-        lock = self.run.hold()
-        try:
-            self.run.end_attempt()
-            self.run.address.unlink(missing_ok=True)
-            if self.run.report.exists():  # it was paused in order
-                self.run.report.unlink()
-                self._tries = 1
-            self.run.create(self.run.config())
-        finally:
-            os.close(lock)
+    def _cannot_begin(self, error: Exception) -> list[hp.Happening]:
+        if self._tries < TRIES:
+            return []
+        return [hp.Over(name=self.name, state="failed", text=f"cannot be begun: {error}")]
+
+
+def was_paused(report: Report) -> bool:
+    """Whether that is no end: it goes on as soon as it may."""
+    return report.state == "stopped" and PAUSED in report.text

@@ -81,10 +81,12 @@ class Cancelled(_Happening, frozen=True):
 
 
 class NodeSeen(_Happening, frozen=True):
-    """A node is gone, or there again."""
+    """A node is gone, or there again. name: the cluster's; "": the service has no other. why: it is gone."""
 
     node: int
     up: bool
+    name: str = ""
+    why: str = ""
 
 
 class Woken(_Happening, frozen=True):

@@ -39,6 +39,7 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     gpus_per_node: int
     overheads: Overheads
+    cluster: str = "local"
 
     def new_state(self, numbered: int = 0) -> ServiceState:
         """Of a service that knows of no task, after so many. Raises ConfigError."""
@@ -82,7 +83,8 @@ class ServiceJournal:
         if self.state.under_way() and found != rules:
             raise ConfigError(
                 f"{folder}: {len(self.state.under_way())} runs are under way, and rely on "
-                f"{found.nodes} nodes of {found.gpus_per_node}, {found.policy} and {found.overheads}; "
+                f"{found.nodes} nodes of {found.gpus_per_node} ({found.cluster}), {found.policy} and "
+                f"{found.overheads}; "
                 "the settings say something else by now. Set them back until 'elasticflow jobs' shows none."
             )
         num_bytes = sum(path.stat().st_size for path in self._files.glob("*.jsonl"))

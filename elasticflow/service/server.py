@@ -11,24 +11,30 @@ import fcntl
 import os
 import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import zmq
 
-from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.cluster.share import Share, ShareNode, load_share
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.master.log import say
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.trust import check_trust, name_of
 from elasticflow.service import happenings as hp
-from elasticflow.service import talk
+from elasticflow.service import roster, talk
 from elasticflow.service.follower import Follower
+from elasticflow.service.hands import Hands
+from elasticflow.service.here import FollowerHere
 from elasticflow.service.journal import ServiceJournal
 from elasticflow.service.memory import Known, kind_of
 from elasticflow.service.settings import ServiceConfig, folder_of
 from elasticflow.service.state import TaskStanding, Ticket
+from elasticflow.service.submitted import SubmittedFollower
 from elasticflow.wire.sockets import Context, poll_ms
 
+LOCAL = "local"
 LONGEST_S = 2 * 366 * 86400.0
 """Nobody plans for longer."""
 
@@ -38,6 +44,7 @@ class Service:
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
+        share = load_share(config.cluster, config.section) if config.cluster != LOCAL else None
         self.folder = folder_of(config.folder)
         self._lock = _hold(self.folder)
         self._known = Known(self.folder / "known.json")
@@ -51,12 +58,19 @@ class Service:
         self._look_s = 0.0
         self._news: list[hp.Happening] = []
         """That came up while something else was decided."""
+        self._hands = Hands(config.cluster, share) if share else None
+        """None: the runs are this machine's."""
+        self._nodes_s, self._nodes_told = 0.0, ""
+        if share:
+            self._begin_share(share)
 
     def run(self) -> None:
         """Until this process is ended. Raises Superseded, OSError: then it must end."""
         say(f"{self.folder}: service of term {self._journal.term}, {self._state.capacity} workers")
         while True:
             self._wait()
+            if self._hands:
+                self._hands.turn()
             for person, question in self._desk.receive():
                 self._desk.answer(person, self._answered(question))
             happened = self._followed()
@@ -70,6 +84,8 @@ class Service:
         self._desk.close()
         for follower in self._followers.values():
             follower.close()
+        if self._hands:
+            self._hands.close()
         self._context.term()
         self._journal.close()
         os.close(self._lock)
@@ -85,6 +101,8 @@ class Service:
         for follower in self._followers.values():
             if follower.socket is not None:
                 poller.register(follower.socket, zmq.POLLIN)
+        for fd in self._hands.fds if self._hands else ():
+            poller.register(fd, zmq.POLLIN)
         due_s = 0.0 if self._news else min(self._look_s, self._state.wake_s)
         poller.poll(poll_ms(max(0.0, due_s - self._now_s())))
 
@@ -95,6 +113,7 @@ class Service:
         now_s = self._now_s()
         looks = now_s >= self._look_s
         self._look_s = now_s + self._config.poll_s if looks else self._look_s
+        self._look_at_nodes()
         happened, self._news = self._news, []
         for ticket in self._state.under_way():
             follower = self._follower(ticket)
@@ -111,10 +130,55 @@ class Service:
     def _follower(self, ticket: Ticket) -> Follower:
         name = ticket.task.name
         if name not in self._followers:
-            follower = Follower(self._context, name, ticket.task.run_dir, self._config.measure_s)
+            follower = self._new_follower(name, ticket.task.run_dir)
             follower.step = ticket.done
             self._followers[name] = follower
         return self._followers[name]
+
+    def _new_follower(self, name: str, run_dir: str) -> Follower:
+        what = self._context, name, run_dir, self._config.measure_s
+        return SubmittedFollower(*what, self._hands) if self._hands else FollowerHere(*what)
+
+    # --- the share of a cluster ------------------------------------------------------------------
+
+    def _begin_share(self, share: Share) -> None:
+        """Counts on no node that nobody has seen. Raises ConfigError if there is no such share."""
+        if not self._state.nodes:
+            nodes = range(self._config.nodes)
+            self._handle([hp.NodeSeen(node=node, up=False, why="was never seen") for node in nodes])
+        try:
+            self._nodes_seen(share.nodes())
+        except ConfigError:
+            raise
+        except ElasticFlowError as error:  # runs go on, and are followed; it is asked again
+            self._nodes_seen(error)
+        news, self._news = self._news, []
+        if news:
+            self._handle(news)
+
+    def _look_at_nodes(self) -> None:
+        """Unless that was done a short while ago, or is being done."""
+        if self._hands and self._now_s() >= self._nodes_s:
+            self._nodes_s = inf
+            self._hands.look_at_nodes(self._nodes_seen)
+
+    def _nodes_seen(self, answer: list[ShareNode] | ElasticFlowError) -> None:
+        """A cluster that does not answer has the nodes that it had."""
+        self._nodes_s = self._now_s() + self._config.look_s
+        words = f"warning: its nodes are not known just now: {answer}"
+        if isinstance(answer, ElasticFlowError):
+            if words != self._nodes_told:
+                say(words)
+            self._nodes_told = words
+            return
+        self._nodes_told = ""
+        names = {number: seen.name for number, seen in self._state.nodes.items()}
+        down = self._state.policy.placement.down
+        shape = self._state.policy.shape
+        seen = roster.changes(names, down, shape.num_nodes, shape.gpus_per_node, answer)
+        for each in seen:
+            say(f"node {each.name}: {'is there' if each.up else f'is gone: {each.why}'}")
+        self._news += seen
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -176,9 +240,13 @@ class Service:
             return talk.ServiceAnswer(error=str(error))
 
     def _answer(self, *tickets: Ticket) -> talk.ServiceAnswer:
+        nodes = sorted(self._state.nodes.values(), key=lambda seen: seen.node)
         return talk.ServiceAnswer(
             term=self._journal.term,
             capacity=self._state.capacity,
+            cluster=self._config.cluster,
+            section=self._config.section,
+            away={seen.name or str(seen.node): seen.why for seen in nodes if not seen.up},
             tasks=[self._told_of(ticket) for ticket in tickets],
         )
 
@@ -221,9 +289,10 @@ class Service:
             raise RunError(f"{asked.run_dir}: its deadline is over already.")
         if asked.deadline_s is not None and asked.deadline_s > self._now_s() + LONGEST_S:
             raise RunError(f"{asked.run_dir}: its deadline is years away; hand it in with --best-effort.")
-        if config.backend != "local":
+        if config.backend != self._config.cluster:
             raise RunError(
-                f"{asked.run_dir}: is for {config.backend}; this service begins runs on its machine."
+                f"{asked.run_dir}: is for {config.backend}; this service begins runs on "
+                f"{'its machine' if self._config.cluster == LOCAL else self._config.cluster}."
             )
 
     def _cancel(self, name: str) -> Ticket:
@@ -237,6 +306,11 @@ class Service:
 
     def _mark(self, asked: talk.MarkNode) -> talk.ServiceAnswer:
         nodes = self._config.nodes
+        if self._hands:
+            raise RunError(
+                f"node {asked.node}: the nodes are {self._config.cluster}'s; drain it there, and the service "
+                "sees that."
+            )
         if not 0 <= asked.node < nodes:
             raise RunError(f"node {asked.node}: this service has {nodes} nodes, 0 to {nodes - 1}.")
         self._handle([hp.NodeSeen(node=asked.node, up=asked.up)])
@@ -253,7 +327,7 @@ class Service:
             standing=ticket.standing.value,
             state=ticket.state,
             said=ticket.said,
-            why=ticket.why,
+            why="; ".join(filter(None, (ticket.why, follower.waits if follower else ""))),
             workers=account.granted if account else 0,
             held=account.held if account else 0,
             step=follower.step if follower else ticket.done,

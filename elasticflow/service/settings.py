@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -34,11 +34,22 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     failure_s: Seconds = 15.0
     measure_s: Annotated[float, Meta(gt=0, le=1e6)] = 30.0
     poll_s: Annotated[float, Meta(gt=0, le=60)] = 0.5
+    cluster: Literal["local", "slurm", "yarn"] = "local"
+    look_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    slurm: dict[str, Any] = {}
+    yarn: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        if others := [name for name in ("slurm", "yarn") if name != self.cluster and getattr(self, name)]:
+            raise ConfigError(f"{others[0]}: is set, but cluster is {self.cluster}.")
         if self.policy not in POLICIES:
             raise ConfigError(f"policy: {self.policy!r}; allowed are {', '.join(POLICIES)}.")
         ClusterShape(self.nodes, self.workers_per_node)  # raises where the nodes are of no power of two
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """The cluster's, by which the runs are submitted."""
+        return {"slurm": self.slurm, "yarn": self.yarn}.get(self.cluster, {})
 
     @property
     def rules(self) -> ServiceRules:
@@ -48,6 +59,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             nodes=self.nodes,
             gpus_per_node=self.workers_per_node,
             overheads=Overheads(self.shrink_s, self.start_s, self.grow_s, self.failure_s),
+            cluster=self.cluster,
         )
 
 

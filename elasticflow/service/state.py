@@ -104,6 +104,8 @@ class ServiceState:
         self.wake_s = inf
         self.tickets: dict[str, Ticket] = {}
         self.ledger = Ledger()
+        self.nodes: dict[int, hp.NodeSeen] = {}
+        """As they were last seen, by number."""
         self._arriving: list[Ticket] = []
         """Whom the policy is to be told of at the end of this turn."""
 
@@ -220,6 +222,7 @@ class ServiceState:
         return [ev.CompletionEvent(ticket.task.name)] if known else []
 
     def _see(self, seen: hp.NodeSeen) -> list[ev.Event]:
+        self.nodes[seen.node] = seen
         if seen.up == (seen.node not in self.policy.placement.down):
             return []
         return [ev.NodeBackEvent(seen.node) if seen.up else ev.NodeLostEvent(seen.node)]

@@ -95,12 +95,19 @@ class ToldTask(msgspec.Struct, kw_only=True):
 
 
 class ServiceAnswer(msgspec.Struct, kw_only=True):
-    """error: empty where all is well. capacity: workers that there can be."""
+    """error: empty where all is well. capacity: workers that there can be.
+
+    cluster: on which its runs are, with the section of their settings. away: nodes that are not there, and
+    why.
+    """
 
     error: str = ""
     term: int = 0
     capacity: int = 0
     tasks: list[ToldTask] = []
+    cluster: str = "local"
+    section: dict[str, Any] = {}
+    away: dict[str, str] = {}
 
 
 class Asker(msgspec.Struct):

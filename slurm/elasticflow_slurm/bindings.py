@@ -51,7 +51,7 @@ class PyslurmClient(SlurmClient):
     """Asks about, cancels and requeues jobs through pyslurm; all else goes through SLURM's commands.
 
     Not through pyslurm go: submissions (it has no heterogeneous jobs, gives a job all SLURM_* variables of
-    this process, and limits of none), estimates, begin times, and partitions.
+    this process, and limits of none), estimates, begin times, partitions and nodes.
 
     pyslurm holds the interpreter's lock while it waits: where the controller does not answer, all threads
     of this process stand still for as long as SLURM's own timeouts last, and no timeout of ours ends it.

@@ -30,6 +30,13 @@ HELD_REASONS = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "requeued he
 """In what SLURM says of a pending job that nothing but a release, or a cancel, ends."""
 
 
+USABLE = frozenset("idle mixed allocated completing planned".split())
+"""States of nodes on which something may start, without the signs that sinfo puts behind them."""
+UNUSABLE_SIGNS = "*$!%@^"
+"""Behind a node's state: does not answer, in maintenance, is being powered down or rebooted."""
+SIGNS = f"{UNUSABLE_SIGNS}~#+-"
+
+
 class SlurmError(RunError):
     """SLURM did not do what it was asked for."""
 
@@ -121,6 +128,37 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes that are up and not drained: those that no job has. As good as SLURM tells."""
     time_limit_s: float | None = None
     """The longest a job may ask for; None: no limit."""
+
+
+class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as SLURM knows it now, once for each partition that it is in."""
+
+    name: str
+    partition: str
+    state: str
+    """SLURM's word and signs, as sinfo prints them: idle, mixed, drained*, ..."""
+    cpus: int = 0
+    gpus: tuple[tuple[str, int], ...] = ()
+    """That it has, by their type; "" for those of none."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether SLURM waits for it to answer, and has not given it up; so are all after it has started."""
+        return self.state.endswith("*") and self._word in USABLE | {"unknown", "reserved"}
+
+    def away(self, *, reserved: bool) -> str:
+        """Why nothing may start there; "": it may. reserved: for those who are of the node's reservation."""
+        usable = USABLE | {"reserved"} if reserved else USABLE
+        may = self._word in usable and not any(sign in self.state for sign in UNUSABLE_SIGNS)
+        return "" if may or self.doubtful else self.state
+
+    def num_gpus(self, kind: str = "") -> int:
+        """Of one type; "": of any."""
+        return sum(count for name, count in self.gpus if kind in ("", name))
+
+    @property
+    def _word(self) -> str:
+        return self.state.lower().rstrip(SIGNS)
 
 
 def time_s(text: str) -> float | None:

@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticflow_slurm.client import (
     OVER,
+    SIGNS,
+    UNUSABLE_SIGNS,
+    USABLE,
     JobRequest,
     LimitReached,
     Partition,
     SlurmBusy,
     SlurmError,
     SlurmJob,
+    SlurmNode,
     SlurmNotInstalled,
     SlurmRefused,
     time_s,
@@ -39,10 +43,8 @@ PAST_FIELDS = ("JobIDRaw", "State", "ExitCode", "NodeList", "Reason")
 PARTITION_FIELDS = "PartitionName Partition Available Time Nodes StateLong Gres GresUsed".split()
 """For sinfo -O. ``Partition`` has a * behind the default partition's name."""
 
-USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
-"""States of nodes on which something may start, without the signs that sinfo puts behind them."""
-UNUSABLE_SIGNS = "*$!%@^"
-"""Behind a node's state: does not answer, in maintenance, is being powered down or rebooted."""
+NODE_FIELDS = "NodeList PartitionName StateLong CPUs Gres".split()
+"""For sinfo --Node -O."""
 
 OURS = re.compile("(SLURMD?|SBATCH|SRUN|SQUEUE|SCANCEL|SINFO|SALLOC|SCONTROL|SACCT)_")
 """Beginnings of variables that change what SLURM's commands do, or that name the job in which this runs."""
@@ -273,6 +275,12 @@ class SlurmClient:
         said = self._run("sinfo", "--noheader", "--all", f"--Format={wanted}", unknown=SlurmBusy)
         return parse_partitions(said)
 
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes, once for each partition that they are in."""
+        wanted = ",".join(f"{name}:0{FIELD}" for name in NODE_FIELDS)
+        said = self._run("sinfo", "--noheader", "--all", "--Node", f"--Format={wanted}", unknown=SlurmBusy)
+        return parse_nodes(said)
+
     # --- commands --------------------------------------------------------------------------------
 
     def _squeue(self, which: str) -> str:
@@ -496,14 +504,40 @@ def parse_partitions(printed: str) -> list[Partition]:
     return list(found.values())
 
 
+def parse_nodes(printed: str) -> list[SlurmNode]:
+    """Of sinfo's lines, one for each node in each partition."""
+    found = []
+    for line in printed.splitlines():
+        words = line.split(FIELD)
+        if len(words) != len(NODE_FIELDS) + 1:
+            raise SlurmBusy(f"sinfo said {line!r}: that is no node.")
+        name, partition, state, cpus, gres = map(_unless_null, words[:-1])
+        gpus = tuple(gpus_by_type(gres))
+        found.append(
+            SlurmNode(name=name, partition=partition, state=state, cpus=_number(cpus) or 0, gpus=gpus)
+        )
+    return found
+
+
 def num_gpus(gres: str) -> int:
     """Of one node: 4 of "gpu:a100:3(S:0-1),gpu:1(IDX:0),shard:8"."""
+    return sum(count for _, count in gpus_by_type(gres))
+
+
+def gpus_by_type(gres: str) -> list[tuple[str, int]]:
+    """Of one node: ("a100", 3) and ("", 1) of "gpu:a100:3(S:0-1),gpu:1(IDX:0),shard:8"."""
     items = [item.split(":") for item in re.sub(r"\([^)]*\)", "", gres).split(",")]
-    return sum(int(item[-1]) if item[-1].isdecimal() else 1 for item in items if item[0] == "gpu")
+    gpus = [item for item in items if item[0] == "gpu"]
+    return [(_type_of(item), int(item[-1]) if item[-1].isdecimal() else 1) for item in gpus]
+
+
+def _type_of(item: list[str]) -> str:
+    """Of one of gres's items, which has a type, or a number, or both, or neither."""
+    return item[1] if len(item) > 1 and not item[1].isdecimal() else ""
 
 
 def _is_usable(state: str) -> bool:
-    word = state.lower().rstrip("*$!%@^~#+-")
+    word = state.lower().rstrip(SIGNS)
     return word in USABLE and not any(sign in state for sign in UNUSABLE_SIGNS)
 
 

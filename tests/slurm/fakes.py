@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elasticflow_slurm.client import JobRequest, Partition, SlurmError, SlurmJob
+from elasticflow_slurm.client import JobRequest, Partition, SlurmError, SlurmJob, SlurmNode
 from elasticflow_slurm.command_line import SlurmClient
 
 
@@ -17,6 +17,7 @@ class FakeClient(SlurmClient):
     def __init__(self, *known: SlurmJob) -> None:
         self.known = list(known)
         self.past: list[SlurmJob] = []
+        self.nodes_known: list[SlurmNode] = []
         self.error: SlurmError | None = None
         self.refusals: dict[str, SlurmError] = {}
         self.asked: Counter[str] = Counter()
@@ -73,4 +74,9 @@ class FakeClient(SlurmClient):
         return set()
 
     def partitions(self) -> list[Partition]:
-        return []
+        names = sorted({node.partition for node in self.nodes_known})
+        return [Partition(name=name, is_default=name == "cpu") for name in names]
+
+    def nodes(self) -> list[SlurmNode]:
+        self._ask("nodes")
+        return list(self.nodes_known)

@@ -1,0 +1,58 @@
+"""The share of a cluster that a service divides among runs: what there is of it, and what a run has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from elasticflow.cluster.contract import load_cluster
+from elasticflow.errors import ElasticFlowError
+from elasticflow.run.folder import HostJob
+
+
+class ShareNode(NamedTuple):
+    """A node as the cluster tells of it. slots: workers for which it has room when nobody else is there.
+
+    away: why none may begin there, in the cluster's word; "": they may. doubtful: the cluster does not hear
+    of it just now, and has not given it up.
+    """
+
+    name: str
+    slots: int
+    away: str = ""
+    doubtful: bool = False
+
+
+class Share(ABC):
+    """All methods may raise ElasticFlowError; what is of a kind in ``passing`` may be otherwise when it is
+    asked again. They wait for the cluster."""
+
+    passing: tuple[type[ElasticFlowError], ...]
+
+    @abstractmethod
+    def __init__(self, section: dict[str, Any]) -> None:
+        """section: the cluster's, of the service's settings. Raises ConfigError."""
+
+    @abstractmethod
+    def section_of(self, own: dict[str, Any]) -> dict[str, Any]:
+        """A run's section: its own, but for where its processes are and what a worker has."""
+
+    @abstractmethod
+    def nodes(self) -> list[ShareNode]:
+        """All that belong to the share. Raises ConfigError if there is no such share."""
+
+    @abstractmethod
+    def num_places(self, job: HostJob) -> int:
+        """Workers' places of a run that are not known to be free; also those that it only waits for."""
+
+
+def load_share(cluster: str, section: dict[str, Any]) -> Share:
+    """Raises ConfigError."""
+    share: Share = load_cluster(cluster, "share").share(section)
+    return share
+
+
+def units(node: ShareNode, slots: int) -> list[str]:
+    """Names of the parts of a node that have so many slots each; what is left of it is not used."""
+    names = [f"{node.name}+{number}" for number in range(node.slots // slots)]
+    return [node.name, *names[1:]][: len(names)]

@@ -1,0 +1,114 @@
+"""What a service does on a cluster, in threads of their own: it looks, begins runs, and takes them back.
+
+Looking waits for nobody who begins a run, which takes a cluster longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from elasticflow.cluster.clerk import Clerk
+from elasticflow.cluster.contract import load_cluster
+from elasticflow.cluster.presence import presence_of, unknown
+from elasticflow.cluster.share import Share, ShareNode
+from elasticflow.errors import ElasticFlowError, RunError, UnknownError
+from elasticflow.run.folder import UNKNOWN, Address, RunDir
+from elasticflow.run.telling import Report
+from elasticflow.wire.keys import MemberKeys, read_keys
+
+T = TypeVar("T")
+
+
+class RunSight(NamedTuple):
+    """A run as its folder and its cluster show it. master: where one listens, with the keys of this attempt.
+
+    waits: for what a run that is alive has no master. places: that workers of one that is not may still hold.
+    words: the last ones of one that left no report.
+    """
+
+    alive: bool
+    master: tuple[Address, MemberKeys] | None = None
+    waits: str = ""
+    report: Report | None = None
+    places: int = 0
+    words: str = ""
+
+
+class Hands:
+    """Of a service of this cluster. ``fds`` are readable when ``turn`` has answers to give."""
+
+    def __init__(self, cluster: str, share: Share) -> None:
+        self.cluster, self.share = cluster, share
+        self._looks: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
+        self._acts: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
+        self.fds = (self._looks.fd, self._acts.fd)
+
+    def turn(self) -> None:
+        """Gives the answers that have come."""
+        self._looks.turn()
+        self._acts.turn()
+
+    def close(self) -> None:
+        """Waits for what is being done, but not for a cluster that hangs."""
+        self._acts.close()
+        self._looks.close(0.0)
+
+    def passes(self, error: ElasticFlowError) -> bool:
+        """Whether it may be otherwise when this is tried again."""
+        return isinstance(error, (UnknownError, *self.share.passing))
+
+    def look_at_nodes(self, answer: Callable[[list[ShareNode] | ElasticFlowError], None]) -> None:
+        """Of the share."""
+        self._looks.order(self.share.nodes, answer)
+
+    def look_at(self, run: RunDir, answer: Callable[[RunSight | ElasticFlowError], None]) -> None:
+        """How a run is."""
+        self._looks.order(partial(_curable, partial(sight_of, run, self.share)), answer)
+
+    def begin(self, run: RunDir, answer: Callable[[str | ElasticFlowError], None]) -> None:
+        """Has a leader started, by the cluster's own submit; the answer is its job's id."""
+        self._acts.order(partial(_curable, partial(self._begin, run)), answer)
+
+    def take_back(self, run: RunDir, answer: Callable[[str | ElasticFlowError], None]) -> None:
+        """Ends a run whose leader has not begun; the answer is "" if it has."""
+        self._acts.order(partial(_curable, lambda: presence_of(run).cancel()), answer)
+
+    def _begin(self, run: RunDir) -> str:
+        config = run.config()
+        section = self.share.section_of(getattr(config, self.cluster))
+        chosen = msgspec.structs.replace(
+            config, backend=self.cluster, run_dir=str(run.path), **{self.cluster: section}
+        )
+        job, _ = load_cluster(self.cluster, "submit").submit(chosen, True)
+        return str(job)
+
+
+def sight_of(run: RunDir, share: Share) -> RunSight:
+    """Asks the cluster, if the folder does not tell all. Raises ElasticFlowError, OSError."""
+    job = run.host()
+    if job is None:
+        return RunSight(alive=False)
+    presence = presence_of(run)
+    if presence.is_alive():
+        if presence.has_master():
+            with contextlib.suppress(RunError):  # it begins, or ends, just now
+                return RunSight(True, (run.read_address(), read_keys(run.client_keys, MemberKeys)))
+        if presence.silence():
+            raise unknown(run, presence)
+        return RunSight(alive=True, waits=presence.waits_for())
+    report = run.read_report()
+    places = 0 if job.id == UNKNOWN else share.num_places(job)
+    return RunSight(alive=False, report=report, places=places, words="" if report else presence.last_words())
+
+
+def _curable(act: Callable[[], T]) -> T:
+    """A storage that is away may come back."""
+    try:
+        return act()
+    except OSError as error:
+        raise UnknownError(str(error)) from error

@@ -1,0 +1,76 @@
+"""A run of this machine's, followed by the service: begun as its own user's process, and gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.run.folder import last_line
+from elasticflow.run.telling import Report
+from elasticflow.service import happenings as hp
+from elasticflow.service.follower import Follower
+from elasticflow.service.state import Granted
+from elasticflow.wire.keys import MemberKeys, read_keys
+from elasticflow.wire.sockets import Context
+
+
+class FollowerHere(Follower):
+    """See Follower. Its master is a process in a session of its own, which outlives the service."""
+
+    def __init__(self, context: Context, name: str, run_dir: str, measure_s: float) -> None:
+        super().__init__(context, name, run_dir, measure_s)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+        if self._child is not None or self.run.is_locked():
+            with contextlib.suppress(ElasticFlowError, OSError):  # it begins just now, or ends
+                self._find()
+                self._tell(granted)
+            return self.listen(now_s)
+        self._let_go()
+        report: Report | None = None
+        with contextlib.suppress(RunError):
+            report = self.run.read_report()
+        ending = self._ending(report, last_line(self.run.master_log))
+        if ending is not None:
+            return [ending]
+        if granted.workers:
+            return self._begin()
+        return [hp.Held(name=self.name, workers=0, number=granted.number)] if held else []
+
+    def _find(self) -> None:
+        """Raises RunError, OSError."""
+        address = self.run.read_address()
+        if address != self._address:
+            self._connect(address, read_keys(self.run.client_keys, MemberKeys))
+
+    def _begin(self) -> list[hp.Happening]:
+        self._try()
+        try:
+            self._make_ready()
+            command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume"]
+            with self.run.master_log.open("ab") as log:
+                self._child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except (ElasticFlowError, OSError) as error:
+            return self._cannot_begin(error)
+        return []
+
+    def _make_ready(self) -> None:
+        """For another attempt, or the first: with new keys. Raises RunError, OSError."""
+        lock = self.run.hold()
+        try:
+            self.run.end_attempt()
+            self.run.address.unlink(missing_ok=True)
+            if self.run.report.exists():  # it was paused in order
+                self.run.report.unlink()
+                self._tries = 1
+            self.run.create(self.run.config())
+        finally:
+            os.close(lock)
