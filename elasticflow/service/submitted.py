@@ -84,7 +84,7 @@ class SubmittedFollower(Follower):
         self._let_go()
         if sight.places:
             left = hp.Held(name=self.name, workers=sight.places, number=granted.number)
-            return [left] if sight.places < held else []
+            return [left] if max(sight.places, granted.workers) < held else []
         if sight.report is not None and was_paused(sight.report):
             self._tries = 0
         ending = self._ending(sight.report, sight.words)

@@ -289,6 +289,20 @@ def test_partitions_without_the_nodes_that_are_down(client, cluster):
         cluster.resume("g1")
 
 
+def test_nodes_by_partition_with_what_they_have_and_whether_they_can_be_had(client, cluster):
+    found = {(node.name, node.partition): node for node in client.nodes()}
+    assert {name for name, partition in found if partition == "gpu"} == {"g1", "g2", "g3", "g4"}
+    assert {name for name, partition in found if partition == "spare"} == {"g3", "g4"}
+    assert (found["g1", "gpu"].num_gpus(), found["g1", "gpu"].cpus) == (2, 8)
+    assert found["c1", "cpu"].num_gpus() == 0 and found["g1", "gpu"].away(reserved=False) == ""
+    cluster.drain("g1")
+    try:
+        found = {(node.name, node.partition): node for node in client.nodes()}
+        assert found["g1", "gpu"].away(reserved=False) == "drained"
+    finally:
+        cluster.resume("g1")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob, time_s
+from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob, SlurmNode, time_s
 from elasticflow_slurm.command_line import (
     FIELD,
     JOB_FIELDS,
@@ -14,6 +14,7 @@ from elasticflow_slurm.command_line import (
     first_node,
     num_gpus,
     parse_jobs,
+    parse_nodes,
     parse_partitions,
     parse_past,
     start_told,
@@ -115,6 +116,44 @@ def test_bytes_that_are_no_text_are_kept():
 def test_what_is_no_list_of_jobs_is_an_error():
     with pytest.raises(SlurmBusy, match="that is no list of jobs"):
         parse_jobs("JOBID PARTITION\n")
+
+
+def node(state: str, gres: str = "gpu:a100:3(S:0-1),gpu:1,shard:8") -> SlurmNode:
+    (found,) = parse_nodes(FIELD.join(("g1", "gpu", state, "16", gres, "\n")))
+    return found
+
+
+def test_a_nodes_gpus_by_their_type():
+    assert (node("idle").num_gpus(), node("idle").num_gpus("a100"), node("idle").num_gpus("h100")) == (
+        4,
+        3,
+        0,
+    )
+    assert (node("idle", "(null)").num_gpus(), node("idle", "gpu:v100").num_gpus("v100")) == (0, 1)
+    assert (node("idle").name, node("idle").partition, node("idle").cpus) == ("g1", "gpu", 16)
+
+
+@pytest.mark.parametrize(
+    ("state", "may", "doubtful"),
+    [
+        *((state, True, False) for state in ("idle", "mixed", "allocated", "mixed-", "idle~", "completing")),
+        *((state, True, True) for state in ("idle*", "allocated*", "unknown*")),
+        *((state, False, False) for state in ("down", "down*", "drained", "draining", "drained*", "maint")),
+        *((state, False, False) for state in ("idle$", "reserved", "unknown", "fail", "idle%")),
+    ],
+)
+def test_whether_a_node_may_be_used(state, may, doubtful):
+    assert (node(state).away(reserved=False) == "") is may and node(state).doubtful is doubtful
+    assert may or node(state).away(reserved=False) == state
+
+
+def test_a_reserved_node_is_for_those_of_its_reservation():
+    assert (node("reserved").away(reserved=True), node("reserved").away(reserved=False)) == ("", "reserved")
+
+
+def test_what_is_no_list_of_nodes_is_an_error():
+    with pytest.raises(SlurmBusy, match="that is no node"):
+        parse_nodes("NODELIST\n")
 
 
 def test_what_is_no_list_of_partitions_is_an_error():

@@ -1,7 +1,8 @@
-"""A service that shares a real SLURM cluster among runs: promises, nodes that go, and deaths of the service."""
+"""A service that shares a real SLURM cluster among runs: promises, nodes that go, and its own deaths."""
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,28 +10,24 @@ from pathlib import Path
 import pytest
 import yaml
 
+from elasticflow.run.folder import UNKNOWN, RunDir
 from tests.clusters.slurm import SlurmCluster
 from tests.e2e.conftest import PATIENCE_S, Run
-from tests.e2e.processes import end_all
+from tests.e2e.processes import CLI, end_all
 from tests.e2e.serving import OPTIONS, Served
 
 from .conftest import SMALL
 
 SECTION = {"leader": {"partition": "cpu"}, "workers": [{"partition": "spare"}], **SMALL, "poll_s": 0.2}
 """Two nodes with two GPUs each."""
-SETTINGS = yaml.safe_dump(
-    {"cluster": "slurm", "nodes": 4, "look_s": 0.5, "slurm": SECTION}, default_flow_style=True
-)
 
 
 class ServedOnSlurm(Served):
     """See Served."""
 
     def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
-        more = "".join(
-            f"{name}: {yaml.safe_dump(value, default_flow_style=True, width=10000)}".rstrip(".\n") + "\n"
-            for name, value in {"cluster": "slurm", "look_s": 0.5, "slurm": SECTION}.items()
-        )
+        settings = {"cluster": "slurm", "look_s": 0.5, "slurm": SECTION}
+        more = yaml.safe_dump(settings)
         super().__init__(folder, 4, more, slice_s=0.05)
         self.cluster = cluster
 
@@ -89,3 +86,52 @@ def test_two_runs_under_deadlines_and_the_service_is_killed_in_the_middle(
     assert all(task.promised_at for task in tasks.values()), tasks
     assert served.digest("first") == served.digest("second") == alone
     served.cluster.wait_until_idle()
+
+
+def test_a_drained_node_takes_its_promises_along_and_a_paused_run_leaves_nothing(
+    served: ServedOnSlurm, alone: str
+) -> None:
+    """With no node no run has a leader even; it comes back with the nodes."""
+    name = served.submit("run", "--best-effort")
+    served.wait_until(lambda tasks: tasks[name].workers == 4 and tasks[name].step > 3)
+    served.cluster.drain("g3")
+    tasks = served.wait_until(lambda tasks: tasks[name].held <= 2)
+    assert tasks[name].workers <= 2
+    until(lambda: served.worker_jobs() <= 2, served.log.read_text)
+    served.cluster.drain("g4")
+    tasks = served.wait_until(lambda tasks: not tasks[name].held)
+    assert served.worker_jobs() == 0 and 3 < tasks[name].step < 75
+    until(lambda: not served.cluster.jobs(), served.log.read_text)
+    served.cluster.resume("g3")
+    served.cluster.resume("g4")
+    served.wait_until(lambda tasks: tasks[name].workers)
+    served.finish(name)
+    assert served.digest("run") == alone
+    assert len(RunDir(served.runs / "run").past_attempts()) == 1
+
+
+def test_a_leader_that_is_lost_is_followed_by_another_and_whoever_cancels_keeps_what_was_done(
+    served: ServedOnSlurm,
+) -> None:
+    name = served.submit("run", "--best-effort")
+    served.wait_until(lambda tasks: tasks[name].workers == 4 and tasks[name].step > 3)
+    host = RunDir(served.runs / "run").host()
+    assert host is not None
+    served.cluster.run("scancel", "--full", "--signal=KILL", host.id, check=False)
+    served.cluster.run("scancel", host.id)
+
+    def begun_anew() -> bool:
+        now = RunDir(served.runs / "run").host()
+        return now is not None and now.id not in (host.id, UNKNOWN)
+
+    until(begun_anew, served.log.read_text)
+    step = served.tasks()[name].step
+    served.wait_until(lambda tasks: tasks[name].step > step)
+    done = subprocess.run(
+        [*CLI, "cancel", name, "--service", str(served.folder)],
+        env=served.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tasks = served.wait_until(lambda tasks: tasks[name].state)
+    assert tasks[name].state == "cancelled" and served.worker_jobs() == 0
+    assert RunDir(served.runs / "run").read_report().step >= step  # type: ignore[union-attr]
