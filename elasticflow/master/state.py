@@ -78,6 +78,7 @@ class MasterState(Facts):
             return departures.on_leaving(self, event, now_s) if isinstance(event, Leaving) else []
         actions = HANDLERS[type(event)](self, event, now_s)
         self.stall.see(*standstill.mark(self), now_s)
+        standstill.see_alone(self, now_s)
         return actions
 
     def memory(self) -> Memory:
@@ -96,6 +97,8 @@ class MasterState(Facts):
             times.append(self.cuts.due_s(stopping))
         times += [leave_s(m) if m.expiring else replace_s(m) for m in self.of("worker", *HERE)]
         times += [] if self.cuts.move_by_s is None else [self.cuts.move_by_s]
+        alone_s = self.conclusion.alone_s
+        times += [] if alone_s is None else [alone_s + standstill.ALONE_S]
         times += [
             self.cuts.limit_s(stopping),
             self.staff.gain.grow_s,
@@ -120,6 +123,7 @@ def on_time(run: Facts, event: ClockEvent, now_s: float) -> list[Action]:
     actions += [*staffing.check_expiries(run, now_s), *gaining.check(run, now_s)]
     actions += generations.move(run, now_s)
     actions += [*standstill.check_stall(run, now_s), *standstill.check_strays(run, now_s)]
+    actions += standstill.check_alone(run, now_s)
     if run.ended:
         return actions
     if run.row.phase is Phase.SERVING and run.cuts.due_s(bool(run.conclusion.stop_reason)) <= now_s:

@@ -7,7 +7,7 @@ import msgspec
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.deciding.ending import CLOSE_S
-from elasticflow.master.deciding.standstill import MOST_ROUNDS
+from elasticflow.master.deciding.standstill import ALONE_S, MOST_ROUNDS
 from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.state import MasterState
@@ -190,6 +190,23 @@ def test_a_stop_waits_for_a_step_but_not_for_ever() -> None:
     run.written(3, last=True)
     end = run.end(run.tell(ev.CommittedEvent(3)))
     assert end.state is RunState.STOPPED
+    assert end.text == "asked to stop: 5 of 8 steps are missing, go on with --resume"
+
+
+def test_a_stop_does_not_wait_for_a_place_that_may_never_come() -> None:
+    run = running(stall_s=STALL_S)
+    made(run, 3)
+    run.tell(ev.StopEvent("asked to stop"))
+    for name in ("worker-1", "worker-2"):
+        run.tell(ev.ExitedEvent(name, False, "its node is drained", taken=True))
+    assert not only(ac.HaltAction, run.pass_time(ALONE_S - 1, heard=["server-0"]))
+    actions = run.pass_time(2.0, heard=["server-0"])
+    assert names(ac.HaltAction, actions) == ["server-0"]
+    generation = run.state.generation + 1
+    run.tell(Offer(name="server-0", generation=generation, held=((0, 3),)))
+    run.tell(Ready(name="server-0", generation=generation))
+    run.written(3, last=True)
+    end = run.end(run.tell(ev.CommittedEvent(3)))
     assert end.text == "asked to stop: 5 of 8 steps are missing, go on with --resume"
 
 

@@ -20,6 +20,10 @@ MOST_ROUNDS = 2
 once two workers have hung at it, which a single worker's run has one after the other."""
 
 
+ALONE_S = 10.0
+"""So long a run that is to stop waits for a worker to come who could make its last step."""
+
+
 def mark(run: Facts) -> tuple[tuple[object, ...], bool]:
     """What changes when something moves, and whether anything should: see ``Stall.see``.
 
@@ -72,6 +76,24 @@ def check_stall(run: Facts, now_s: float) -> list[Action]:
         return close(run, state, run.conclusion.stop_reason, now_s)
     names = tuple(m.name for m in run.members.values() if is_there(m) and m.state in ASKED)
     return [LookAction(names, run.stall.ask(names, run.version, now_s))]
+
+
+def see_alone(run: Facts, now_s: float) -> None:
+    """Since when a run that is to stop has had nobody who could make the step that it waits for."""
+    workers = [worker for worker in run.of("worker") if worker.state is not MemberState.LOST]
+    waits = bool(run.conclusion.stop_reason) and run.spec is not None and run.wants_workers
+    if run.ended or not waits or any(is_there(each) or each.placed_s is not None for each in workers):
+        run.conclusion.alone_s = None
+    elif run.conclusion.alone_s is None:
+        run.conclusion.alone_s = now_s
+
+
+def check_alone(run: Facts, now_s: float) -> list[Action]:
+    """A place for another worker may never come: no longer than a while does a stop wait for one."""
+    if run.conclusion.alone_s is None or now_s < run.conclusion.alone_s + ALONE_S or run.ended:
+        return []
+    state = RunState.DIVERGED if run.divergence.ends_run else RunState.STOPPED
+    return close(run, state, run.conclusion.stop_reason, now_s)
 
 
 def stray_due_s(run: Facts, member: Member) -> float:
