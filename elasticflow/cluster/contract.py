@@ -113,6 +113,9 @@ class Backend(ABC):
     def close(self) -> None:
         """Ends all processes that are left, at once, whoever started them."""
 
+    def limit_workers(self, most: int) -> None:  # noqa: B027  (members are all that there are)
+        """Those included that are not known to be free, no more places of workers are to be asked for."""
+
     # --- where processes have places that somebody else gives and takes ----------------------------
 
     def next_time_s(self) -> float | None:

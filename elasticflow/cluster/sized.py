@@ -77,6 +77,9 @@ class SizedBackend(Backend):
     def num_worker_places(self) -> int:
         return self._sizing.num_worker_places
 
+    def limit_workers(self, most: int) -> None:
+        self._sizing.most_workers = most
+
     def look(self) -> None:
         self._sizing.look()
         self._act()

@@ -32,6 +32,7 @@ from elasticflow.cluster.polls import Polls
 
 BUSY_S = (1.0, 30.0)
 """Pauses while the cluster takes no asks: the first, and the longest."""
+MANY = 1 << 30
 SILENT_S = 30.0
 """The longest pause while nobody answers polls."""
 
@@ -93,6 +94,8 @@ class Sizing(ABC, Generic[A, S]):
         self.fatal = ""
         """Why no member of this run can ever start, in the cluster's words."""
         self.news = SizingNews()
+        self.most_workers = MANY
+        """Places, those of workers included that have left, and are not known to be free."""
         self._ways, self._pace, self._num_min = ways, config, num_min
         self._asks = Asks(make)
         self._ahead = ways.ahead[0]
@@ -243,7 +246,9 @@ class Sizing(ABC, Generic[A, S]):
             wanted = [ask for ask in self._asks if ask.role == role and ask.phase is not AskPhase.LEAVING]
             running = [ask for ask in wanted if ask.phase is AskPhase.RUNNING and not self._stands(ask)]
             if len(running) < len(wanted):
-                return f"{len(running)} of {len(wanted)}{what}: {self._why(role)}"
+                full = role == WORKER and self._left() <= 0 and self._asks.any(AskPhase.LEAVING)
+                why = "those that have left are not gone yet" if full else self._why(role)
+                return f"{len(running)} of {len(wanted)}{what}: {why}"
         return ""
 
     def _due(self, now_s: float) -> list[A]:
@@ -254,7 +259,7 @@ class Sizing(ABC, Generic[A, S]):
         due = []
         for role in (SERVER, WORKER):
             wanted = self._asks.of(role, AskPhase.WANTED)
-            room = len(wanted) if role == SERVER else max(0, self._room(now_s))
+            room = len(wanted) if role == SERVER else max(0, min(self._room(now_s), self._left()))
             if not wanted or self._why_not(role, now_s):
                 continue
             for ask in wanted[:room]:
@@ -300,6 +305,10 @@ class Sizing(ABC, Generic[A, S]):
         gives_way = now_s < self._way_until_s
         most = self._least() if gives_way else self._most(now_s)
         return 0 if gives_way and self._ways.stands_back else most - len(self._line())
+
+    def _left(self) -> int:
+        """Workers' places that may be asked for beside those that are not free."""
+        return self.most_workers - self.num_worker_places
 
     def _may_ask(self, ask: A, now_s: float) -> bool:
         """Whether this one may be asked for, too. After a failure, one is enough to try."""

@@ -171,6 +171,8 @@ class Master:
         homeless = {each.name for each in self._state.of("server") if not each.carrier}.difference(own)
         # Before adopting, which adds members: those are about to start, and have not ended.
         mine = self._state.members.keys() - homeless
+        if self._state.staff.grant:
+            self._backend.limit_workers(self._state.target)
         self._do(self._state.adopt(living, time.monotonic()))
         self._bury()
         for server in carried:
@@ -371,6 +373,7 @@ class Master:
         if self._end is None and grant.number != staff.grant:
             workers = max(1, min(grant.workers, self._state.config.num_slices))
             self._handle(ev.ScaleEvent(workers, f"granted: {grant.why}", grant.number))
+        self._backend.limit_workers(self._state.target)
         schedule = self._state.schedule
         return Situation(
             number=staff.grant,

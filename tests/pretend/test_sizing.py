@@ -252,3 +252,33 @@ def test_that_may_be_switched_off() -> None:
     sizing.want("worker-1", 0.0, "pod-1")
     sizing.observed([Pod("pod-1", "worker-1", "Running", "node-0")], 1.0, 1.0)
     assert sizing.num_places == 1 and not sizing.leaves_drained
+
+
+@pytest.mark.parametrize("kind", ["pretend", "slurm"])
+@settings(histories, max_examples=1 + NUM_HISTORIES // 10)
+@given(history=HISTORIES, num_min=some.integers(1, 3), delay_s=DELAYS)
+def test_no_more_places_are_asked_for_than_a_service_grants_also_not_while_others_are_left(
+    kind: str, history: list[tuple[int, int, float]], num_min: int, delay_s: float
+) -> None:
+    """Whoever has left holds a place until the cluster says otherwise. What it hides counts as gone.
+
+    A new master is told its grant before it asks for anything, which these worlds know nothing of.
+    """
+    played = KINDS[kind](num_min, delay_s)
+    names = sorted(played.happens.keys() - {"replace_master"})
+    scale = played.world.scale
+
+    def granted(target: int) -> None:
+        played.sizing.most_workers = target
+        scale(target)
+
+    played.world.scale = granted
+    granted(4)
+    for number, which, seconds in history:
+        before = max(len(played.living()), played.sizing.num_worker_places)
+        played.happens[names[number % len(names)]](played.world, which)
+        played.sizing.most_workers = played.world.target
+        played.world.run(seconds)
+        hidden = len(getattr(played.world.cluster, "was_hidden", ()))
+        assert len(played.living()) <= max(before, played.world.target) + played.num_late + hidden
+    recover(played)
