@@ -1,4 +1,4 @@
-"""The page in Skein's web UI: what it shows, to whom, and what it costs the master."""
+"""The page about a run: what it shows, to whom, and what it costs the master."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticflow.run.telling import Event, Resize, Size, ToldFault
 from elasticflow.wire.messages import StatusRequest
 from elasticflow_yarn.errors import ApplicationGone
 
-from ..cli.fake_master import FakeMaster, new_run
+from .fake_master import FakeMaster, new_run
 from ..telling import Told
 
 
