@@ -23,8 +23,8 @@ from elasticflow.run.telling import Event, Resize, Size, ToldFault
 from elasticflow.wire.messages import StatusRequest
 from elasticflow_yarn.errors import ApplicationGone
 
-from .fake_master import FakeMaster, new_run
 from ..telling import Told
+from .fake_master import FakeMaster, new_run
 
 
 class Shown:
