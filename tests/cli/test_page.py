@@ -27,7 +27,7 @@ from ..telling import Told
 from .fake_master import FakeMaster, new_run
 
 
-class Shown:
+class WebUi:
     """Where people would find the page."""
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ def begin(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[],
     monkeypatch.setattr(page._Server, "__init__", remembered)
 
     def start() -> str:
-        shown = Shown()
-        page.start_page(str(run.path), shown.show)
-        (target,) = shown.addresses
+        ui = WebUi()
+        page.start_page(str(run.path), ui.show)
+        (target,) = ui.addresses
         return target
 
     yield start
@@ -125,8 +125,8 @@ def test_what_people_see(begin: Callable[[], str], master: FakeMaster) -> None:
     assert answer.code == 200 and answer.headers["Content-Type"] == "text/html; charset=utf-8"
     tags = Tags(answer.text)
     assert {"progress", "table", "main"} <= tags.seen
-    for shown in ("running", "workers", "2 of 2 (asked for)", "worker-1", "worker-2", "Events"):
-        assert shown in answer.text, shown
+    for ui in ("running", "workers", "2 of 2 (asked for)", "worker-1", "worker-2", "Events"):
+        assert ui in answer.text, ui
     assert '<tr class="fault"><td>' in answer.text
     assert "worker-2 &lt;was&gt; lost &amp; found" in answer.text
 
@@ -168,7 +168,7 @@ def test_nothing_that_a_cluster_or_a_program_says_becomes_html(begin: Callable[[
 
 
 def test_it_names_no_address_but_its_own(begin: Callable[[], str], master: FakeMaster) -> None:
-    """Through YARN's proxy it lies elsewhere; and it is shown without scripts, too."""
+    """Through YARN's proxy it lies elsewhere; and it is ui without scripts, too."""
     text = Answer(begin()).text
     assert not re.search(r"https?:|//[a-z]|(src|href|action)=", text)
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
@@ -285,9 +285,9 @@ def test_more_connections_than_it_takes(
 
 
 def test_an_application_that_does_not_take_it(run: RunDir) -> None:
-    shown = Shown()
-    shown.is_gone = True
+    ui = WebUi()
+    ui.is_gone = True
     with pytest.raises(ApplicationGone):
-        page.start_page(str(run.path), shown.show)
+        page.start_page(str(run.path), ui.show)
     with pytest.raises(ConnectionRefusedError):
-        Answer(shown.addresses[0])
+        Answer(ui.addresses[0])
