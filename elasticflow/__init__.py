@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from elasticflow.running import train as train
     from elasticflow.training import lr as lr
     from elasticflow.training import metrics as metrics
+    from elasticflow.training.advice import EpochInfo as EpochInfo
+    from elasticflow.training.advice import go_on as go_on
+    from elasticflow.training.advice import stop as stop
     from elasticflow.training.grouping import Groups as Groups
     from elasticflow.training.standing import early_stopping as early_stopping
     from elasticflow.training.standing import keep_best as keep_best
@@ -48,6 +51,7 @@ _HOMES = {
         "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "LAMB", "LARS", "Lion",
         "NAdam", "RAdam", "RMSprop", "Rprop",
     ),
+    "elasticflow.training.advice": ("EpochInfo", "go_on", "stop"),
     "elasticflow.training.grouping": ("Groups",),
     "elasticflow.training.standing": ("early_stopping", "keep_best"),
     "elasticflow.embedding": ("Constant", "Embedding", "Normal", "Uniform"),
@@ -56,9 +60,9 @@ _HOMES = {
     "elasticflow.running": ("Run", "resume", "submit", "train"),
 }  # fmt: skip
 __all__ = [
-    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Constant", "Embedding", "Ftrl", "Groups",
-    "Lion", "NAdam", "Normal", "RAdam", "RMSprop", "Rprop", "Run", "SGD", "Uniform", "args", "data",
-    "early_stopping", "hash_ids", "keep_best", "lr", "metrics", "resume", "submit", "train",
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Constant", "Embedding", "EpochInfo", "Ftrl",
+    "Groups", "Lion", "NAdam", "Normal", "RAdam", "RMSprop", "Rprop", "Run", "SGD", "Uniform", "args", "data",
+    "early_stopping", "go_on", "hash_ids", "keep_best", "lr", "metrics", "resume", "stop", "submit", "train",
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from elasticflow.run import config
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import PASSING, Layout, Rule, Vector
 from elasticflow.step.schedule import Kind
+from elasticflow.training.advice import Advice
 from elasticflow.training.freezing import Toggles, told
 from elasticflow.worker.shapes import shapes_of
 
@@ -146,12 +147,26 @@ def _check_here(chosen: config.Config) -> int:
     if not chosen.asynchronous:
         for line in advice(costs_of(loaded, chosen.batch_size), num_slices):
             print(line)
+    if loaded.program.on_epoch is not None:
+        from elasticflow.worker.advising import try_out
+
+        said = told_of(try_out(loaded, cost))
+        print(f"on_epoch(), of an epoch with cost and metrics {scaled(cost)}: {said}")
     warnings = list(spec.warnings)
     if chosen.compression == "top-k":
         warnings.append("with compression: top-k the same answer is not promised")
     for warning in warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return 0
+
+
+def told_of(advice: Advice) -> str:
+    """What ``on_epoch`` has said, for people."""
+    if advice.stop:
+        return f"the run would end: {advice.stop}"
+    rate = f"times {advice.lr_scale:g}" if advice.lr_scale != 1.0 else ""
+    rate = rate if advice.lr is None else f"{advice.lr:g}"
+    return f"it would go on, with a learning rate {rate}" if rate else "it would go on"
 
 
 def _try_all(loaded: Loaded, num_tried: int) -> None:

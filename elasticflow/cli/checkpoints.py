@@ -72,8 +72,13 @@ def show(arguments: argparse.Namespace) -> int:
         for kind, watch, tally in standing.told():
             value = "none" if tally.best is None else f"{tally.best:.6g} at step {tally.step}"
             print(f"{kind}: {watch.mode} {watch.metric}, {value}, {evaluations(tally.waited)} since")
-        if standing.scale != 1.0:
-            print(f"learning rate: times {standing.scale:g}")
+        if standing.lr is not None:
+            print(f"learning rate: {standing.lr * standing.factor * standing.scale:g}")
+        elif (times := standing.scale * standing.factor) != 1.0:
+            print(f"learning rate: times {times:g}")
+        if standing.rules.consults:
+            said = standing.advised or standing.error or ("is to be asked" if standing.asks else "goes on")
+            print(f"on_epoch(): {said}")
     if manifest.quarantined:
         print(f"quarantined rows: {', '.join(str(row) for row, _ in manifest.quarantined)}")
     tables = checkpoint.table_sizes(manifest)

@@ -25,14 +25,16 @@ from elasticflow.checkpoint import (
 )
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.master.actions import CommitAction
-from elasticflow.master.deciding.facts import Facts
+from elasticflow.master.deciding.facts import Facts, schedule_of
 from elasticflow.master.fence import Fence
 from elasticflow.master.warm import warm_start
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.taken import Taken
 from elasticflow.run.work import (
+    LENGTH,
     check_same_files,
+    check_same_length,
     check_same_optimizer,
     check_same_work,
     files_told,
@@ -128,8 +130,8 @@ class Saving:
             return f", and from here on with another program, {name} ({new}, until now {old})"
         return f", with the run's copy of {name}" if before else ""
 
-    def admit(self, spec: Spec) -> list[str]:
-        """What people are to be told, now that the program is known.
+    def admit(self, spec: Spec, config: Config) -> list[str]:
+        """What people are to be told, now that the program is known. config: as it is by now.
 
         Raises CheckpointError, RunError if it is not one that can go on from here.
         """
@@ -137,6 +139,7 @@ class Saving:
         check_model(self.manifest, Layout(spec.entries), spec.tables, spec.frozen)
         _check_same_data(self.manifest, spec)
         check_same_files(self.manifest, spec)
+        check_same_length(self.manifest, spec, schedule_of(config, spec).total_steps)
         slots = [kernel_for(optimizer).slots for optimizer in spec.optimizers]
         check_same_optimizer(self.manifest, spec.optimizers, slots)
         return self._remove_damaged(self.manifest)
@@ -192,6 +195,7 @@ class Saving:
         schedule, spec = facts.schedule, facts.spec
         step = schedule.steps_before(action.tick)
         data = {name: getattr(spec, name) for name in ("num_records", "num_test", "data_signature")}
+        length = {LENGTH: schedule.total_steps} if spec.paced else {}
         return Manifest(
             format=OF_FROZEN if spec.frozen else FORMAT,
             program=os.path.basename(self._config.program),
@@ -199,7 +203,7 @@ class Saving:
             step=step,
             epoch=step // schedule.steps_per_epoch,
             optimizer=settings_of(spec.optimizers),
-            work={**work_of(facts.config), "slicing": SLICING, **data, **self._init},
+            work={**work_of(facts.config), "slicing": SLICING, **data, **length, **self._init},
             fingerprint=dict(facts.fingerprint),
             quarantined=tuple((each.row, each.from_tick) for each in facts.excluded),
             signature=Layout(spec.entries).signature,

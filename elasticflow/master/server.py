@@ -350,7 +350,7 @@ class Master:
         """False if the run is over, or ends now since the program is not the checkpoint's."""
         if self._saving.manifest and join.spec and not self._state.spec and not self._end:
             try:
-                for note in self._saving.admit(join.spec):
+                for note in self._saving.admit(join.spec, self._state.config):
                     self._announcing.note("warning", note)
             except ElasticFlowError as error:
                 self._give_up(str(error))

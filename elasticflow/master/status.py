@@ -392,7 +392,7 @@ class Story:
             num_events=memory.num_events,
             events=memory.events[-most:],
             best=_best(memory.standing),
-            lr_scale=memory.standing.scale if memory.standing else 1.0,
+            lr_scale=memory.standing.scale * memory.standing.factor if memory.standing else 1.0,
         )
 
     def _seconds(self) -> dict[str, float]:

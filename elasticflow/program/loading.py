@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from elasticflow.program.copy import Copy
 
 REQUIRED = ("model", "forward")
-OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable")
+OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable", "on_epoch")
 RULES = {"early_stopping": "stopping", "keep_best": "best"}
 """What a program may say of its evaluations, by the name of the rule that it is."""
 
@@ -40,12 +40,13 @@ class Program:
     forward: Callable[..., Any]
     data: Callable[[], Any] | None
     metrics: Callable[..., Any] | None
-    learning_rate: Callable[[int, int], float] | None
+    learning_rate: Callable[..., float] | None
     predict: Callable[..., Any] | None = None
     rules: WatchRules = WatchRules()
     encode: Callable[..., Any] | None = None
     whole: Callable[..., Any] | None = None
     trainable: Callable[[int], object] | None = None
+    on_epoch: Callable[[Any], object] | None = None
 
     @property
     def reads(self) -> str:
@@ -117,10 +118,10 @@ def load(path: str, copy: Copy | None = None) -> Program:
                 f"and may define {'(), '.join(OPTIONAL)}(); found: {', '.join(sorted(found)) or 'none'}."
             )
     functions: dict[str, Any] = defined
-    return Program(path=path, **functions, rules=_rules(path, module))
+    return Program(path=path, **functions, rules=_rules(path, module, copy))
 
 
-def _rules(path: str, module: ModuleType) -> WatchRules:
+def _rules(path: str, module: ModuleType, copy: Copy | None) -> WatchRules:
     """What evaluations decide. Who may stop early keeps the best checkpoint. Raises ProgramError."""
     found = {rule: getattr(module, name, None) for name, rule in RULES.items()}
     for name, rule in RULES.items():
@@ -132,7 +133,11 @@ def _rules(path: str, module: ModuleType) -> WatchRules:
     if stopping and not best:
         best = keep_best(stopping.metric, stopping.mode)
     plateau = getattr(getattr(module, "learning_rate", None), "plateau", None)
-    return WatchRules(stopping=stopping, best=best, plateau=plateau)
+    on_epoch = getattr(module, "on_epoch", None)
+    if on_epoch is not None and not callable(on_epoch):
+        raise ProgramError(f"{path}: on_epoch is a {type(on_epoch).__name__}; it must be a function of info.")
+    consults = (copy.sha256 if copy else path) if on_epoch else ""
+    return WatchRules(stopping=stopping, best=best, plateau=plateau, consults=consults)
 
 
 def _execute(path: str, copy: Copy | None) -> ModuleType:

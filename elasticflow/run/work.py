@@ -16,6 +16,9 @@ from elasticflow.step.schedule import SLICING, Schedule
 from elasticflow.storage.file_ids import FileId
 from elasticflow.wire.messages import Spec
 
+LENGTH = "learning_rate_steps"
+"""What a manifest calls the number of steps of a run, where the learning rate follows from it."""
+
 
 def work_of(config: Config) -> dict[str, Any]:
     """The settings that decide the model's bits; of an asynchronous run, all but the order of updates."""
@@ -136,6 +139,18 @@ def _check_same_slicing(manifest: Manifest, config: Config) -> None:
 def files_told(files: tuple[FileId, ...]) -> tuple[tuple[str, int, str], ...]:
     """What a manifest says of the files of records: what stays so if a file is only touched or moved."""
     return tuple((os.path.basename(file.name), file.num_bytes, file.sample) for file in files)
+
+
+def check_same_length(manifest: Manifest, spec: Spec, num_steps: int) -> None:
+    """Raises CheckpointError if the learning rate follows from the number of steps, which is another now."""
+    before = manifest.work.get(LENGTH)
+    if spec.paced and before is not None and manifest.step and before != num_steps:
+        raise CheckpointError(
+            f"the checkpoint at step {manifest.step} is of a run of {before} steps, from which its "
+            f"learning rate follows, now it would have {num_steps}: the model would be another. Resume with "
+            "the same --epochs and --max-steps, or begin a new run with these weights: --init-from and the "
+            "folder of this one."
+        )
 
 
 def check_same_files(manifest: Manifest, spec: Spec) -> None:

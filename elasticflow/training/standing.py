@@ -3,6 +3,7 @@
     early_stopping = ef.early_stopping("accuracy", patience=5, mode="max")
     keep_best = ef.keep_best("auc", mode="max")
     learning_rate = ef.lr.on_plateau(0.1, "cost", patience=3, mode="min")
+    def on_epoch(info): ...
 
 Evaluations have the same bits whoever computes them, and a ``WatchStanding`` follows from them alone, one
 after the other. So it does not matter who works it out, or how often: after a fault, and where a run is
@@ -11,12 +12,14 @@ resumed, it is the same.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from elasticflow.api import _require, is_number
+from elasticflow.training.advice import Advice, Question, Tuning, clamped
 
 COST = "cost"
 """What the mean cost of an evaluation is called, beside the metrics."""
@@ -53,20 +56,21 @@ class Plateau(Watch, frozen=True, kw_only=True):
 
 
 class WatchRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is decided, by which metrics."""
+    """What is decided, by which metrics. consults: the hash of the program whose ``on_epoch`` is asked."""
 
     best: Watch | None = None
     stopping: Watch | None = None
     plateau: Plateau | None = None
+    consults: str = ""
 
     @property
     def any(self) -> bool:
-        return any(self.by_name.values())
+        return bool(self.consults) or any(self.by_name.values())
 
     @property
     def cuts(self) -> bool:
         """Whether a checkpoint is made after each evaluation."""
-        return self.best is not None or self.stopping is not None
+        return bool(self.consults) or self.best is not None or self.stopping is not None
 
     @property
     def by_name(self) -> Mapping[str, Watch | None]:
@@ -79,6 +83,8 @@ class WatchRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def problem(self, metrics: Sequence[str], *, tests: bool) -> str:
         """Why these rules are not for a program with these metrics; "": they are. tests: it evaluates."""
+        if self.consults and not tests:
+            return 'on_epoch() is told of evaluations, and there are none: data() returns no "test" source'
         for name, watch in self.by_name.items():
             if watch and not tests:
                 return f'{name} goes by evaluations, and there are none: data() returns no "test" source'
@@ -105,6 +111,10 @@ class WatchStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What follows from all evaluations up to that of tick ``tick``; -1: there was none yet.
 
     scale: what the learning rate is multiplied by.
+
+    asks: ``on_epoch`` is still to be asked of the evaluation; values: what that has measured, as JSON. What
+    it has said by then, see ``Advice``: factor, the product of all ``lr_scale``; lr; memory; and to that
+    evaluation advised, why the run ends, and error.
     """
 
     rules: WatchRules
@@ -113,11 +123,33 @@ class WatchStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stopping: Tally = Tally()
     plateau: Tally = Tally()
     scale: float = 1.0
+    asks: bool = False
+    values: str = ""
+    factor: float = 1.0
+    lr: float | None = None
+    memory: str = ""
+    advised: str = ""
+    error: str = ""
 
     def stops(self, version: int) -> bool:
         """Whether the run ends with this version, which the evaluation has made."""
+        said = self.advised or self.error or self._has_waited
+        return version == self.tick + 1 and bool(said)
+
+    @property
+    def _has_waited(self) -> bool:
         watch = self.rules.stopping
-        return version == self.tick + 1 and watch is not None and self.stopping.waited >= watch.patience
+        return watch is not None and self.stopping.waited >= watch.patience
+
+    @property
+    def tuning(self) -> Tuning:
+        """Of the learning rate, from here on."""
+        return Tuning(self.scale, self.factor, self.lr)
+
+    @property
+    def question(self) -> Question:
+        """What is to be asked, where it ``asks``."""
+        return Question(tick=self.tick, values=self.values, memory=self.memory, tuning=self.tuning)
 
     def after(self, tick: int, step: int, values: Mapping[str, float]) -> WatchStanding:
         """With one more evaluation, of the model after ``step`` steps."""
@@ -131,16 +163,48 @@ class WatchStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             plateau = plateau.after(rules.plateau, values[rules.plateau.metric], step)
             if plateau.waited >= rules.plateau.patience:
                 plateau, scale = msgspec.structs.replace(plateau, waited=0), scale * rules.plateau.factor
-        return WatchStanding(
-            rules=rules, tick=tick, best=best, stopping=stopping, plateau=plateau, scale=scale
+        return msgspec.structs.replace(
+            self,
+            tick=tick,
+            best=best,
+            stopping=stopping,
+            plateau=plateau,
+            scale=scale,
+            asks=bool(rules.consults),
+            values=json.dumps(dict(values)) if rules.consults else "",
+            advised="",
+            error="",
+        )
+
+    def given(self, advice: Advice) -> WatchStanding:
+        """Once ``on_epoch`` has said what it thinks of the evaluation."""
+        return msgspec.structs.replace(
+            self,
+            asks=False,
+            factor=1.0 if advice.lr is not None else clamped(self.factor * advice.lr_scale),
+            lr=self.lr if advice.lr is None else advice.lr,
+            memory=advice.memory or self.memory,
+            advised=advice.stop,
+            error=advice.error,
         )
 
     def by(self, rules: WatchRules) -> WatchStanding:
-        """The same for rules that may be others by now: what goes by another metric begins anew."""
+        """The same for rules that may be others by now: what goes by another metric begins anew.
+
+        An ``on_epoch`` that raised, or another one than that which has ended the run, is asked once more.
+        """
         old, same = self.rules, _goes_on
+        again = bool(self.error or (self.advised and old.consults != rules.consults))
+        said = self if rules.consults else WatchStanding(rules=rules)
         return WatchStanding(
             rules=rules,
             tick=self.tick,
+            asks=bool(rules.consults) and (self.asks or again),
+            values=said.values,
+            factor=said.factor,
+            lr=said.lr,
+            memory=said.memory,
+            advised="" if again else said.advised,
             best=self.best if same(old.best, rules.best) else Tally(),
             stopping=self.stopping if same(old.stopping, rules.stopping) else Tally(),
             plateau=self.plateau if same(old.plateau, rules.plateau) else Tally(),
@@ -156,6 +220,8 @@ class WatchStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def why_stopped(self) -> str:
         """For people, of a run that ``stops``."""
+        if self.advised and not self._has_waited:
+            return f"on_epoch(): {self.advised}"
         watch, tally = self.rules.stopping, self.stopping
         assert watch
         best = "never was a number"

@@ -23,8 +23,8 @@ costs time, not the model: what nobody does is overdue and gets done.
 Data plane (``elasticflow.wire``: each header carries a MAC; arrays in frames of their own)
 
     worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute, Gone,
-                       Read, Lend, Mapped                                   Uninitialised, RowsRead,
-                                                                            Lend, Mapped
+                       Read, Lend, Mapped, Advise                           Uninitialised, RowsRead,
+                                                                            Lend, Mapped, Consult
     server -> server   Hello, Fetch, Keep                and back           Welcome, Kept, State
     server -> leader   Hello, Norms, Safe                and back           Welcome, Clip, AllSafe
 
@@ -33,7 +33,8 @@ that was sent in one can act in another. A push names (tick, parcel, node): a se
 and is dropped, a missing one is computed again by somebody else. Asynchronously the second is other bits,
 and is dropped as well: of each (tick, parcel, slice) the first that comes is applied. Who asks for a version
 waits for it, or is told ``Gone``. A snapshot (Keep) that gets lost is one that cannot be gone back to. Memory
-that is lent (Lend) and never mapped is not used: arrays then travel in frames.
+that is lent (Lend) and never mapped is not used: arrays then travel in frames. All who wait for a version
+before which ``on_epoch`` has its say are asked (Consult), and the first answer (Advise) counts.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Entry, Frozen
 from elasticflow.step.schedule import Schedule
 from elasticflow.storage.file_ids import FileId
+from elasticflow.training.advice import Advice, Question, Tuning
 from elasticflow.training.metrics import SummedMetric
 from elasticflow.training.standing import WatchRules, WatchStanding
 
@@ -97,6 +99,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What evaluations decide."""
     updates_before: int = 0
     """Of ``Schedule``: as the run's first checkpoint says."""
+    paced: bool = False
+    """Its learning rate follows from the number of steps of the run."""
 
     def __post_init__(self) -> None:
         if any(entry.part > len(self.others) for entry in self.entries):
@@ -665,8 +669,8 @@ class Version(_Compact, frozen=True):
     (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
     this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
     slices of the tick that others were asked for. checks: as in Push. heard: so many of the worker's messages
-    over this connection the server is done with. scale: with the leading server's first parcel, what the
-    learning rate is multiplied by. ends: likewise, there is no such tick: the run ends with this version.
+    over this connection the server is done with. tuning: with the leading server's first parcel, what becomes
+    of the learning rate. ends: likewise, there is no such tick: the run ends with this version.
     """
 
     version: int
@@ -681,7 +685,7 @@ class Version(_Compact, frozen=True):
     given: tuple[int, ...] = ()
     checks: tuple[int, ...] = ()
     heard: int = 0
-    scale: float = 1.0
+    tuning: Tuning = Tuning()
     ends: bool = False
 
 
@@ -743,6 +747,19 @@ class Compute(_Compact, frozen=True):
     tick: int
     slices: tuple[int, ...]
     careful: tuple[int, ...] = ()
+
+
+class Consult(_Compact, frozen=True):
+    """From the leading server: what does the program's ``on_epoch`` say? Answered by Advise."""
+
+    question: Question
+
+
+class Advise(_Compact, frozen=True):
+    """Of the evaluation that is tick ``tick``, to the leading server."""
+
+    tick: int
+    advice: Advice
 
 
 class Norms(_Compact, frozen=True):
@@ -822,10 +839,12 @@ class AllSafe(_Compact, frozen=True):
     version: int
 
 
-ToServer: TypeAlias = Hello | Pull | Push | Initial | Read | Lend | Mapped | Norms | Fetch | Keep | Safe
+ToServer: TypeAlias = (
+    Hello | Pull | Push | Initial | Read | Lend | Mapped | Norms | Fetch | Keep | Safe | Advise
+)  # fmt: skip
 FromServer: TypeAlias = (
     Welcome | Version | Compute | Gone | Uninitialised | RowsRead | Lend | Mapped | Clip | State | Kept
-    | AllSafe
+    | AllSafe | Consult
 )  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

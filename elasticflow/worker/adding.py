@@ -10,7 +10,7 @@ from statistics import median
 
 from elasticflow.frameworks import Interrupted
 from elasticflow.step.layout import Vector
-from elasticflow.step.schedule import Kind, Work
+from elasticflow.step.schedule import Kind, Schedule, Work
 from elasticflow.step.slices import Node
 from elasticflow.worker.computing import Computing, Filling
 from elasticflow.worker.loaded import Loaded
@@ -28,8 +28,15 @@ class Adding:
     tells little."""
 
     def __init__(
-        self, loaded: Loaded, computing: Computing, strategy: Strategy, timeline: Timeline, present: Present
+        self,
+        loaded: Loaded,
+        schedule: Schedule,
+        computing: Computing,
+        strategy: Strategy,
+        timeline: Timeline,
+        present: Present,
     ) -> None:
+        self._schedule = schedule
         self._loaded, self._computing, self._strategy = loaded, computing, strategy
         self._timeline, self._present = timeline, present
         self._slice_s = self.usual_s = 0.0
@@ -37,7 +44,7 @@ class Adding:
 
     def push(self, position: Position, work: Work, nodes: Sequence[Node], *, asks: bool) -> bool:
         """Whether the servers were asked for the next version, with the last push; if it ``asks``."""
-        lr = self._loaded.learning_rate(work, position.scale)
+        lr = self._loaded.learning_rate(work, position.tuning, self._schedule.total_steps)
         asked = False
         for node in nodes:
             since_s = time.monotonic()

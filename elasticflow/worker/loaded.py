@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -30,7 +30,9 @@ from elasticflow.step.layout import Array, Rule, Vector
 from elasticflow.step.schedule import Kind, Schedule, Work
 from elasticflow.storage import storage_of
 from elasticflow.storage.file_ids import FileId, folded
+from elasticflow.training.advice import Tuning
 from elasticflow.training.grouping import Groups
+from elasticflow.training.lr import wants_length
 from elasticflow.training.metrics import roughness
 from elasticflow.training.objects import PLACES, too_many
 from elasticflow.wire.messages import Spec
@@ -135,19 +137,42 @@ class Loaded:
     def batches(self, schedule: Schedule) -> Batches:
         return Batches(schedule, self.sources, self.settings.seed, self.binding, self.replica)
 
-    def learning_rate(self, work: Work, scale: float = 1.0) -> float | None:
-        """The program's learning rate for a tick; None if it has none. scale: see ``WatchStanding``."""
-        if self.program.learning_rate is None or work.kind is not Kind.TRAIN:
+    def learning_rate(self, work: Work, tuning: Tuning, num_steps: int) -> float | None:
+        """That of the first optimizer for a tick; None if it is as ``model()`` has it.
+
+        tuning: what evaluations have decided. num_steps: of the run.
+        """
+        if work.kind is not Kind.TRAIN:
             return None
+        if tuning.lr is not None:
+            value = tuning.lr
+        elif self.program.learning_rate is not None:
+            value = self._planned_rate(work, num_steps)
+        elif tuning.factor != 1.0:
+            value = self.replica.optimizers.optimizer.lr
+        else:
+            return None
+        plateau, value = self.program.rules.plateau, value * tuning.factor
+        return plateau.scaled(value, tuning.scale) if plateau else value
+
+    def _planned_rate(self, work: Work, num_steps: int) -> float:
+        """As the program has it."""
+        assert self.program.learning_rate
+        length = (num_steps,) if self.is_paced else ()
         with blaming(self.program, "learning_rate"):
-            value = float(self.program.learning_rate(work.step - 1, work.epoch))
+            value = float(self.program.learning_rate(work.step - 1, work.epoch, *length))
         if not is_number(value, 0):
+            given = ", ".join(map(str, (work.step - 1, work.epoch, *length)))
             raise ProgramError(
-                f"{self.program.path}: learning_rate({work.step - 1}, {work.epoch}) returned {value}; "
-                f"it must be a number from 0 to {HUGE:g}."
+                f"{self.program.path}: learning_rate({given}) returned {value}; it must be a number "
+                f"from 0 to {HUGE:g}."
             )
-        plateau = self.program.rules.plateau
-        return plateau.scaled(value, scale) if plateau else value
+        return value
+
+    @cached_property
+    def is_paced(self) -> bool:
+        """Whether its learning rate follows from the number of steps of the run."""
+        return self.program.learning_rate is not None and wants_length(self.program.learning_rate)
 
     def cost_of_first_slice(self) -> float:
         """Forward and backward on the first slice of the first step; returns its cost.
@@ -199,7 +224,8 @@ class Loaded:
         ):
             raise ProgramError(f"{self.program.path}: {problem}")
         out = Vector(self.replica.layout)
-        self.learning_rate(self.schedule.at(0))
+        first = self.schedule.at(self.schedule.stages - 1)
+        self.learning_rate(first, Tuning(), self.schedule.total_steps)
         if self.settings.measure_slices and self.settings.free_slices:
             costs = costs_of(self, self.settings.batch_size)
             self._cut(*chosen_by(costs, self.settings.most_workers, self.schedule.num_slices))
@@ -292,6 +318,7 @@ class Loaded:
             measures=self.replica.metrics.summed,
             rules=self.program.rules,
             updates_before=self.updates_before,
+            paced=self.is_paced,
         )
 
     def _check_frozen(self) -> None:

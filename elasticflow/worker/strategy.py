@@ -13,6 +13,7 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.slices import Node
+from elasticflow.training.advice import Advice, Question, Tuning
 from elasticflow.wire.messages import Assignment, Share
 
 STRATEGIES = {
@@ -25,7 +26,7 @@ STRATEGIES = {
 class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The version a worker has, and what governs the tick that starts from it.
 
-    scale: of the learning rate. ends: there is no such tick, the run ends with this version.
+    tuning: of the learning rate. ends: there is no such tick, the run ends with this version.
     """
 
     version: int
@@ -33,7 +34,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
     snapshot: bool = False
     finish: bool = False
-    scale: float = 1.0
+    tuning: Tuning = Tuning()
     ends: bool = False
 
     def slices_of(self, worker: str) -> range:
@@ -59,7 +60,7 @@ class Severed(msgspec.Struct, frozen=True):
     member: str
 
 
-Event: TypeAlias = Position | Overdue | Severed | None
+Event: TypeAlias = Position | Overdue | Question | Severed | None
 
 
 class Outgoing(ABC):
@@ -180,6 +181,10 @@ class Strategy(ABC):
     @abstractmethod
     def ask(self, position: Position) -> None:
         """This worker has nothing (more) to compute in this tick, and waits for the next version."""
+
+    @abstractmethod
+    def advise(self, question: Question, advice: Advice) -> None:
+        """What the program says to what it was asked. Only before it is waited again."""
 
     @abstractmethod
     def spare(self) -> Vector:

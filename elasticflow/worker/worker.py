@@ -16,6 +16,7 @@ from elasticflow.cluster.member import MasterLink
 from elasticflow.frameworks import Interrupted
 from elasticflow.step.schedule import Work
 from elasticflow.step.slices import nodes_of
+from elasticflow.training.advice import Question
 from elasticflow.wire.messages import (
     Assignment,
     Attempt,
@@ -32,6 +33,7 @@ from elasticflow.wire.messages import (
     Quit,
     Ready,
 )  # fmt: skip
+from elasticflow.worker import advising
 from elasticflow.worker.adding import Adding
 from elasticflow.worker.computing import Computing
 from elasticflow.worker.loaded import Loaded
@@ -70,7 +72,7 @@ class Worker:
         lookups.read_next = lambda table, keys: strategy.read(table, keys, self._is_urgent, early=True)
         self._present = Present(loaded.settings.name)
         self._computing = Computing(loaded, assignment, strategy, link, self._present)
-        self._adding = Adding(loaded, self._computing, strategy, timeline, self._present)
+        self._adding = Adding(loaded, self._schedule, self._computing, strategy, timeline, self._present)
         self._started_s: float | None = None
         """Seconds from the process's start until it was ready for the first time."""
         self._position: Position | None = None
@@ -81,6 +83,8 @@ class Worker:
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
         self._course = Course.STAYS
+        self._is_asking = False
+        """The program's ``on_epoch``, just now."""
         self._take_up(assignment)
 
     def run(self) -> None:
@@ -128,6 +132,8 @@ class Worker:
                 self._enter(event)
             elif isinstance(event, Severed):
                 self._lose(event)
+            elif isinstance(event, Question):
+                self._advise(event)
             elif event is None:
                 self._obey_all()
         if self._position:
@@ -177,6 +183,8 @@ class Worker:
                 self._enter(event)
             elif isinstance(event, Severed):
                 self._lose(event)
+            elif isinstance(event, Question):
+                self._advise(event)
             elif isinstance(event, Overdue):
                 if self._present.inspects:
                     self._computing.inspect(position)
@@ -205,6 +213,12 @@ class Worker:
                 if self._course is Course.DRAINS and not mine and not self._present.faulty:
                     self._course = max(self._course, Course.LEAVES)
             since_s = time.monotonic()
+
+    def _advise(self, question: Question) -> None:
+        """Asks the program's ``on_epoch``, which may take long."""
+        self._is_asking = True
+        self._strategy.advise(question, advising.ask(self._loaded, self._schedule, question))
+        self._is_asking = False
 
     def _next_event(self) -> Event:
         """Waits for what the servers have to say. None: the master has said something."""
@@ -314,6 +328,8 @@ class Worker:
     def doing(self) -> str:
         """What it does or waits for, in words that follow its name. For any thread."""
         computes, position = self._computing.under_way, self._position
+        if self._is_asking:
+            return "calls on_epoch()"
         if computes:
             number, since_s = computes
             what = "evaluates" if self._schedule.evaluates(self._present.tick) else "computes"

@@ -11,7 +11,8 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.slices import Node
-from elasticflow.wire.messages import Assignment, Initial, Lend, Mapped, Pull, Push, RowsRead
+from elasticflow.training.advice import Advice, Question
+from elasticflow.wire.messages import Advise, Assignment, Initial, Lend, Mapped, Pull, Push, RowsRead
 from elasticflow.wire.sockets import Context, Socket
 from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow_ps import client_state as cs
@@ -157,6 +158,8 @@ class ParameterServers(Strategy):
             return None
         if isinstance(action, cs.ComputeSlicesAction):
             return Overdue(action.tick, action.slices, action.careful)
+        if isinstance(action, cs.AskProgramAction):
+            return action.question
         remote = self._row.remotes[action.server]
         if isinstance(action, cs.PlaceAction):
             self._place(remote.parcels[action.parcel], action.frames)
@@ -185,7 +188,7 @@ class ParameterServers(Strategy):
             cut=orders.cut,
             snapshot=orders.snapshot,
             finish=orders.finish,
-            scale=orders.scale,
+            tuning=orders.tuning,
             ends=orders.ends,
         )
 
@@ -215,6 +218,9 @@ class ParameterServers(Strategy):
 
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None
+
+    def advise(self, question: Question, advice: Advice) -> None:
+        self._row.remotes[0].link.send(Advise(tick=question.tick, advice=advice))
 
     # --- pushes ----------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from elasticflow.step.schedule import Schedule
-from elasticflow.wire.messages import Compute, FromServer, Gone, Share, Uninitialised, Version
+from elasticflow.training.advice import Question
+from elasticflow.wire.messages import Compute, Consult, FromServer, Gone, Share, Uninitialised, Version
 
 LATEST = -1
 """Asks for whatever is the newest version."""
@@ -115,6 +116,12 @@ class ComputeSlicesAction(NamedTuple):
     careful: tuple[int, ...] = ()
 
 
+class AskProgramAction(NamedTuple):
+    """The leading server wants to know what the program's ``on_epoch`` says."""
+
+    question: Question
+
+
 class SeveredAction(NamedTuple):
     """The way to a server is lost, and with it this row of connections."""
 
@@ -130,7 +137,7 @@ class IgnoreAction(NamedTuple):
 
 Action: TypeAlias = (
     PullAction | InitialAction | PlaceAction | AdoptAction | RestoreAction | ComputeSlicesAction
-    | SeveredAction | IgnoreAction
+    | AskProgramAction | SeveredAction | IgnoreAction
 )  # fmt: skip
 
 NOTHING: Sequence[Action] = ()
@@ -343,6 +350,12 @@ class ClientState:
             self._asked.careful.update(message.careful)
         return self._order(message.tick, slices)
 
+    def _on_consult(self, number: int, message: Consult, frames: Any) -> Sequence[Action]:
+        tick = message.question.tick
+        if number or not self._schedule.evaluates(tick):
+            return [IgnoreAction(number, f"asks what the program says to tick {tick}")]
+        return [AskProgramAction(message.question)]
+
     def _order(self, tick: int, slices: tuple[int, ...], *, rest: bool = False) -> Sequence[Action]:
         if tick != self.held or (self._catching_up and not self.ordered):
             return NOTHING  # somebody else was quicker
@@ -365,6 +378,7 @@ class ClientState:
 _READERS: dict[type, Callable[[ClientState, int, Any, Any], Sequence[Action]]] = {
     Version: ClientState._on_version,
     Compute: ClientState._on_compute,
+    Consult: ClientState._on_consult,
     Gone: ClientState._on_gone,
     Uninitialised: ClientState._on_uninitialised,
 }

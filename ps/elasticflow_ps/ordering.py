@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticflow.step.schedule import Schedule
+from elasticflow.training.advice import Tuning
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Share
 from elasticflow_ps.snapshots import Snapshots
@@ -14,14 +15,14 @@ from elasticflow_ps.snapshots import Snapshots
 class Orders:
     """What governs one tick; from the leading server, or as the workers' pushes repeat it.
 
-    scale: of the learning rate. ends: there is no such tick.
+    tuning: of the learning rate. ends: there is no such tick.
     """
 
     shares: tuple[Share, ...] = ()
     cut: bool = False
     snapshot: bool = False
     finish: bool = False
-    scale: float = 1.0
+    tuning: Tuning = Tuning()
     ends: bool = False
 
 
@@ -42,7 +43,7 @@ class Ordering:
         start: int = 0,
     ) -> None:
         self.wants_cut = self.wants_finish = False
-        self._standing, self._decided = standing, start
+        self._standing, self._decided = standing, start - (standing is not None and standing.asks)
         """What evaluations have decided, and by which version."""
         self._schedule, self._cut_every_steps, self._snapshots = schedule, cut_every_steps, snapshots
         self._number, self._shares = -1, tuple[Share, ...]()
@@ -80,10 +81,20 @@ class Ordering:
         """Whether what the tick from ``version`` on evaluates is committed, whatever comes of it."""
         return self._standing is not None and self._standing.rules.cuts and self._schedule.evaluates(version)
 
+    def is_undecided(self, version: int) -> bool:
+        """Whether it is not known yet what the evaluation decides that makes this version, or made it."""
+        standing = self._standing
+        return standing is not None and version > self._decided and self._schedule.evaluates(version - 1)
+
+    def consults(self, version: int) -> bool:
+        """Whether that is for the program's ``on_epoch`` to say."""
+        consults = self._standing is not None and bool(self._standing.rules.consults)
+        return consults and self.is_undecided(version)
+
     def can_be_given(self, version: int) -> bool:
         """Whether there can be orders for this tick now: not before it is known what the evaluation before it
         has decided, nor for an evaluation whose checkpoint would be the second that is being written."""
-        if self._standing is not None and version > self._decided and self._schedule.evaluates(version - 1):
+        if self.is_undecided(version):
             return False
         return version in self._orders or self._unsettled is None or not self._keeps(version)
 
@@ -102,10 +113,10 @@ class Ordering:
             snapshot = self._snapshots is not None and self._snapshots.order(version + 1, now_s)
             if cut:
                 self._unsettled = version + 1
-            scale, ends = (
-                (self._standing.scale, self._standing.stops(version)) if self._standing else (1.0, False)
-            )
-            self._orders[version] = Orders(self._shares, cut, snapshot, finish, scale, ends)
+            tuning, ends = Tuning(), False
+            if self._standing:
+                tuning, ends = self._standing.tuning, self._standing.stops(version)
+            self._orders[version] = Orders(self._shares, cut, snapshot, finish, tuning, ends)
             self.wants_cut &= not cut
             self.wants_finish &= not finish
         return self._orders[version]

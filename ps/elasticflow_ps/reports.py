@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from elasticflow.errors import BrokenError
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import Kind, Work
+from elasticflow.training.advice import Advice
 from elasticflow.training.metrics import Sums, final
 from elasticflow.training.objects import prepare
 from elasticflow.training.standing import COST, WatchStanding
@@ -47,6 +49,8 @@ class Reports:
         standing = assignment.standing
         self._standings = {standing.tick: standing} if standing and leads else dict[int, WatchStanding]()
         """What evaluations have decided, from the first version of this generation on."""
+        self._first_said: tuple[int, str, Advice] | None = None
+        """What ``on_epoch`` has said last: of which tick, and who was the first to say so."""
         self._evaluations, self._send, self._leads = evaluations, send, leads
         self._first_version = version
         self._skipped: list[Skipped] = []
@@ -78,7 +82,10 @@ class Reports:
         return next(reversed(self._standings.values()), None)
 
     def made(self, work: Work) -> WatchStanding | None:
-        """A tick is done. What follows from it if it was an evaluation, which the master is told at once."""
+        """A tick is done. What follows from it if it was an evaluation, which the master is told at once.
+
+        None as long as ``on_epoch`` is to be asked.
+        """
         if self._leads:
             self._stalls.done(work.tick, work.kind, time.monotonic())
         standing = self.standing
@@ -87,6 +94,27 @@ class Reports:
         values = dict(zip((COST, *self._spec.metrics), self._evaluations[work.tick], strict=False))
         standing = self._standings[work.tick] = standing.after(work.tick, work.step, values)
         self._told_s = 0.0
+        return None if standing.asks else standing
+
+    @property
+    def asks(self) -> bool:
+        """Whether ``on_epoch`` is to be asked of the last evaluation: until then the master hears nothing."""
+        return self.standing is not None and self.standing.asks
+
+    def advise(self, worker: str, tick: int, advice: Advice) -> WatchStanding | None:
+        """A worker has asked the program. What follows from that, if it is the first to say so.
+
+        Raises BrokenError if the program has said something else before.
+        """
+        standing = self.standing
+        if standing is None or not standing.asks or standing.tick != tick:
+            if self._first_said and tick == self._first_said[0]:
+                _compare(self._first_said[1], self._first_said[2], worker, advice)
+            return None
+        self._first_said = tick, worker, advice
+        standing = self._standings[tick] = standing.given(advice)
+        self._untold = sorted({*self._untold, tick})
+        self._told_s, self._told_version = 0.0, min(self._told_version, tick)
         return standing
 
     def skips(self, tick: int) -> None:
@@ -118,7 +146,7 @@ class Reports:
 
     def due_s(self, version: int) -> float | None:
         """When to call ``turn`` at the latest; None if there is nothing to tell."""
-        news = self._leads and not self.diverged and self._told_version < version
+        news = self._leads and not self.diverged and not self.asks and self._told_version < version
         return self._told_s + PROGRESS_S if news else None
 
     def repeat(self, version: int, *, finished: bool) -> None:
@@ -126,7 +154,7 @@ class Reports:
         for message in (self.diverged, *self._skipped):
             if message:
                 self._send(message)
-        if self._leads and not self.diverged:
+        if self._leads and not self.diverged and not self.asks:
             self._tell(version, sorted(self._evaluations.keys() | self._standings.keys()), finished=finished)
 
     def _tell(self, version: int, ticks: list[int], *, finished: bool) -> None:
@@ -146,6 +174,16 @@ class Reports:
                 standings=tuple(self._standings[t] for t in ticks if t in self._standings),
             )
         )
+
+
+def _compare(first: str, advice: Advice, worker: str, other: Advice) -> None:
+    """Raises BrokenError if a program says one thing here and another there."""
+    if advice == other or advice.error or other.error:
+        return
+    raise BrokenError(
+        f"on_epoch() said {advice} in {first} and {other} in {worker}, of the same evaluation: what it says "
+        "has to follow from what it is told alone, not from the time, random numbers, or calls before."
+    )
 
 
 def _measures_of(root: Sum) -> Sums:

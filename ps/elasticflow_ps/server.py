@@ -33,6 +33,7 @@ from elasticflow.wire.data import Closed, DataListener, Opened, Received
 from elasticflow.wire.gate import admit_only_members
 from elasticflow.wire.keys import MemberKeys, role_of
 from elasticflow.wire.messages import (
+    Advise,
     AllSafe,
     Assignment,
     Beat,
@@ -373,7 +374,7 @@ class ParameterServer:
             self._neighbours.receive(name, message)
         elif isinstance(message, Norms) and self._serving:
             self._serving.take_norms(name, message)
-        elif isinstance(message, (Push, Pull, Initial, Read)) and self._serving:
+        elif isinstance(message, (Push, Pull, Initial, Read, Advise)) and self._serving:
             self._serving.receive(name, message, frames)
         else:
             raise ProtocolError(f"{type(message).__name__} is not for this server")

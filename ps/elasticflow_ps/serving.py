@@ -15,9 +15,11 @@ from elasticflow.step.layout import Layout
 from elasticflow.step.rows import Rows
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import (
+    Advise,
     Assignment,
     Clip,
     Compute,
+    Consult,
     Cut,
     Diverged,
     Finish,
@@ -78,6 +80,8 @@ class Serving:
         self._schedule, self._layout = assignment.schedule, layout
         self._store, self._ways, self._neighbours = store, ways, neighbours
         self._made = made
+        self._undecided: st.VersionAction | None = None
+        """A version that waits for what ``on_epoch`` says, which its checkpoint is to have."""
         self._state = st.ServerState(
             schedule=assignment.schedule,
             num_parcels=len(store.parcels),
@@ -108,7 +112,7 @@ class Serving:
     @property
     def finished(self) -> bool:
         """Whether the run ends with this version."""
-        return self._state.finished
+        return self._state.finished and not self._reports.asks
 
     @property
     def standing(self) -> WatchStanding | None:
@@ -143,7 +147,9 @@ class Serving:
         self._reads.forget(worker)
         self._handle(st.ClosedEvent(worker))
 
-    def receive(self, worker: str, message: Push | Pull | Initial | Read, frames: list[memoryview]) -> None:
+    def receive(
+        self, worker: str, message: Push | Pull | Initial | Read | Advise, frames: list[memoryview]
+    ) -> None:
         """A worker's message. Raises ProtocolError if it makes no sense."""
         if isinstance(message, Push):
             value = self._incoming.pushed(worker, message, frames)
@@ -154,9 +160,21 @@ class Serving:
             self._handle(st.PullEvent(worker, message))
         elif isinstance(message, Read):
             self._reads.take(worker, self._incoming.parcel(message.parcel), message, frames)
+        elif isinstance(message, Advise):
+            self._advised(worker, message)
         else:
             values = self._incoming.initial(message.parcel, frames)
             self._handle(st.InitialEvent(message.parcel, values))
+
+    def _advised(self, worker: str, message: Advise) -> None:
+        """What the program's ``on_epoch`` says; who comes later changes nothing."""
+        decided = self._reports.advise(worker, message.tick, message.advice)
+        if decided is None:
+            return
+        made, self._undecided = self._undecided, None
+        if made:
+            self._made(made)
+        self._handle(st.DecidedEvent(self.version, decided))
 
     def take_norms(self, server: str, message: Norms) -> None:
         """From another server to the leading one. Raises ProtocolError if it makes no sense."""
@@ -183,6 +201,8 @@ class Serving:
     @property
     def doing(self) -> str:
         """What is missing of the tick in work, and who waits for it. For any thread."""
+        if self._reports.asks:
+            return f"waits for what on_epoch() says to the evaluation before version {self.version}"
         missing, waiting = self._state.standing()
         slices = ", ".join(map(str, sorted(missing))) or "nothing"
         return f"lacks {slices} of tick {self.version}, for which {', '.join(waiting) or 'nobody'} waits"
@@ -219,7 +239,10 @@ class Serving:
         elif isinstance(action, st.VersionAction):
             tick = action.version - 1
             decided = self._reports.made(self._schedule.at(tick))
-            self._made(action)
+            if self._reports.asks:
+                self._undecided = action
+            else:
+                self._made(action)
             # The version before stays: another server, and so a worker, may be one behind.
             self._store.retire(tick)
             if decided:
@@ -227,6 +250,10 @@ class Serving:
         elif isinstance(action, ComputeAction):
             compute = Compute(tick=action.tick, slices=action.slices, careful=action.careful)
             self._ways.answer(action.worker, compute)
+        elif isinstance(action, st.ConsultAction):
+            standing = self._reports.standing
+            assert standing
+            self._ways.answer(action.worker, Consult(question=standing.question))
         elif isinstance(action, st.GoneAction):
             self._ways.answer(action.worker, Gone(latest=action.latest))
         elif isinstance(action, st.InitialiseAction):

@@ -193,6 +193,13 @@ class ServeAction:
 
 
 @dataclass(frozen=True)
+class ConsultAction:
+    """Ask a worker what the program's ``on_epoch`` says to the evaluation that made the newest version."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class GoneAction:
     """Tell a worker that what it asked for is past."""
 
@@ -230,7 +237,7 @@ class DropAction:
 
 Action: TypeAlias = (
     InitialiseAction | ApplyAction | NormsAction | ServeAction | GoneAction | AskInitialAction
-    | ComputeAction | VersionAction | DropAction
+    | ComputeAction | VersionAction | ConsultAction | DropAction
 )  # fmt: skip
 
 
@@ -307,6 +314,8 @@ class ServerState:
         self._rounds = rounds
         self._uninitialised = set(range(num_parcels)) if start is None else set()
         self._waits: dict[str, _Wait] = {}
+        self._consulted: set[str] = set()
+        """Workers that were asked what the program says to the evaluation that made the newest version."""
         self._backups = Backups(schedule, leads=leads)
         self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version)
         self._now_s = 0.0
@@ -316,7 +325,9 @@ class ServerState:
         """What to do, in this order, now that ``event`` has happened."""
         self._now_s = now_s
         actions = _HANDLERS[type(event)](self, event, now_s)
-        return [*actions, *self._backups.hand_out(self._lack(), now_s)] if self._waits else actions
+        if not self._waits:
+            return actions
+        return [*actions, *self._backups.hand_out(self._lack(), now_s), *self._consult()]
 
     def next_due_s(self) -> float | None:
         """When to send a TimeEvent at the latest; None if nothing becomes overdue."""
@@ -459,7 +470,17 @@ class ServerState:
     def _on_decided(self, event: DecidedEvent, now_s: float) -> list[Action]:
         self._ordering.decide(event.version, event.standing)
         self.finished |= event.standing.stops(self.version)
+        self._consulted.clear()
         return self._answer_all()
+
+    def _consult(self) -> list[Action]:
+        """Asks all who wait for what comes next, each once: somebody answers, whoever dies or hangs."""
+        if not self._leads or self._uninitialised or not self._ordering.consults(self.version):
+            return []
+        waiting = {worker for worker, wait in self._waits.items() if wait.version == self.version}
+        fresh = sorted(waiting - self._consulted)
+        self._consulted.update(fresh)
+        return [ConsultAction(worker) for worker in fresh]
 
     def _on_initial(self, event: InitialEvent, now_s: float) -> list[Action]:
         if event.parcel not in self._uninitialised:
@@ -548,6 +569,7 @@ class ServerState:
 
     def _on_closed(self, event: ClosedEvent, now_s: float) -> list[Action]:
         self._backups.closed(event.worker, self._lack())
+        self._consulted.discard(event.worker)
         self._waits.pop(event.worker, None)
         return []
 

@@ -39,7 +39,7 @@ class Versions:
             cut=orders.cut,
             snapshot=orders.snapshot,
             finish=orders.finish,
-            scale=orders.scale,
+            tuning=orders.tuning,
             ends=orders.ends,
             lent=lent,
             updates=action.updates,

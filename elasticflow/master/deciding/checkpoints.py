@@ -31,6 +31,9 @@ def on_progress(run: Facts, event: Progress, now_s: float) -> list[Action]:
     run.stall.made(run.version, now_s)
     run.quarantine.forget(run.version)
     notes = [*diverging.note_cost(run, event), *standings(run, event.standings)]
+    if event.version == run.committed_tick and run.standings.stop(event.version):
+        # It has been asked once more what it thinks of an evaluation that is committed.
+        return [*notes, *ending.end_as_decided(run, event.version)]
     if event.last:
         run.state, run.conclusion.last_made = RunState.FINISHING, True
     return [*notes, *gaining.made(run, before, now_s)] if run.version > before else notes
@@ -42,12 +45,17 @@ def standings(run: Facts, told: Iterable[WatchStanding]) -> list[Action]:
     notes: list[Action] = []
     for standing in told:
         before = run.standings.at(standing.tick)
-        if run.standings.learn(standing) and before and standing.scale != before.scale:
-            step, plateau = run.schedule.steps_before(standing.tick), standing.rules.plateau
-            assert plateau
+        if not run.standings.learn(standing) or before is None:
+            continue
+        begins = f"from step {run.schedule.steps_before(standing.tick)} on the learning rate is"
+        plateau = standing.rules.plateau
+        if plateau and standing.scale != before.scale:
             text = f"{plateau.metric} has gained nothing in {evaluations(plateau.patience)}"
-            text += f": from step {step} on the learning rate is times {standing.scale:g}"
-            notes.append(NoteAction("info", text))
+            notes.append(NoteAction("info", f"{text}: {begins} times {standing.scale:g}"))
+        if standing.lr is not None and (standing.lr, standing.factor) != (before.lr, before.factor):
+            notes.append(NoteAction("info", f"on_epoch(): {begins} {standing.lr * standing.factor:g}"))
+        elif standing.factor != before.factor:
+            notes.append(NoteAction("info", f"on_epoch(): {begins} times {standing.factor:g}"))
     return notes
 
 
@@ -117,11 +125,13 @@ def committed(run: Facts, tick: int) -> list[Action]:
     total = run.schedule.total_steps
     if tick == run.total_ticks and run.divergence.ends_run:
         return ending.end(run, RunState.DIVERGED, run.conclusion.stop_reason)
+    if ending.failed_to_say(run, tick):
+        return ending.end_as_decided(run, tick)
     if tick == run.total_ticks:
         bound = " of max_steps" if total == run.config.max_steps else ""
         return ending.end(run, RunState.FINISHED, f"all {total} steps{bound} are done")
     if run.standings.stop(tick):
-        return ending.end(run, RunState.FINISHED, ending.stopped_early(run, tick))
+        return ending.end_as_decided(run, tick)
     if last and run.conclusion.closing:
         return ending.end_closed(run)
     if last:

@@ -54,6 +54,23 @@ def stopped_early(run: Facts, version: int) -> str:
     return f"stopped early, after {done} of {total} steps: {standing.why_stopped()}"
 
 
+def failed_to_say(run: Facts, version: int) -> str:
+    """Why a run ends with this version, which is committed: its ``on_epoch`` raised. "": it did not."""
+    standing = run.standings.at(version)
+    if standing is None or not standing.error or not standing.stops(version):
+        return ""
+    assert run.schedule
+    done, total = run.schedule.steps_before(version), run.schedule.total_steps
+    return f"{standing.error}; {done} of {total} steps are done and kept, go on with --resume --program FILE"
+
+
+def end_as_decided(run: Facts, version: int) -> list[Action]:
+    """By what the evaluation has decided that made this version."""
+    if text := failed_to_say(run, version):
+        return end(run, RunState.FAILED, text)
+    return end(run, RunState.FINISHED, stopped_early(run, version))
+
+
 def trained_enough(run: Facts) -> str:
     """Why no more steps are to be made, where that is an end as it was asked for."""
     return f"max_time of {run.config.max_time} is over"

@@ -243,19 +243,7 @@ class Facts:
         """What the program is: from that follows all that is to be done, and by which servers."""
         self.agreed.spec = spec
         self.config = self.config.fixed(self.config.num_slices)
-        schedule = self.agreed.schedule = Schedule(
-            num_records=spec.num_records,
-            num_test=spec.num_test,
-            batch_size=self.config.step_records,
-            num_slices=self.config.num_slices,
-            asynchronous=self.config.asynchronous,
-            drop_last=self.config.drop_last,
-            epochs=self.config.epochs,
-            max_steps=self.config.max_steps,
-            evaluate_every=self.config.evaluate_every,
-            stages=stages_of(spec.entries),
-            updates_before=spec.updates_before,
-        )
+        schedule = self.agreed.schedule = schedule_of(self.config, spec)
         self.standings.go_by(spec.rules, schedule)
         layout = Layout(spec.entries)
         shares = [tuple(share) for share in spread(layout, self.config.num_places)]
@@ -277,6 +265,23 @@ class Facts:
             packs_versions=self.config.compression == "bf16",
         )
         return schedule
+
+
+def schedule_of(config: Config, spec: Spec) -> Schedule:
+    """What there is to be done, of this program with these settings."""
+    return Schedule(
+        num_records=spec.num_records,
+        num_test=spec.num_test,
+        batch_size=config.step_records,
+        num_slices=config.num_slices,
+        asynchronous=config.asynchronous,
+        drop_last=config.drop_last,
+        epochs=config.epochs,
+        max_steps=config.max_steps,
+        evaluate_every=config.evaluate_every,
+        stages=stages_of(spec.entries),
+        updates_before=spec.updates_before,
+    )
 
 
 def _names(count: int, config: Config) -> list[str]:

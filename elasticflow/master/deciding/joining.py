@@ -104,7 +104,7 @@ def meet_program(run: Facts, event: Join, now_s: float) -> list[Action]:
         return actions + ending.end(
             run, RunState.FINISHED, f"there is nothing left to do: {schedule.total_steps} steps are done"
         )
-    if run.standings.stop(version):
+    if run.standings.stop(version):  # not with an error: then it is asked once more
         text = f"there is nothing left to do: {ending.stopped_early(run, version)}"
         return actions + ending.end(run, RunState.FINISHED, text)
     if run.config.all_reduce:
