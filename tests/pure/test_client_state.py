@@ -5,15 +5,28 @@ from __future__ import annotations
 import random
 from collections import deque
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from elasticflow.step.schedule import Schedule
-from elasticflow.wire.messages import AllSafe, Compute, FromServer, Gone, Pull, Share, Uninitialised, Version
+from elasticflow.training.advice import Question, Tuning
+from elasticflow.wire.messages import (
+    AllSafe,
+    Compute,
+    Consult,
+    FromServer,
+    Gone,
+    Pull,
+    Share,
+    Uninitialised,
+    Version,
+)
 from elasticflow_ps.client_state import (
     LATEST,
     AdoptAction,
+    AskProgramAction,
     ClientState,
     ComputeSlicesAction,
     GreetedEvent,
@@ -110,6 +123,16 @@ def test_slices_of_the_present_tick_are_computed() -> None:
     heard(state, 0, version(3))
     assert heard(state, 0, Compute(tick=3, slices=(1, 2))) == [ComputeSlicesAction(3, (1, 2))]
     assert heard(state, 0, Compute(tick=2, slices=(1,))) == []
+
+
+def test_the_leading_server_asks_what_the_program_says() -> None:
+    """Whether there is a version already or not; nobody else asks, and of nothing but evaluations."""
+    state = ClientState([1, 1], SCHEDULE, has_first=False)
+    question = Question(tick=4, values="{}", memory="", tuning=Tuning())
+    assert heard(state, 0, Consult(question=question)) == [AskProgramAction(question)]
+    assert isinstance(heard(state, 1, Consult(question=question))[0], IgnoreAction)
+    other = msgspec.structs.replace(question, tick=1)
+    assert isinstance(heard(state, 0, Consult(question=other))[0], IgnoreAction)
 
 
 def test_a_warning_is_kept_until_the_next_version() -> None:

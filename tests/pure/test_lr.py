@@ -8,6 +8,7 @@ import pytest
 
 import elasticflow as ef
 from elasticflow.errors import ProgramError
+from elasticflow.training.lr import wants_length
 
 
 def of_torch(name: str, steps: int, lr: float, **arguments: float) -> list[float]:
@@ -66,3 +67,33 @@ def test_warmup_is_even_and_goes_over_into_what_follows() -> None:
 def test_what_cannot_be_is_refused(make, words: str) -> None:
     with pytest.raises(ProgramError, match=words):
         make()
+
+
+def test_the_whole_run() -> None:
+    """Without a number of their own they go by the run's, which is their third argument."""
+    for helper in (ef.lr.cosine, ef.lr.one_cycle):
+        assert wants_length(helper(0.1)) and not wants_length(helper(0.1, 50))
+        assert [helper(0.1)(step, 0, 50) for step in range(60)] == [
+            helper(0.1, 50)(step, 0) for step in range(60)
+        ]
+
+
+def test_a_warm_up_is_part_of_the_run() -> None:
+    whole, given = ef.lr.warmup(4, ef.lr.cosine(0.1)), ef.lr.warmup(4, ef.lr.cosine(0.1, 46))
+    assert wants_length(whole) and not wants_length(given)
+    assert [whole(step, 0, 50) for step in range(60)] == [given(step, 0) for step in range(60)]
+    assert whole(49, 0, 50) < 1e-3 and whole(50, 0, 50) == 0
+    assert whole(3, 0, 2) > 0, "a run that ends in the warm-up"
+
+
+def test_on_plateau_is_told_of_what_it_goes_by() -> None:
+    whole = ef.lr.on_plateau(ef.lr.cosine(0.1), "cost", patience=1, mode="min")
+    assert wants_length(whole) and whole(25, 0, 50) == pytest.approx(0.05)
+    assert not wants_length(ef.lr.on_plateau(0.1, "cost", patience=1, mode="min"))
+
+
+def test_who_wants_to_know_the_length() -> None:
+    assert wants_length(lambda step, epoch, steps: 0.1)
+    assert not wants_length(lambda step, epoch: 0.1)
+    assert not wants_length(lambda step, epoch, steps=1000: 0.1), "it has its own"
+    assert not wants_length(lambda *arguments: 0.1)

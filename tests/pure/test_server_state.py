@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from elasticflow.step.schedule import Schedule
+from elasticflow.training.advice import Advice, Tuning, go_on, stop
+from elasticflow.training.standing import WatchRules, WatchStanding
 from elasticflow.wire.messages import Pull, Push, Share
 from elasticflow_ps.backups import ComputeAction
 from elasticflow_ps.snapshots import Snapshots
@@ -21,7 +23,9 @@ from elasticflow_ps.state import (
     AskInitialAction,
     ClipEvent,
     ClosedEvent,
+    ConsultAction,
     CutEvent,
+    DecidedEvent,
     DropAction,
     Event,
     FinishEvent,
@@ -598,3 +602,84 @@ def test_without_a_plan_the_first_who_asks_does_it_all() -> None:
     server = Server()
     server.join("anna")
     assert computes(server.pull("anna", 1, have=0)) == [("anna", (0, 1, 2, 3))]
+
+
+# --- what the program says to an evaluation ------------------------------------------------------
+
+
+def asking(**more: Any) -> Server:
+    """Before the evaluation of tick 2, of a program with on_epoch."""
+    server = Server(EVALUATED, standing=WatchStanding(rules=WatchRules(consults="it")), **more)
+    server.join("anna", "berta")
+    for _ in range(2):
+        server.step()
+    return server
+
+
+def evaluated(server: Server, *who: str) -> list[Action]:
+    """All wait for what comes after the evaluation, which is made then."""
+    for worker in who:
+        server.pull(worker, 3)
+    return server.step()
+
+
+def advised(server: Server, advice: Advice) -> list[Action]:
+    version = server.state.version
+    standing = WatchStanding(rules=WatchRules(consults="it")).after(version - 1, 2, {"cost": 1.0})
+    return server.tell(DecidedEvent(version, standing.given(advice)))
+
+
+def test_all_who_wait_are_asked_and_nobody_is_served_before_there_is_an_answer() -> None:
+    server = asking()
+    actions = evaluated(server, "anna", "berta")
+    assert only(ConsultAction, actions) == [ConsultAction("anna"), ConsultAction("berta")]
+    assert not only(ServeAction, actions) and server.state.version == 3
+    assert not server.tell(TimeEvent(), 100.0), "each is asked once"
+    served = advised(server, go_on(lr_scale=0.5))
+    assert {action.worker for action in only(ServeAction, served)} == {"anna", "berta"}
+    assert all(a.orders and a.orders.tuning == Tuning(factor=0.5) and not a.orders.ends for a in served)
+    assert not only(ConsultAction, server.step())
+
+
+def test_who_comes_in_place_of_the_dead_is_asked() -> None:
+    server = asking()
+    evaluated(server, "anna")
+    server.tell(ClosedEvent("anna"))
+    server.join("carla", "anna")
+    assert only(ConsultAction, server.pull("carla", -1)) == [ConsultAction("carla")]
+    assert only(ConsultAction, server.pull("anna", -1)) == [ConsultAction("anna")]
+
+
+def test_a_run_ends_with_the_evaluation_if_the_program_says_so() -> None:
+    server = asking()
+    evaluated(server, "anna")
+    (served,) = only(ServeAction, advised(server, stop("enough")))
+    assert served.orders and served.orders.ends and server.state.finished
+
+
+def test_the_last_evaluation_is_asked_of_as_well() -> None:
+    server = asking()
+    evaluated(server, "anna")
+    advised(server, go_on())
+    for _ in range(2):
+        server.step()
+    server.pull("anna", 6)
+    actions = server.step()
+    assert only(VersionAction, actions)[0].last and only(ConsultAction, actions) == [ConsultAction("anna")]
+    assert only(ServeAction, advised(server, go_on()))
+
+
+def test_one_leads() -> None:
+    server = asking(leads=False)
+    actions = evaluated(server, "anna")
+    assert only(ServeAction, actions) and not only(ConsultAction, actions)
+
+
+def test_what_was_not_answered_before_is_asked_as_it_begins() -> None:
+    standing = WatchStanding(rules=WatchRules(consults="it")).after(2, 2, {"cost": 1.0})
+    server = Server(EVALUATED, start=3, standing=standing)
+    server.join("anna")
+    assert server.pull("anna", -1) == [ConsultAction("anna")]
+    assert only(ServeAction, advised(server, go_on()))
+    known = Server(EVALUATED, start=3, standing=standing.given(go_on()))
+    assert only(ServeAction, known.pull("anna", -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Entry, Layout, Rule, Vector
 from elasticflow.step.schedule import Schedule
 from elasticflow.step.slices import Node
+from elasticflow.training.advice import Advice, Question, Tuning, go_on, stop
 from elasticflow.wire.messages import (
     Assignment,
     Attempt,
@@ -115,7 +118,7 @@ class Script(Strategy):
 
     def wait(self) -> Event:
         line = self.lines.popleft()
-        if line is None or isinstance(line, (Position, Overdue, Severed)):
+        if line is None or isinstance(line, (Position, Overdue, Question, Severed)):
             return line
         self._news = line if isinstance(line, list) else [line]
         return None
@@ -138,6 +141,9 @@ class Script(Strategy):
 
     def ask(self, position: Position) -> None:
         self.said.append(position.version)
+
+    def advise(self, question: Question, advice: Advice) -> None:
+        self.said.append((question.tick, advice))
 
     def spare(self) -> Vector:
         self.spares += 1
@@ -188,7 +194,7 @@ class Program:
     ) -> None:
         self.late, self.looks_up = late, looks_up
         self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0, read_processes=0)
-        self.program = SimpleNamespace(path="program.py")
+        self.program = SimpleNamespace(path="program.py", learning_rate=None)
         self.made: Batches = Batches({*bad})
         self.entered: list[Any] = []
         """Versions that were, and slices asked for early, as (tick, number)."""
@@ -215,7 +221,7 @@ class Program:
     def batches(self, schedule: Schedule) -> Batches:
         return self.made
 
-    def learning_rate(self, work: Any, scale: float = 1.0) -> None:
+    def learning_rate(self, work: Any, tuning: Tuning, num_steps: int) -> None:
         return None
 
     def make_first_values(self) -> None:
@@ -246,6 +252,54 @@ def test_a_run_goes_from_version_to_version() -> None:
     assert script.said == [READY, (0, TOP), (1, TOP)]
     beat = worker.heartbeat()
     assert (beat.tick, beat.generation, beat.dropped) == (1, 1, 7)
+
+
+def test_it_says_what_the_program_says_to_an_evaluation() -> None:
+    """Whether it has a version of these servers yet or not."""
+    told: list[Any] = []
+    program: Any = Program()
+    program.program.on_epoch = lambda info: told.append(info) or go_on(lr_scale=0.5)
+    program.replica.optimizers = SimpleNamespace(optimizer=SGD(lr=0.1))
+    program.replica.tables = ()
+    schedule = msgspec.structs.replace(SCHEDULE, num_test=4, epochs=2)  # tick 10 evaluates
+    question = Question(tick=10, values='{"cost": NaN, "auc": 0.5}', memory='{"n": 1}', tuning=Tuning())
+    _, script = played(
+        question, at(11), question, at(12, finish=True), at(13), program=program, schedule=schedule
+    )
+    advised = (10, Advice(lr_scale=0.5))
+    assert script.said == [advised, READY, (11, TOP), advised, (12, TOP)]
+    assert [(each.epoch, each.step, each.learning_rate, each.memory) for each in told] == [
+        (0, 10, 0.1, {"n": 1})
+    ] * 2
+    assert math.isnan(told[0].cost) and told[0].metrics == {"auc": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("on_epoch", "text"),
+    [
+        (lambda info: 1 / 0, "program.py: on_epoch() raised ZeroDivisionError: division by zero"),
+        (
+            lambda info: info.loss,
+            "on_epoch() raised AttributeError: 'EpochInfo' object has no attribute 'loss'",
+        ),
+        (lambda info: sys.exit(3), "on_epoch() raised SystemExit: 3"),
+        (lambda info: True, "program.py: on_epoch() returned True; it must return ef.stop(why), ef.go_on("),
+        (lambda info: stop(""), "program.py: stop(why=''): why must be a text"),
+        (lambda info: go_on(lr=1, lr_scale=1), "program.py: go_on(lr=..., lr_scale=...): give one of them"),
+        (lambda info: go_on(lr_scale=math.nan), "lr_scale must be a number >= 0"),
+        (lambda info: go_on(memory={1, 2}), "it must be what JSON can have"),
+        (lambda info: go_on(memory="x" * 20_000), "20,002 characters as JSON, of which there can be 16,384"),
+    ],
+)
+def test_what_on_epoch_raises_is_what_it_says(on_epoch: Any, text: str) -> None:
+    program: Any = Program()
+    program.program.on_epoch = on_epoch
+    program.replica.optimizers = SimpleNamespace(optimizer=SGD(lr=0.1))
+    schedule = msgspec.structs.replace(SCHEDULE, num_test=4, epochs=2)
+    question = Question(tick=10, values='{"cost": 1.0}', memory="", tuning=Tuning())
+    _, script = played(question, at(11, finish=True), at(12), program=program, schedule=schedule)
+    advice = script.said[0][1]
+    assert text in advice.error and not advice.stop, advice
 
 
 def test_the_rows_of_the_next_slice_are_asked_for_while_others_compute() -> None:

@@ -64,7 +64,9 @@ def draw_rules(rng: random.Random, asynchronous: bool) -> WatchRules:
     stopping = Watch(**watch, patience=rng.choice([1, 2])) if rng.random() < 0.8 else None
     plateau = Plateau(**watch, patience=1, factor=0.5, least=0.01) if rng.random() < 0.5 else None
     best = Watch(**watch) if rng.random() < 0.5 else None
-    return WatchRules(stopping=stopping, best=best, plateau=None if asynchronous else plateau)
+    consults = "its hash" if rng.random() < 0.3 else ""
+    plateau = None if asynchronous else plateau
+    return WatchRules(stopping=stopping, best=best, plateau=plateau, consults=consults)
 
 
 def draw_shape(rng: random.Random) -> Shape:

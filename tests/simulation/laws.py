@@ -377,9 +377,10 @@ class Laws:
         from .world import truth_of
 
         shape = self._world.shape
-        if self.has_truth and shape.rules.stopping:
+        may_stop = shape.rules.stopping is not None or bool(shape.rules.consults)
+        if self.has_truth and may_stop:
             return max(truth_of(shape.work, "1 step").commits, default=0)
-        early = end is not None and shape.rules.stopping and "stopped early" in end.text
+        early = end is not None and may_stop and "stopped early" in end.text
         return max(self.commits) if early else shape.schedule.total_steps
 
     def end(self, end: ac.EndAction | None) -> None:

@@ -7,6 +7,7 @@ are small whole numbers then, and depend on the records alone, so their sum is t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from elasticflow.program.loading import Program
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.schedule import Kind, Schedule
+from elasticflow.training.advice import Advice, EpochInfo, go_on, stop
 from elasticflow.training.freezing import is_trained
 from elasticflow.training.grouping import Groups
 from elasticflow.training.standing import WatchStanding
@@ -39,6 +41,10 @@ THERE, SEEN = entries_of({"seen": np.zeros((1, 3), np.float32)}, lambda seen, pa
 MEAN, COUNT = Entry("mean", (4,), "float32", Rule.MEAN), Entry("count", (2,), "int64", Rule.FIRST)
 IDS = 11
 """So many ids occur."""
+EXACT_RATE = 0.5
+"""Of asynchronous updates: the same sum in any order."""
+LAST_CALL = 3
+"""Of ``on_epoch``."""
 
 
 TOGGLES = {"weights": (0, 1), "bias": (1,)}
@@ -75,7 +81,7 @@ class SmallReplica(Replica):
     def __init__(self, world: World) -> None:
         self._world, shape = world, world.shape
         self._exact = shape.asynchronous
-        rate = 0.5 if self._exact else 0.1
+        rate = EXACT_RATE if self._exact else 0.1
         kinds: dict[str, Callable[[], Any]] = {
             "sgd": partial(SGD, lr=rate),
             "momentum": partial(SGD, lr=rate, momentum=0.9, clip_norm=1.0 if shape.clips else None),
@@ -194,6 +200,7 @@ class SmallLoaded(Loaded):
             encode=(lambda x, params: {}) if shape.staged else None,
             learning_rate=None if shape.asynchronous else _learning_rate,
             rules=shape.rules,
+            on_epoch=_on_epoch if shape.rules.consults else None,
         )
         self.frozen, self.slices_why, self.updates_before = (), "", 0
         self.began = (("imports", 0.0), ("program and data", 0.0), ("model()", 0.0))
@@ -213,6 +220,14 @@ class SmallLoaded(Loaded):
             epochs=1,
         )
         self.settings = settings
+
+
+def _on_epoch(info: EpochInfo) -> Advice:
+    """Three times, and no more. It slows down where that does not make the order of updates matter."""
+    count = info.memory.get("count", 0) + 1
+    if count == LAST_CALL:
+        return stop(f"call {count}")
+    return go_on(lr_scale=None if info.learning_rate == EXACT_RATE else 0.25, memory={"count": count})
 
 
 def _learning_rate(step: int, epoch: int) -> float:
@@ -243,6 +258,10 @@ def plainly(shape: Shape, seed: int) -> Array | None:
         if work.kind is Kind.EVALUATE:
             measured = {"cost": values[: WEIGHTS.size].sum(), "error": values[WEIGHTS.size :].sum()}
             standing = standing.after(work.tick, work.step, measured)
+            if standing.asks:
+                memory = json.loads(standing.memory or "{}")
+                info = EpochInfo(work.epoch, work.step, 0.0, {}, EXACT_RATE if exact else 0.0, memory)
+                standing = standing.given(_on_epoch(info))
             if standing.stops(work.tick + 1):
                 break
         gradient, odd, left = np.zeros_like(values), False, 0
@@ -262,7 +281,7 @@ def plainly(shape: Shape, seed: int) -> Array | None:
             trained = np.repeat(thawed, [WEIGHTS.size, BIAS.size])
             faster = gradient + (0.9 * speed if shape.optimizer == "momentum" else 0.0)
             speed = np.where(trained, faster, speed)
-            rate = 0.5 if exact else _learning_rate(work.step - 1, work.epoch)
-            plateau = shape.rules.plateau
+            rate = EXACT_RATE if exact else _learning_rate(work.step - 1, work.epoch)
+            plateau, rate = shape.rules.plateau, rate * standing.factor
             values = values - (plateau.scaled(rate, standing.scale) if plateau else rate) * speed * trained
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -140,6 +141,30 @@ def test_a_run_stops_where_its_evaluations_say(kind: str) -> None:
         world = World(shape(rules=RULES, evaluate_every=1, epochs=3, keep=1), faults, after)
         end = world.run(partial(look, world))
         assert end and "stopped early, after 5 of 12 steps: cost was best" in end.text
+
+
+@pytest.mark.parametrize("kind", ["none", "kill worker", "kill server", "kill servers", "kill master"])
+@pytest.mark.parametrize(
+    "made",
+    [shape, partial(shape, carried=True), asynchronous],
+    ids=["parameter server", "all reduce", "asynchronous"],
+)
+def test_a_run_stops_where_its_program_says(kind: str, made: Callable[..., Shape]) -> None:
+    """``on_epoch`` is asked by a server of any worker, whoever dies: what it says is what the model is."""
+
+    def look(world: World) -> None:
+        storage = DirectoryStorage(world.path)
+        standing = load_manifest(storage, 3).standing
+        assert standing and standing.advised == "call 3" and not standing.asks
+        assert standing.factor == (1.0 if made is asynchronous else 0.25**2)
+        assert commits(storage) == [1, 2, 3]
+
+    rules = WatchRules(consults="its hash")
+    for after in range(100, 2600, 377) if kind != "none" else [0]:
+        faults = [Fault(after, kind, after)] if kind != "none" else []
+        world = World(made(rules=rules, evaluate_every=1, epochs=3, keep=9), faults, after)
+        end = world.run(partial(look, world))
+        assert end and "stopped early, after 3 of 12 steps: on_epoch(): call 3" in end.text
 
 
 def test_a_checkpoint_of_an_evaluation_is_waited_for() -> None:
