@@ -67,7 +67,7 @@ def model():
     return {"net": GPT(), "optimizer": ef.Groups(optimizer, groups)}
 
 
-learning_rate = ef.lr.warmup(WARMUP, ef.lr.cosine(LR, STEPS - WARMUP, least=LR / 10))
+learning_rate = ef.lr.warmup(WARMUP, ef.lr.cosine(LR, least=LR / 10))  # to the end of the run
 
 
 def forward(text, params):

@@ -73,7 +73,7 @@ def model():
     return {"net": resnet(), "optimizer": ef.Groups(optimizer, {"*.norm?.*": plain, "*.bias": plain})}
 
 
-learning_rate = ef.lr.warmup(WARMUP, ef.lr.cosine(LR, STEPS - WARMUP))
+learning_rate = ef.lr.warmup(WARMUP, ef.lr.cosine(LR))  # to the end of the run
 
 
 def forward(x, y, params):

@@ -1,4 +1,4 @@
-"""It says itself, after each epoch, what comes next: it remembers, slows down, and has enough at some time."""
+"""It says itself, after each epoch, what comes next: it remembers, slows down, and has enough one day."""
 
 import os
 
