@@ -167,3 +167,17 @@ def test_check_tries_it(tmp_path: Path) -> None:
     assert 'on_epoch() is told of evaluations, and there are none: data() returns no "test"' in (
         cli("check", wrong).stderr
     )
+
+
+def test_who_does_not_come_back_is_replaced(
+    start: Callable[..., Run], undisturbed: str, tmp_path: Path
+) -> None:
+    """As one that hangs anywhere else; who comes in its place is asked."""
+    settings = tmp_path / "quick.yaml"
+    settings.write_text("stall_s: 4\nheartbeat_s: 0.2\nsuspect_s: 2\nlost_s: 20\n")
+    run = start(
+        "asked_torch.py", "--config", settings, *OPTIONS, "--workers", 1, "--servers", 2, shut=["epoch 1"]
+    )
+    assert run.held_at("epoch 1") != run.held_at("epoch 1")
+    run.open("epoch 1")
+    assert run.digest() == undisturbed
