@@ -125,8 +125,8 @@ def test_what_people_see(begin: Callable[[], str], master: FakeMaster) -> None:
     assert answer.code == 200 and answer.headers["Content-Type"] == "text/html; charset=utf-8"
     tags = Tags(answer.text)
     assert {"progress", "table", "main"} <= tags.seen
-    for ui in ("running", "workers", "2 of 2 (asked for)", "worker-1", "worker-2", "Events"):
-        assert ui in answer.text, ui
+    for shown in ("running", "workers", "2 of 2 (asked for)", "worker-1", "worker-2", "Events"):
+        assert shown in answer.text, shown
     assert '<tr class="fault"><td>' in answer.text
     assert "worker-2 &lt;was&gt; lost &amp; found" in answer.text
 
@@ -168,7 +168,7 @@ def test_nothing_that_a_cluster_or_a_program_says_becomes_html(begin: Callable[[
 
 
 def test_it_names_no_address_but_its_own(begin: Callable[[], str], master: FakeMaster) -> None:
-    """Through YARN's proxy it lies elsewhere; and it is ui without scripts, too."""
+    """Through YARN's proxy it lies elsewhere; and it is shown without scripts, too."""
     text = Answer(begin()).text
     assert not re.search(r"https?:|//[a-z]|(src|href|action)=", text)
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
