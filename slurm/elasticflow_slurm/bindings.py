@@ -17,7 +17,8 @@ import msgspec
 
 from elasticflow.errors import ConfigError
 from elasticflow_slurm.client import OVER, SlurmBusy, SlurmError, SlurmJob, SlurmNotInstalled, SlurmRefused
-from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, SlurmClient, first_node, sorted_error
+from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, SlurmClient, sorted_error
+from elasticflow_slurm.printed import first_node
 
 VARIABLE = "ELASTICFLOW_SLURM"
 PROBE = "import pyslurm; print(pyslurm.__version__)"

@@ -1,4 +1,4 @@
-"""SLURM's own commands, and what they print: as text, in which all versions from 22.05 to 26.05 agree."""
+"""SLURM's own commands: what they take and print is text, in which all versions from 22.05 to 26.05 agree."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticflow_slurm.client import (
-    OVER,
-    SIGNS,
-    UNUSABLE_SIGNS,
-    USABLE,
     JobRequest,
     LimitReached,
     Partition,
@@ -22,29 +18,23 @@ from elasticflow_slurm.client import (
     SlurmNode,
     SlurmNotInstalled,
     SlurmRefused,
-    time_s,
+)
+from elasticflow_slurm.printed import (
+    FIELD,
+    JOB_FIELDS,
+    NODE_FIELDS,
+    PARTITION_FIELDS,
+    PAST_FIELDS,
+    RECORD,
+    parse_jobs,
+    parse_nodes,
+    parse_partitions,
+    parse_past,
+    start_told,
 )
 
 TIMEOUT_S = 30.0
 """For one command. That there is no controller is told after 9 or 18 s, with SLURM's own settings."""
-
-FIELD, RECORD = "\x1f", "\x1e"
-"""ASCII's own separators: a name or a comment may hold all that can be typed, even a newline."""
-
-JOB_FIELDS = (
-    "JobId State Reason HetJobId HetJobOffset Partition NodeList SubmitTime StartTime EndTime exit_code "
-    "PriorityLong RestartCnt Name Comment"
-).split()
-"""For squeue -O. Free text comes last: a separator in a comment is then a part of the comment."""
-
-PAST_FIELDS = ("JobIDRaw", "State", "ExitCode", "NodeList", "Reason")
-"""For sacct."""
-
-PARTITION_FIELDS = "PartitionName Partition Available Time Nodes StateLong Gres GresUsed".split()
-"""For sinfo -O. ``Partition`` has a * behind the default partition's name."""
-
-NODE_FIELDS = "NodeList PartitionName StateLong CPUs Gres".split()
-"""For sinfo --Node -O."""
 
 OURS = re.compile("(SLURMD?|SBATCH|SRUN|SQUEUE|SCANCEL|SINFO|SALLOC|SCONTROL|SACCT)_")
 """Beginnings of variables that change what SLURM's commands do, or that name the job in which this runs."""
@@ -58,105 +48,93 @@ NOT_PENDING = ("Job is no longer pending execution", "Job has already started", 
 """What scontrol says of a job that does not wait any more, and so needs no other start: no failure."""
 ENDED = ("Job/step already completing or completed", "Job is not pending nor running", NO_SUCH_JOB)
 
-KINDS: tuple[tuple[type[SlurmError], tuple[str, ...]], ...] = (
-    (
-        SlurmNotInstalled,
-        (
-            "Could not establish a configuration source",
-            "Unable to process configuration file",
-            "cannot stat file",
-            "Failed to connect to authentication agent",
-            "Munge encode failed",
-            "Protocol authentication error",
-            "Authentication credential invalid",
-            "Invalid authentication credential",
-            "Authentication failure",
-            "cannot find auth plugin",
-            "cannot create auth context",
-            "failed to initialize auth plugin",
-            "Incompatible versions of client and server code",
-            "Incompatible plugin version",
-        ),
+KINDS: dict[type[SlurmError], tuple[str, ...]] = {
+    SlurmNotInstalled: (
+        "Could not establish a configuration source",
+        "Unable to process configuration file",
+        "cannot stat file",
+        "Failed to connect to authentication agent",
+        "Munge encode failed",
+        "Protocol authentication error",
+        "Authentication credential invalid",
+        "Invalid authentication credential",
+        "Authentication failure",
+        "cannot find auth plugin",
+        "cannot create auth context",
+        "failed to initialize auth plugin",
+        "Incompatible versions of client and server code",
+        "Incompatible plugin version",
     ),
-    (
-        LimitReached,
-        (
-            "Job violates accounting/QOS policy",
-            "SubmitJobLimit",
-            "SubmitJobsLimit",
-            "MaxSubmitJobPer",
-            "QOSMax",
-            "QOSGrp",
-            "AssocMax",
-            "AssocGrp",
-            "MaxJobCount limit reached",
-            "Slurm job queue full",
-            "Unable to create job record, try again",
-            "has breached requested QOS usage threshold",
-        ),
+    LimitReached: (
+        "Job violates accounting/QOS policy",
+        "SubmitJobLimit",
+        "SubmitJobsLimit",
+        "MaxSubmitJobPer",
+        "QOSMax",
+        "QOSGrp",
+        "AssocMax",
+        "AssocGrp",
+        "MaxJobCount limit reached",
+        "Slurm job queue full",
+        "Unable to create job record, try again",
+        "has breached requested QOS usage threshold",
     ),
-    (
-        SlurmBusy,
-        (
-            "Unable to contact slurm controller",
-            "Socket timed out on send/recv operation",
-            "Unexpected message received",
-            "Communication connection failure",
-            "Communication shutdown failure",
-            "Message send failure",
-            "Message receive failure",
-            "Zero Bytes were transmitted or received",
-            "Received zero length message",
-            "Failed to send entire message",
-            "Header lengths are longer than data received",
-            "Insane message length",
-            "Unexpected missing socket error",
-            "Connection timed out",
-            "Connection refused",
-            "Connection reset by peer",
-            "Connection rejected by handler",
-            "Connection forced closed",
-            "No route to host",
-            "Network is unreachable",
-            "Transport endpoint is not connected",
-            "Temporary failure in name resolution",
-            "temporarily unable to accept job",
-            "Job creation temporarily disabled",
-            "Resource temporarily unavailable",
-            "Cannot allocate memory",
-            "in standby mode",
-            "try again later",
-            "try again in a bit",
-            "System submissions disabled",
-            "Requested nodes are busy",
-            "Required ports are in use",
-            "Required partition not available (inactive or drain)",
-            "Requested partition configuration not available now",
-            "Requested reservation not usable now",
-            "I/O error writing script/environment to file",
-            "Unable to connect to database",
-            "Rate limit exceeded",
-        ),
+    SlurmBusy: (
+        "Unable to contact slurm controller",
+        "Socket timed out on send/recv operation",
+        "Unexpected message received",
+        "Communication connection failure",
+        "Communication shutdown failure",
+        "Message send failure",
+        "Message receive failure",
+        "Zero Bytes were transmitted or received",
+        "Received zero length message",
+        "Failed to send entire message",
+        "Header lengths are longer than data received",
+        "Insane message length",
+        "Unexpected missing socket error",
+        "Connection timed out",
+        "Connection refused",
+        "Connection reset by peer",
+        "Connection rejected by handler",
+        "Connection forced closed",
+        "No route to host",
+        "Network is unreachable",
+        "Transport endpoint is not connected",
+        "Temporary failure in name resolution",
+        "temporarily unable to accept job",
+        "Job creation temporarily disabled",
+        "Resource temporarily unavailable",
+        "Cannot allocate memory",
+        "in standby mode",
+        "try again later",
+        "try again in a bit",
+        "System submissions disabled",
+        "Requested nodes are busy",
+        "Required ports are in use",
+        "Required partition not available (inactive or drain)",
+        "Requested partition configuration not available now",
+        "Requested reservation not usable now",
+        "I/O error writing script/environment to file",
+        "Unable to connect to database",
+        "Rate limit exceeded",
     ),
-    (
-        SlurmRefused,
-        (
-            "Invalid partition name specified",
-            "No partition specified or system default partition",
-            "Access/permission denied",
-            "User's group not permitted to use this partition",
-            "Requested node configuration is not available",
-            "Invalid account or account/partition combination specified",
-            "Invalid qos specification",
-            "Invalid generic resource (gres) specification",
-            "Requested time limit is invalid",
-            "Invalid feature specification",
-            "Requested reservation is invalid",
-            "Access denied to requested reservation",
-            NO_SUCH_JOB,
-        ),
+    SlurmRefused: (
+        "Invalid partition name specified",
+        "No partition specified or system default partition",
+        "Access/permission denied",
+        "User's group not permitted to use this partition",
+        "Requested node configuration is not available",
+        "Invalid account or account/partition combination specified",
+        "Invalid qos specification",
+        "Invalid generic resource (gres) specification",
+        "Requested time limit is invalid",
+        "Invalid feature specification",
+        "Requested reservation is invalid",
+        "Access denied to requested reservation",
+        NO_SUCH_JOB,
     ),
-)
+}
 """SLURM's words, the most telling kind first: sbatch prints the limit before it says that it retries."""
 
 SLEEPS = re.compile(r"(?:sleeping and|temporarily disabled,) retrying|cannot stat file .* retrying")
@@ -383,7 +361,7 @@ def sorted_error(command: str, words: str, unknown: type[SlurmError]) -> SlurmEr
 
 def _kind(words: str, unknown: type[SlurmError] | None) -> type[SlurmError] | None:
     lowered = words.lower()
-    for kind, texts in KINDS:
+    for kind, texts in KINDS.items():
         if any(text.lower() in lowered for text in texts):
             return kind
     return unknown
@@ -400,156 +378,3 @@ def _lines(errors: str) -> list[str]:
 
 def _text(printed: bytes) -> str:
     return printed.decode("utf-8", "surrogateescape")
-
-
-# What the commands print
-
-
-def parse_jobs(printed: str) -> list[SlurmJob]:
-    """Of squeue's records. One that is none, such as the rest of a name with separators, is left out."""
-    records = [record.lstrip("\n") for record in printed.split(RECORD + "\n")]
-    jobs = [job for record in records if (job := _job(record)) is not None]
-    if not jobs and printed.strip():
-        raise SlurmBusy(f"squeue said {printed[:200]!r}: that is no list of jobs.")
-    return jobs
-
-
-def _job(record: str) -> SlurmJob | None:
-    words = record.split(FIELD, len(JOB_FIELDS) - 1)
-    if len(words) != len(JOB_FIELDS) or not words[0].isdecimal():
-        return None
-    told = dict(zip(JOB_FIELDS, map(_unless_null, words), strict=True))
-    return SlurmJob(
-        id=int(told["JobId"]),
-        name=told["Name"],
-        comment=told["Comment"],
-        state=told["State"],
-        reason="" if told["Reason"] == "None" else told["Reason"],
-        partition=told["Partition"],
-        node=first_node(told["NodeList"]),
-        submit_at=_seconds(told["SubmitTime"]),
-        start_at=_seconds(told["StartTime"]),
-        end_at=_seconds(told["EndTime"]),
-        exit_code=exit_code(told["exit_code"]) if told["State"] in OVER else None,
-        priority=_number(told["PriorityLong"]),
-        restarts=_number(told["RestartCnt"]),
-        het=_number(told["HetJobOffset"]),
-        leader_id=_number(told["HetJobId"]),
-    )
-
-
-def parse_past(line: str) -> SlurmJob | None:
-    """Of one of sacct's lines: "12|CANCELLED by 1000|0:15|g01|None". None: it is none."""
-    words = line.split("|", len(PAST_FIELDS) - 1)
-    if len(words) != len(PAST_FIELDS) or not words[0].isdecimal():
-        return None
-    number, state, code, nodes, reason = words
-    node = "" if nodes == "None assigned" else first_node(nodes)
-    return SlurmJob(
-        id=int(number),
-        state=state.partition(" ")[0].rstrip("+"),
-        reason="" if reason == "None" else reason,
-        node=node,
-        exit_code=exit_code(code),
-    )
-
-
-def exit_code(told: str) -> int | None:
-    """As a shell tells it. squeue prints what wait() gave (768) in 22.05, and code:signal (3:0) since."""
-    code, colon, signal = told.partition(":")
-    if not code.isdecimal():
-        return None
-    if not colon:
-        status = int(code)
-        code, signal = str(status >> 8 & 0xFF), str(status & 0x7F)
-    return 128 + int(signal) if signal.isdecimal() and int(signal) else int(code)
-
-
-def first_node(nodes: str) -> str:
-    """Of a host list: "g01" of "g[01-03,7],h1"."""
-    found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
-    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", found[0] if found else "")
-
-
-def start_told(said: str) -> float:
-    """Seconds since 1970, of what sbatch --test-only says: "Job 5 to start at 1700000000 using ..."."""
-    found = re.search(r"to start at (\S+)", said)
-    seconds = _seconds(found[1]) if found else None
-    if seconds is None:
-        raise SlurmBusy(f"`sbatch --test-only` said {said.strip()!r}, and no time. Ask again later.")
-    return seconds
-
-
-def parse_partitions(printed: str) -> list[Partition]:
-    """Of sinfo's lines, each for some nodes of a partition that are alike."""
-    found: dict[str, Partition] = {}
-    for line in printed.splitlines():
-        words = line.split(FIELD)
-        if len(words) != len(PARTITION_FIELDS) + 1:
-            raise SlurmBusy(f"sinfo said {line!r}: that is no partition.")
-        told = dict(zip(PARTITION_FIELDS, map(_unless_null, words), strict=False))
-        name, nodes = told["PartitionName"], _number(told["Nodes"]) or 0
-        before = found.get(name) or Partition(name=name)
-        total = num_gpus(told["Gres"])
-        idle = max(0, total - num_gpus(told["GresUsed"])) if _is_usable(told["StateLong"]) else 0
-        found[name] = Partition(
-            name=name,
-            is_default=told["Partition"] == f"{name}*",
-            is_up=told["Available"] == "up",
-            nodes=before.nodes + nodes,
-            gpus_total=before.gpus_total + nodes * total,
-            gpus_idle=before.gpus_idle + nodes * idle,
-            time_limit_s=time_s(told["Time"]),
-        )
-    return list(found.values())
-
-
-def parse_nodes(printed: str) -> list[SlurmNode]:
-    """Of sinfo's lines, one for each node in each partition."""
-    found = []
-    for line in printed.splitlines():
-        words = line.split(FIELD)
-        if len(words) != len(NODE_FIELDS) + 1:
-            raise SlurmBusy(f"sinfo said {line!r}: that is no node.")
-        name, partition, state, cpus, gres = map(_unless_null, words[:-1])
-        gpus = tuple(gpus_by_type(gres))
-        found.append(
-            SlurmNode(name=name, partition=partition, state=state, cpus=_number(cpus) or 0, gpus=gpus)
-        )
-    return found
-
-
-def num_gpus(gres: str) -> int:
-    """Of one node: 4 of "gpu:a100:3(S:0-1),gpu:1(IDX:0),shard:8"."""
-    return sum(count for _, count in gpus_by_type(gres))
-
-
-def gpus_by_type(gres: str) -> list[tuple[str, int]]:
-    """Of one node: ("a100", 3) and ("", 1) of "gpu:a100:3(S:0-1),gpu:1(IDX:0),shard:8"."""
-    items = [item.split(":") for item in re.sub(r"\([^)]*\)", "", gres).split(",")]
-    gpus = [item for item in items if item[0] == "gpu"]
-    return [(_type_of(item), int(item[-1]) if item[-1].isdecimal() else 1) for item in gpus]
-
-
-def _type_of(item: list[str]) -> str:
-    """Of one of gres's items, which has a type, or a number, or both, or neither."""
-    return item[1] if len(item) > 1 and not item[1].isdecimal() else ""
-
-
-def _is_usable(state: str) -> bool:
-    word = state.lower().rstrip(SIGNS)
-    return word in USABLE and not any(sign in state for sign in UNUSABLE_SIGNS)
-
-
-def _unless_null(word: str) -> str:
-    # What C prints for no string at all: a job without a comment, a node without gres.
-    return "" if word == "(null)" else word
-
-
-def _number(word: str) -> int | None:
-    return int(word) if word.isdecimal() else None
-
-
-def _seconds(word: str) -> float | None:
-    # N/A, NONE, Unknown: not known.
-    return float(word) if word.isdecimal() else None

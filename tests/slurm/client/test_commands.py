@@ -16,7 +16,8 @@ from elasticflow_slurm.client import (
     SlurmNotInstalled,
     SlurmRefused,
 )
-from elasticflow_slurm.command_line import FIELD, KINDS, RECORD, SlurmClient, scrubbed, sorted_error
+from elasticflow_slurm.command_line import KINDS, SlurmClient, scrubbed, sorted_error
+from elasticflow_slurm.printed import FIELD, RECORD
 from tests.slurm.client.fake_slurm import VERSIONS, FakeSlurm, golden
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -284,9 +285,9 @@ def test_an_error_without_words(slurm, client):
 
 
 def test_every_text_has_one_kind():
-    texts = [text for _, found in KINDS for text in found]
+    texts = [text for found in KINDS.values() for text in found]
     assert len(texts) == len(set(texts))
-    for kind, found in KINDS:
+    for kind, found in KINDS.items():
         for text in found:
             assert type(sorted_error("x", text, SlurmError)) is kind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticflow_slurm.client import Partition, SlurmBusy, SlurmJob, SlurmNode, time_s
-from elasticflow_slurm.command_line import (
+from elasticflow_slurm.printed import (
     FIELD,
     JOB_FIELDS,
     PARTITION_FIELDS,
