@@ -7,13 +7,15 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from elasticflow.cli.asking import formatted
-from elasticflow.cli.train import make_folder
+from elasticflow.cli.train import TrainFolder, make_folder
 from elasticflow.cluster.contract import CLUSTERS
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.share import load_share
 from elasticflow.errors import ConfigError, RunError, UnknownError
 from elasticflow.process.stamps import stamp_output
@@ -21,6 +23,7 @@ from elasticflow.run.config import Config
 from elasticflow.service import talk
 from elasticflow.service.server import serve as serve_until_ended
 from elasticflow.service.settings import ServiceConfig, folder_of, read_service_config
+from elasticflow.storage.urls import is_url
 
 SERVICE = "a service, by its name, or by its folder with a slash in it: see 'elasticflow serve'"
 
@@ -75,9 +78,9 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
         raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     most = chosen.worker_range[1] if arguments.workers else 0
     service = folder_of(arguments.service)
-    folder = make_folder(_granted(chosen, talk.ask(service, talk.ListTasks())), resume=False)
+    folder = _made(chosen, talk.ask(service, talk.ListTasks()))
     question = talk.HandIn(
-        run_dir=str(folder.run.folder.resolve()),
+        run_dir=str(path.resolve() if isinstance(path := folder.run.path, Path) else path),
         deadline_s=chosen.deadline_at,
         priority=arguments.priority,
         most_workers=most,
@@ -96,15 +99,19 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
     return 0
 
 
-def _granted(chosen: Config, service: talk.ServiceAnswer) -> Config:
-    """Settings of a run that such a service is to have done: where, and with how many workers, it says."""
-    cluster, own = service.cluster, {}
+def _made(chosen: Config, service: talk.ServiceAnswer) -> TrainFolder | FolderBefore:
+    """The folder of a run that such a service is to have done: where, and with how many workers, it says."""
+    cluster = service.cluster
+    granted = msgspec.structs.replace(chosen, backend=cluster, workers="1", least_gain=0.0)
+    if granted.run_dir and not is_url(granted.run_dir):
+        granted = msgspec.structs.replace(granted, run_dir=os.path.abspath(granted.run_dir))
+    made = None
     if cluster in CLUSTERS:
-        own = {cluster: load_share(cluster, service.section).section_of(getattr(chosen, cluster))}
-    run_dir = os.path.abspath(chosen.run_dir) if chosen.run_dir else ""
-    return msgspec.structs.replace(
-        chosen, backend=cluster, workers="1", least_gain=0.0, run_dir=run_dir, **own
-    )
+        share = load_share(cluster, service.section)
+        own = {cluster: share.section_of(getattr(granted, cluster))}
+        granted = msgspec.structs.replace(granted, **own)
+        made = share.make_folder(granted)
+    return made or make_folder(granted, resume=False)
 
 
 def cancel(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 from elasticflow.cluster.contract import load_cluster
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.errors import ElasticFlowError
+from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob
 
 
@@ -44,6 +46,13 @@ class Share(ABC):
     @abstractmethod
     def num_places(self, job: HostJob) -> int:
         """Workers' places of a run that are not known to be free; also those that it only waits for."""
+
+    def make_folder(self, chosen: Config) -> FolderBefore | None:
+        """Of a run that is submitted later by ``submit(..., resume=True)``, with all that it needs.
+
+        None: it is one of this machine's, made as any run's. Raises ElasticFlowError.
+        """
+        return None
 
 
 def load_share(cluster: str, section: dict[str, Any]) -> Share:

@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 
 from elasticflow.cluster.share import Share, ShareNode, load_share
-from elasticflow.errors import ConfigError, ElasticFlowError, RunError
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.master.log import say
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -262,8 +262,11 @@ class Service:
             if ticket.task.run_dir == asked.run_dir:
                 return ticket
         run = RunDir(asked.run_dir)
-        check_trust(run.path)
-        config = run.config()
+        try:
+            check_trust(run.path)
+            config, owner = run.config(), _owner(run)
+        except OSError as error:
+            raise UnknownError(f"{run.path}: cannot be read: {error}") from error
         self._check(asked, config)
         kind = kind_of(config)
         most = min(
@@ -272,7 +275,7 @@ class Service:
         task = hp.Task(
             name=f"{self._state.numbered + 1}-{Path(config.program).stem}",
             run_dir=asked.run_dir,
-            user=name_of(run.folder.stat().st_uid),
+            user=owner,
             kind=kind,
             most_workers=most,
             deadline_s=asked.deadline_s,
@@ -349,6 +352,11 @@ def serve(config: ServiceConfig) -> None:
         service.run()
     finally:
         service.close()
+
+
+def _owner(run: RunDir) -> str:
+    """Raises OSError."""
+    return name_of(run.path.stat().st_uid) if isinstance(run.path, Path) else run.path.whoami()
 
 
 def _hold(folder: Path) -> int:

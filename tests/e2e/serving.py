@@ -56,13 +56,16 @@ class Served:
 
     def submit(self, name: str, *options: object) -> str:
         """Hands in small_torch.py; returns the task's name."""
-        run = ("--run-dir", self.runs / name, "--service", self.folder)
+        run = ("--run-dir", self.run_of(name).path, "--service", self.folder)
         command = [*CLI, "submit", str(PROGRAMS / "small_torch.py"), *map(str, (*OPTIONS, *run, *options))]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def run_of(self, name: str) -> RunDir:
+        return RunDir(self.runs / name)
 
     def tasks(self) -> dict[str, talk.ToldTask]:
         return {task.name: task for task in talk.ask(self.folder, talk.ListTasks()).tasks}
@@ -75,7 +78,7 @@ class Served:
         return tasks
 
     def workers_of(self, name: str) -> int:
-        with Connection(RunDir(self.runs / name)) as connection:
+        with Connection(self.run_of(name)) as connection:
             return len(connection.status().workers)
 
     def finish(self, *names: str) -> dict[str, talk.ToldTask]:
@@ -84,7 +87,7 @@ class Served:
         return tasks
 
     def digest(self, name: str) -> str:
-        storage = RunDir(self.runs / name).storage()
+        storage = self.run_of(name).storage()
         manifest, damages = checkpoint.newest_intact(storage)
         assert manifest is not None and not damages
         return checkpoint.digest(storage, manifest)

@@ -22,7 +22,7 @@ from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import LEFT_OUT, begin, check_folder
-from elasticflow.program.copy import fetch
+from elasticflow.program.copy import fetch, keep, take
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, RunPath, last_line, publish, replace
 from elasticflow.storage.hadoop import HadoopConf
@@ -60,6 +60,43 @@ def dry_run(chosen: Config, resume: bool) -> str:
     return as_yaml(_specification(_inside(chosen), read(chosen.yarn), run_dir, resume))
 
 
+def prepare(chosen: Config) -> FolderBefore:
+    """The folder of a run that ``submit`` begins later, with ``resume``: the program as it is now is in it.
+
+    Raises ConfigError, RunError, ProgramError; nothing is left behind then.
+    """
+    _be(read(chosen.yarn).user)
+    run = RunDir(chosen.run_dir or new_run_dir(chosen))
+    _check_url(run, chosen)
+    folder = _before(run)
+    check_folder(run, chosen, resume=False)
+    archive = pack_program(chosen.program)
+    folder = _made(folder, chosen)
+    inside = msgspec.structs.replace(_inside(chosen), run_dir=str(folder.path))
+    try:
+        ready, copy = take(inside, chosen.program)
+        if copy:
+            keep(folder.run, copy)
+        folder.run.create(ready)
+        replace(folder.path / ARCHIVE, archive)
+    except BaseException as error:
+        folder.put_back()
+        if isinstance(error, OSError):
+            text = f"{folder.path}: cannot be written: {error}; choose another --run-dir."
+            raise RunError(text) from error
+        raise
+    return folder
+
+
+def _check_url(run: RunDir, chosen: Config) -> None:
+    """Raises ConfigError."""
+    if not isinstance(run.path, HdfsPath):
+        raise ConfigError(
+            f"--run-dir {chosen.run_dir}: a run on YARN has its folder on HDFS: write hdfs:///path, or leave "
+            "it out."
+        )
+
+
 def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
     """Submits a run; returns its application's id, and its folder.
 
@@ -68,11 +105,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
     yarn = read(chosen.yarn)
     _be(yarn.user)
     run = RunDir(chosen.run_dir or new_run_dir(chosen))
-    if not isinstance(run.path, HdfsPath):
-        raise ConfigError(
-            f"--run-dir {chosen.run_dir}: a run on YARN has its folder on HDFS: write hdfs:///path, or leave "
-            "it out."
-        )
+    _check_url(run, chosen)
     preflight.check_tools(os.environ)
     with _driver() as driver:  # takes seconds, while the rest is looked at
         folder = _before(run)
