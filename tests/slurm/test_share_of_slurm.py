@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from elasticflow.cluster.share import ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import HostJob
+from elasticflow.service.settings import read_service_config
 from elasticflow_slurm.client import SlurmJob, SlurmNode
 from elasticflow_slurm.comments import Comment
 from elasticflow_slurm.share import SlurmShare
@@ -98,3 +100,9 @@ def test_what_workers_still_have_is_told_by_their_jobs() -> None:
         job(5, "others", "worker-1", "RUNNING"),
     )
     assert share(client).num_places(HostJob("slurm", "1", "ours")) == 2
+
+
+def test_the_file_that_people_begin_with() -> None:
+    config = read_service_config(str(Path(__file__).parents[2] / "conf" / "service-slurm.yaml"))
+    assert config.cluster == "slurm" and config.rules.cluster == "slurm"
+    SlurmShare(config.section, FakeClient())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from elasticflow.cluster.share import ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import HostJob
+from elasticflow.service.settings import read_service_config
 from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.share import YarnShare
 
@@ -67,3 +69,9 @@ def test_what_is_left_of_a_run_are_the_containers_of_its_application(monkeypatch
     assert share(manager).num_places(job) == 3
     for manager.found in (app("FINISHED"), None):
         assert share(manager).num_places(job) == 0
+
+
+def test_the_file_that_people_begin_with() -> None:
+    config = read_service_config(str(Path(__file__).parents[2] / "conf" / "service-yarn.yaml"))
+    assert config.cluster == "yarn" and config.rules.cluster == "yarn"
+    YarnShare(config.section, FakeManager())

@@ -135,3 +135,17 @@ def test_a_leader_that_is_lost_is_followed_by_another_and_whoever_cancels_keeps_
     tasks = served.wait_until(lambda tasks: tasks[name].state)
     assert tasks[name].state == "cancelled" and served.worker_jobs() == 0
     assert RunDir(served.runs / "run").read_report().step >= step  # type: ignore[union-attr]
+
+
+def test_a_run_that_could_use_all_begins_on_what_is_idle_and_grows(served: ServedOnSlurm, alone: str) -> None:
+    half = served.submit("half", "--best-effort", "--workers", 2, "--epochs", 2)
+    served.wait_until(lambda tasks: tasks[half].workers == 2 and tasks[half].step > 3)
+    most = served.submit("most", "--best-effort")
+    tasks = served.wait_until(lambda tasks: tasks[most].workers == 2)
+    assert tasks[half].held == 2 and not tasks[half].state
+    served.wait_until(lambda tasks: tasks[most].workers == 4)
+    served.finish(half, most)
+    report = RunDir(served.runs / "most").read_report()
+    assert report is not None and served.digest("most") == alone
+    sizes = [size.ready for size in report.sizes]
+    assert sizes.index(2) < sizes.index(4), sizes
