@@ -121,7 +121,7 @@ class SlurmHost(Host):
 class YarnHost(Host):
     def __init__(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(run, monkeypatch)
-        monkeypatch.setattr(page, "start_page", lambda run_dir, application: None)
+        monkeypatch.setattr(page, "start_page", lambda run_dir, show: None)
         monkeypatch.setenv("CONTAINER_ID", yarn_id(1))
         self.application = FakeApplication()
 

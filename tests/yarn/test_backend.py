@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elasticflow.cli import page
 from elasticflow.cluster import sized
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
@@ -19,7 +20,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow_yarn import backend as backends
-from elasticflow_yarn import containers, ending, page
+from elasticflow_yarn import containers, ending
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.container import MEMBER
@@ -37,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture(autouse=True)
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "start_page", lambda run_dir, application: application.add_page("r", "t", "T"))
+    monkeypatch.setattr(page, "start_page", lambda run_dir, show: show("http://127.0.0.1:1/t/"))
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def begin(
     driver: Any, manager: ResourceManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], YarnBackend]]:
     """Starts a backend for a new application, as if this process was in its ApplicationMaster."""
-    monkeypatch.setattr(page, "start_page", lambda run_dir, application: None)
+    monkeypatch.setattr(page, "start_page", lambda run_dir, show: None)
     begun: list[YarnBackend] = []
 
     def start() -> YarnBackend:
