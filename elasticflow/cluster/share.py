@@ -25,19 +25,22 @@ class ShareNode(NamedTuple):
     doubtful: bool = False
 
 
-class Share(ABC):
+class ClusterShare(ABC):
     """All methods may raise ElasticFlowError; what is of a kind in ``passing`` may be otherwise when it is
     asked again. They wait for the cluster."""
 
     passing: tuple[type[ElasticFlowError], ...]
+    of_service: tuple[str, ...]
+    """Settings that say where processes are, and what a worker has: not a run's own."""
 
-    @abstractmethod
     def __init__(self, section: dict[str, Any]) -> None:
         """section: the cluster's, of the service's settings. Raises ConfigError."""
+        self._section = section
 
-    @abstractmethod
     def section_of(self, own: dict[str, Any]) -> dict[str, Any]:
-        """A run's section: its own, but for where its processes are and what a worker has."""
+        """A run's section: its own, but for what is of the service."""
+        kept = {name: value for name, value in own.items() if name not in self.of_service}
+        return {**self._section, **kept}
 
     @abstractmethod
     def nodes(self) -> list[ShareNode]:
@@ -55,9 +58,9 @@ class Share(ABC):
         return None
 
 
-def load_share(cluster: str, section: dict[str, Any]) -> Share:
+def load_share(cluster: str, section: dict[str, Any]) -> ClusterShare:
     """Raises ConfigError."""
-    share: Share = load_cluster(cluster, "share").share(section)
+    share: ClusterShare = load_cluster(cluster, "share").share(section)
     return share
 
 

@@ -15,7 +15,7 @@ import msgspec
 from elasticflow.cluster.clerk import Clerk
 from elasticflow.cluster.contract import load_cluster
 from elasticflow.cluster.presence import presence_of, unknown
-from elasticflow.cluster.share import Share, ShareNode
+from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.run.folder import UNKNOWN, Address, RunDir
 from elasticflow.run.telling import Report
@@ -42,7 +42,7 @@ class RunSight(NamedTuple):
 class Hands:
     """Of a service of this cluster. ``fds`` are readable when ``turn`` has answers to give."""
 
-    def __init__(self, cluster: str, share: Share) -> None:
+    def __init__(self, cluster: str, share: ClusterShare) -> None:
         self.cluster, self.share = cluster, share
         self._looks: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
         self._acts: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
@@ -88,7 +88,7 @@ class Hands:
         return str(job)
 
 
-def sight_of(run: RunDir, share: Share) -> RunSight:
+def sight_of(run: RunDir, share: ClusterShare) -> RunSight:
     """Asks the cluster, if the folder does not tell all. Raises ElasticFlowError, OSError."""
     job = run.host()
     if job is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import zmq
 
-from elasticflow.cluster.share import Share, ShareNode, load_share
+from elasticflow.cluster.share import ClusterShare, ShareNode, load_share
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.master.log import say
 from elasticflow.run.config import Config
@@ -141,7 +141,7 @@ class Service:
 
     # --- the share of a cluster ------------------------------------------------------------------
 
-    def _begin_share(self, share: Share) -> None:
+    def _begin_share(self, share: ClusterShare) -> None:
         """Counts on no node that nobody has seen. Raises ConfigError if there is no such share."""
         if not self._state.nodes:
             nodes = range(self._config.nodes)

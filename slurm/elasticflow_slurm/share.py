@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from elasticflow.cluster.share import Share, ShareNode
+from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import HostJob
 from elasticflow_slurm.bindings import choose
@@ -14,27 +14,22 @@ from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import jobs_of
 from elasticflow_slurm.config import SlurmConfig, read
 
-OF_SERVICE = ("leader", "workers", "gpus", "gpu_type", "cpus", "mem", "sbatch")
-"""Settings that say where processes are, and what a worker has: not a run's own."""
 
-
-class SlurmShare(Share):
-    """See Share."""
+class SlurmShare(ClusterShare):
+    """See ClusterShare."""
 
     passing = (SlurmBusy, LimitReached)
+    of_service = ("leader", "workers", "gpus", "gpu_type", "cpus", "mem", "sbatch")
 
     def __init__(self, section: dict[str, Any], client: SlurmClient | None = None) -> None:
-        self._section, self._slurm = section, read(section)
+        super().__init__(section)
+        self._slurm = read(section)
         if any(place.constraint for place in self._slurm.workers):
             raise ConfigError(
                 "slurm.workers: a service cannot count the nodes of a constraint; give it a partition or a "
                 "reservation of its own."
             )
         self._client = client or choose(os.environ)
-
-    def section_of(self, own: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in own.items() if name not in OF_SERVICE}
-        return {**self._section, **kept}
 
     def nodes(self) -> list[ShareNode]:
         known = {partition.name: partition for partition in self._client.partitions()}
@@ -66,6 +61,6 @@ def slots_of(node: SlurmNode, slurm: SlurmConfig) -> int:
     return min(by_cpus, node.num_gpus(slurm.gpu_type) // slurm.gpus) if slurm.gpus else by_cpus
 
 
-def share(section: dict[str, Any]) -> Share:
+def share(section: dict[str, Any]) -> ClusterShare:
     """See ``load_share``."""
     return SlurmShare(section)

@@ -6,7 +6,7 @@ from typing import Any
 
 from elasticflow.cluster.asks import WORKER
 from elasticflow.cluster.folder import FolderBefore
-from elasticflow.cluster.share import Share, ShareNode
+from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob
@@ -17,23 +17,18 @@ from elasticflow_yarn.resources import Resources
 from elasticflow_yarn.spec import resources
 from elasticflow_yarn.submit import prepare
 
-OF_SERVICE = ("queue", "node_label", "user", "memory", "vcores", "gpus", "gpu_devices")
-"""Settings that say where processes are, and what a worker has: not a run's own."""
 
-
-class YarnShare(Share):
-    """See Share."""
+class YarnShare(ClusterShare):
+    """See ClusterShare."""
 
     passing = (YarnBusy,)
+    of_service = ("queue", "node_label", "user", "memory", "vcores", "gpus", "gpu_devices")
 
     def __init__(self, section: dict[str, Any], cluster: ResourceManager | None = None) -> None:
-        self._section, self._yarn = section, read(section)
+        super().__init__(section)
+        self._yarn = read(section)
         self._worker = resources(Config(threads=max(1, self._yarn.vcores)), self._yarn)[WORKER]
         self._cluster = cluster
-
-    def section_of(self, own: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in own.items() if name not in OF_SERVICE}
-        return {**self._section, **kept}
 
     def nodes(self) -> list[ShareNode]:
         manager = self._manager()
@@ -74,6 +69,6 @@ def slots_of(room: Resources, worker: Resources) -> int:
     return min(have // wanted for have, wanted in pairs if wanted)
 
 
-def share(section: dict[str, Any]) -> Share:
+def share(section: dict[str, Any]) -> ClusterShare:
     """See ``load_share``."""
     return YarnShare(section)
