@@ -27,6 +27,7 @@ class DirectoryStorage:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
+        self._prefix = os.path.join(self.root, "")
         self._leftovers: set[Path] = set()
         """Temporary files that could not be removed when writing them failed."""
 
@@ -58,25 +59,25 @@ class DirectoryStorage:
 
     def open(self, name: str) -> BinaryIO:
         with self._rooted():
-            return open(self._path(name), "rb")
+            return open(self._at(name), "rb")
 
     def size(self, name: str) -> int:
         with self._rooted():
-            found = os.stat(self._path(name))
+            found = os.stat(self._at(name))
             if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):  # who opened it would wait
                 raise OSError(errno.EINVAL, "is no file", name)
             return found.st_size
 
     def exists(self, name: str) -> bool:
         try:
-            os.stat(self._path(name))  # of all errors but this one nothing follows
+            os.stat(self._at(name))  # of all errors but this one nothing follows
         except _ABSENT:
             self._check_root()
             return False
         return True
 
     def list(self, folder: str = "") -> list[str]:
-        path = self._path(folder) if folder else self.root
+        path = self._at(folder) if folder else self.root
         try:
             return sorted(name for name in os.listdir(path) if not name.endswith(TEMPORARY))
         except _ABSENT:
@@ -107,6 +108,11 @@ class DirectoryStorage:
         """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
         check_name(name)
         return self.root / name
+
+    def _at(self, name: str) -> str:
+        """The same, as the system takes it."""
+        check_name(name)
+        return f"{self._prefix}{name}"
 
     def _check_root(self) -> None:
         """Raises OSError (ESTALE) if the root is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from elasticflow.errors import ConfigError
@@ -10,6 +11,7 @@ TEMPORARY = ".partial"
 """How the names of files end that are not whole yet."""
 
 
+@lru_cache(maxsize=1 << 12)
 def check_name(name: str) -> None:
     """Raises ConfigError if that is not below the storage's folder, or kept for temporaries."""
     pure = PurePosixPath(name)

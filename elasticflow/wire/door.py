@@ -72,6 +72,11 @@ class Door:
     def holds(self, fd: int) -> bool:
         return fd in self._addresses
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is kept away, and nobody will be unless somebody comes."""
+        return not self._blocks and not self._is_full and len(self._addresses) < self._room
+
     def blocked(self, now_s: float) -> frozenset[str]:
         """Whose connections are not to be taken: ``EVERYBODY``'s from when it is full until it is half empty.
 

@@ -15,6 +15,9 @@ TELL_OF_THE_MODEL = (Progress, Norms, Clip)
 WHOLE = 2**53
 """Whole numbers in messages are below; ticks, rows and places are, by far."""
 
+_TEXTS = frozenset({str, bytes, bool})
+"""In which there are no numbers."""
+
 BAD = (ProtocolError, msgspec.MsgspecError, ValueError, RecursionError)
 """What bytes that are no message are found out by. RecursionError: by lists in lists in lists."""
 
@@ -31,6 +34,8 @@ def check(message: msgspec.Struct) -> None:
 def _check_all(values: tuple[Any, ...], finite: bool) -> None:
     for value in values:
         kind = type(value)
+        if kind in _TEXTS or value is None:
+            continue
         if kind is int:
             if not -1 <= value < WHOLE:
                 raise ProtocolError(f"a whole number that cannot be meant: {value}")
@@ -38,7 +43,8 @@ def _check_all(values: tuple[Any, ...], finite: bool) -> None:
             if finite and not math.isfinite(value):
                 raise ProtocolError(f"a number that is none: {value}")
         elif kind is tuple:
-            _check_all(value, finite)
+            if value:
+                _check_all(value, finite)
         elif kind is dict:
             _check_all((*value, *value.values()), finite)
         elif isinstance(value, msgspec.Struct):

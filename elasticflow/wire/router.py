@@ -112,6 +112,8 @@ class Router:
         self.socket.close(linger=linger_ms)
 
     def _read_events(self) -> None:
+        if self._door.is_quiet and not self._blocked and not readable(self.monitor):
+            return  # as it is at nearly every turn of a loop
         too_many, now_s = [], time.monotonic()
         while readable(self.monitor):
             event, value = struct.unpack("=Hi", self.monitor.recv_multipart(zmq.NOBLOCK)[0])

@@ -57,7 +57,7 @@ class Cluster:
     def tell(self) -> None:
         file = self._world.system.files.get(self.fd)
         if file is not None and (self._untold or self.placed or self._new_ends):
-            file.count += 1
+            file.pending += 1
             file.wake(self._world.hub)
 
     def ended(self) -> list[Ended]:
@@ -120,7 +120,7 @@ class SimBackend(Backend):
     def ended(self) -> list[Ended]:
         self.world.hub.point()
         file = self.world.system.file(self._fd)
-        file.count = 0
+        file.pending = 0
         return self._cluster.ended()
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -243,7 +243,8 @@ class SimSocket(Waitable):
         self._hub = context.network.hub
         self.process: Process = self._hub.process
         self.process.at_end.append(self._die)
-        self.inbox: deque[tuple[list[bytes], int]] = deque()
+        self.pending: deque[tuple[list[bytes], int]] = deque()
+        """What has come, and nobody has read."""
         self.closed = False
         self.linger = -1
         self.reconnect_ivl = 100
@@ -262,10 +263,6 @@ class SimSocket(Waitable):
     def __repr__(self) -> str:
         return f"socket of {self.process}"
 
-    @property
-    def ready(self) -> bool:
-        return len(self.inbox) > 0
-
     def lowest_fd(self) -> int:
         """As the system hands out descriptors: those of closed connections again."""
         fd = 100
@@ -280,7 +277,7 @@ class SimSocket(Waitable):
         pass
 
     def getsockopt(self, option: int) -> int:
-        return POLLIN if self.inbox else 0
+        return POLLIN if self.pending else 0
 
     # --- connecting ------------------------------------------------------------------------------
 
@@ -400,17 +397,17 @@ class SimSocket(Waitable):
     def receive(self, data: list[bytes], fd: int) -> None:
         """A message has come."""
         if not self.closed and self.process.alive:
-            self.inbox.append((data, fd))
+            self.pending.append((data, fd))
             self.wake(self._hub)
 
     def recv_multipart(self, flags: int = 0, copy: bool = True) -> list[Any]:
         if flags & NOBLOCK:
             self._hub.point()
-            if not self.inbox:
+            if not self.pending:
                 raise _AGAIN.with_traceback(None)
         else:
-            self._hub.wait([self], lambda: self.inbox, None)
-        data, fd = self.inbox.popleft()
+            self._hub.poll([self], None)
+        data, fd = self.pending.popleft()
         return data if copy else [SimFrame(part, fd) for part in data]
 
     def recv(self, flags: int = 0) -> bytes:
@@ -420,7 +417,7 @@ class SimSocket(Waitable):
 
     def poll(self, timeout: float | None = None) -> int:
         seconds = None if timeout is None else timeout / 1000
-        return POLLIN if self._hub.wait([self], lambda: self.inbox, seconds) else 0
+        return POLLIN if self._hub.poll([self], seconds) else 0
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -441,14 +438,14 @@ class SimSocket(Waitable):
             way.close(self, lossy=lossy)
         self.way = None
         self.ways.clear()
-        self.inbox.clear()
+        self.pending.clear()
 
 
 class SimPoller:
-    """``zmq.Poller``. find: what waits behind a descriptor."""
+    """``zmq.Poller``. files: what waits behind descriptors."""
 
-    def __init__(self, hub: Hub, find: Callable[[int], Waitable]) -> None:
-        self._hub, self._find = hub, find
+    def __init__(self, hub: Hub, files: Mapping[int, Any]) -> None:
+        self._hub, self._files = hub, files
         self._sources: list[Any] = []
 
     def register(self, source: Any, flags: int = POLLIN) -> None:
@@ -460,6 +457,11 @@ class SimPoller:
 
     def poll(self, timeout: float | None = None) -> list[tuple[Any, int]]:
         seconds = None if timeout is None else timeout / 1000
-        found = [self._find(source) if type(source) is int else source for source in self._sources]
-        ready = self._hub.wait(found, lambda: [source.ready for source in found].count(True), seconds)
-        return [(s, POLLIN) for s, f in zip(self._sources, found, strict=True) if f.ready] if ready else []
+        files = self._files
+        try:
+            found = [files[source] if type(source) is int else source for source in self._sources]
+        except KeyError as error:
+            raise OSError(errno.EBADF, "is closed", str(error)) from None
+        if not self._hub.poll(found, seconds):
+            return []
+        return [(s, POLLIN) for s, f in zip(self._sources, found, strict=True) if f.pending]

@@ -29,7 +29,7 @@ import zmq
 from greenlet import GreenletExit
 
 from .sockets import SimContext, SimPoller, SimTracker, Way
-from .threads import SimEvent, SimLock, SimQueue, SimThread, Waitable
+from .threads import Hub, SimEvent, SimLock, SimQueue, SimThread, Waitable
 
 if TYPE_CHECKING:
     from .world import World
@@ -41,16 +41,16 @@ BEGUN_AT = 1_700_000_000.0
 """Every history begins then, since 1970."""
 
 
+_NOTHING = BlockingIOError(errno.EAGAIN, "nothing")
+
+
 class EventFd(Waitable):
     """What ``os.eventfd`` makes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
-
-    @property
-    def ready(self) -> bool:
-        return self.count > 0
+        self.pending = 0
+        """What it was written, and nobody has read."""
 
 
 class PidFd(Waitable):
@@ -61,7 +61,7 @@ class PidFd(Waitable):
         self._process = process
 
     @property
-    def ready(self) -> bool:
+    def pending(self) -> bool:
         return not self._process.alive
 
 
@@ -83,28 +83,29 @@ class Time(Module):
     _real = time
 
     def monotonic(self) -> float:
-        hub = self._system.world.hub
-        return hub.now_s + (hub.running.process.skew_s if hub.running else 0.0)
+        hub = self._system.hub
+        task = hub.running
+        return hub.now_s if task is None else hub.now_s + task.process.skew_s
 
     def time(self) -> float:
-        hub = self._system.world.hub
+        hub = self._system.hub
         return BEGUN_AT + hub.now_s + (hub.running.process.wall_s if hub.running else 0.0)
 
     def sleep(self, seconds: float) -> None:
-        self._system.world.hub.sleep(seconds)
+        self._system.hub.sleep(seconds)
 
 
 class Threading(Module):
     _real = threading
 
     def Thread(self, target: Callable[..., Any], name: str = "", **others: Any) -> SimThread:
-        return SimThread(self._system.world.hub, target, name, **others)
+        return SimThread(self._system.hub, target, name, **others)
 
     def Event(self) -> SimEvent:
-        return SimEvent(self._system.world.hub)
+        return SimEvent(self._system.hub)
 
     def Lock(self) -> SimLock:
-        return SimLock(self._system.world.hub)
+        return SimLock(self._system.hub)
 
 
 class Zmq(Module):
@@ -124,7 +125,7 @@ class Zmq(Module):
         return SimContext(self._system.world.network)
 
     def Poller(self) -> SimPoller:
-        return SimPoller(self._system.world.hub, self._system.file)
+        return SimPoller(self._system.hub, self._system.files)
 
 
 class Os(Module):
@@ -136,20 +137,20 @@ class Os(Module):
         return self._system.new_file(EventFd())
 
     def eventfd_write(self, fd: int, value: int) -> None:
-        hub = self._system.world.hub
+        hub = self._system.hub
         hub.point()
         found = self._system.file(fd)
         assert isinstance(found, EventFd)
-        found.count += value
+        found.pending += value
         found.wake(hub)
 
     def eventfd_read(self, fd: int) -> int:
-        self._system.world.hub.point()
+        self._system.hub.point()
         found = self._system.file(fd)
         assert isinstance(found, EventFd)
-        if not found.count:
-            raise BlockingIOError(errno.EAGAIN, "nothing")
-        value, found.count = found.count, 0
+        if not found.pending:
+            raise _NOTHING.with_traceback(None)
+        value, found.pending = found.pending, 0
         return value
 
     def close(self, fd: int) -> None:
@@ -158,7 +159,7 @@ class Os(Module):
             os.close(fd)
 
     def getpid(self) -> int:
-        return self._system.world.hub.process.pid
+        return self._system.hub.process.pid
 
     def pidfd_open(self, pid: int) -> int:
         fd = os.open(os.devnull, os.O_RDONLY)  # a real one, since it may be closed when the world is gone
@@ -166,7 +167,7 @@ class Os(Module):
         return fd
 
     def _exit(self, code: int) -> None:
-        hub = self._system.world.hub
+        hub = self._system.hub
         hub.point()
         hub.process.exit(code)
         raise GreenletExit
@@ -178,11 +179,11 @@ class Os(Module):
         return os.open(self._system.real_path(path), flags, *others)
 
     def fsync(self, fd: int) -> None:
-        if self._system.world.hub.running is None:  # who makes the folder, before there are processes
+        if self._system.hub.running is None:  # who makes the folder, before there are processes
             return
         disk = self._system.world.disk
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            self._system.world.hub.point()
+            self._system.hub.point()
             disk.folder_written(os.readlink(f"/proc/self/fd/{fd}"))
         else:
             disk.write()
@@ -199,7 +200,7 @@ class Os(Module):
         self._system.world.disk.named(str(path))
 
     def unlink(self, path: Any) -> None:
-        self._system.world.hub.point()
+        self._system.hub.point()
         os.unlink(path)
 
     def listdir(self, path: Any) -> list[str]:
@@ -213,7 +214,7 @@ class Select(Module):
     _real = select
 
     def poll(self) -> SimPoller:
-        return SimPoller(self._system.world.hub, self._system.file)
+        return SimPoller(self._system.hub, self._system.files)
 
 
 class Connection:
@@ -223,7 +224,7 @@ class Connection:
         self._system, self._fd = system, fileno
 
     def _ways(self) -> list[Way]:
-        network, process = self._system.world.network, self._system.world.hub.process
+        network, process = self._system.world.network, self._system.hub.process
         here = [listener for listener in network.listening.values() if listener.process is process]
         return [way for listener in here for way in listener.ways.values() if way.fd == self._fd]
 
@@ -250,7 +251,7 @@ class Socket(Module):
         return Connection(self._system, fileno)
 
     def gethostname(self) -> str:
-        return self._system.world.hub.process.host
+        return self._system.hub.process.host
 
 
 class Secrets(Module):
@@ -259,7 +260,7 @@ class Secrets(Module):
     _real = secrets
 
     def token_bytes(self, num_bytes: int) -> bytes:
-        return self._system.world.hub.rng.randbytes(num_bytes)
+        return self._system.hub.rng.randbytes(num_bytes)
 
     def token_hex(self, num_bytes: int) -> str:
         return self.token_bytes(num_bytes).hex()
@@ -314,13 +315,15 @@ class System:
 
     def __init__(self) -> None:
         self.world: World
+        self.hub: Hub
+        """The world's."""
         self.files: dict[int, Any] = {}
         self._next_fd = FIRST_FD
         self.num_closed = 0
         """Worlds that are gone."""
         made = (Time, Threading, Zmq, Os, Select, Socket, Secrets, Gc, Traceback)
         self._instead: dict[int, Any] = {id(kind._real): kind(self) for kind in made}
-        self._instead[id(queue.SimpleQueue)] = lambda: SimQueue(self.world.hub)
+        self._instead[id(queue.SimpleQueue)] = lambda: SimQueue(self.hub)
         self._instead[id(ThreadPoolExecutor)] = AtOnce
 
     def module(self, real: ModuleType) -> Any:
@@ -346,7 +349,7 @@ class System:
         return f"/proc/{os.getpid()}/{rest}"
 
     def _print(self, *words: Any, **others: Any) -> None:
-        hub = self.world.hub
+        hub = self.hub
         hub.note(f"{hub.process.name}: {' '.join(map(str, words))}")
 
     @contextlib.contextmanager

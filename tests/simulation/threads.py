@@ -31,7 +31,11 @@ class Violation(AssertionError):
 
 
 class Waitable:
-    """Something that threads wait for. Whoever changes it wakes them, and they look."""
+    """Something that threads wait for. Whoever changes it wakes them, and they look.
+
+    Those that pollers wait for have ``pending``, which is true while they are ready: it is looked at more often
+    than anything else.
+    """
 
     __slots__ = ("waiters",)
 
@@ -200,9 +204,10 @@ class Hub:
 
     def point(self) -> None:
         """A call of the system: where a process may end, and one that has does nothing any more."""
-        if self.running is None:
+        task = self.running
+        if task is None:
             return  # the world itself looks
-        process = self.running.process
+        process = task.process
         if not process.alive:
             raise GreenletExit
         if process.fuse is not None:
@@ -219,15 +224,18 @@ class Hub:
     def wake(self, task: Task) -> None:
         if task.parked and not task.waking and task.process.alive:
             task.waking = True
-            rng = self.rng
-            most_s = HICCUP_S if rng.random() < HICCUP else WAKE_S
-            self.at(self.now_s + most_s * rng.random(), self._resume, task, task.turn)
+            draw = self.rng.random
+            most_s = HICCUP_S if draw() < HICCUP else WAKE_S
+            when_s = self.now_s + most_s * draw()
+            heappush(self._queue, (when_s, next(self._numbers), self._resume, (task, task.turn)))
 
     def _resume(self, task: Task, turn: int) -> None:
         process = task.process
         if task.turn != turn or not task.parked or not process.alive:
             return
-        until_s = max(process.frozen_s, process.hung_s if task is process.tasks[0] else 0.0)
+        until_s = process.frozen_s
+        if process.hung_s > until_s and task is process.tasks[0]:
+            until_s = process.hung_s
         if until_s > self.now_s:
             if until_s < FOR_EVER:
                 self.at(until_s, self._resume, task, turn)
@@ -245,7 +253,8 @@ class Hub:
         task.turn += 1
         task.parked = True
         if timeout_s is not None and timeout_s < FOR_EVER:
-            self.at(self.now_s + max(0.0, timeout_s), self._resume, task, task.turn)
+            when_s = self.now_s + timeout_s if timeout_s > 0.0 else self.now_s
+            heappush(self._queue, (when_s, next(self._numbers), self._resume, (task, task.turn)))
         self.greenlet.switch()
         if not task.process.alive:
             raise GreenletExit
@@ -274,6 +283,29 @@ class Hub:
                 for source in sources:
                     source.waiters.remove(task)
         return found
+
+
+    def poll(self, sources: Sequence[Any], timeout_s: float | None) -> bool:
+        """Waits until one of these has something ``pending``; False: none had until the time was over."""
+        self.point()
+        until_s = None if timeout_s is None else self.now_s + timeout_s
+        task = self.running
+        assert task is not None
+        while True:
+            for source in sources:
+                if source.pending:
+                    return True
+            if until_s is None:
+                left_s = None
+            elif (left_s := until_s - self.now_s) <= 0.0:
+                return False
+            for source in sources:
+                source.waiters.append(task)
+            try:
+                self.park(left_s)
+            finally:
+                for source in sources:
+                    source.waiters.remove(task)
 
 
 # --- what ``threading`` and ``queue`` have ---------------------------------------------------------

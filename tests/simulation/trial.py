@@ -39,7 +39,7 @@ class SimTrial:
         self._moves()
         until_s = world.hub.now_s + world.shape.start_s + world.shape.slice_s
         while (left_s := until_s - world.hub.now_s) > 0:
-            if world.hub.wait([wake], lambda: wake.ready, left_s) and self._way.urgent():
+            if world.hub.poll([wake], left_s) and self._way.urgent():
                 self._moves()
                 raise Interrupted("the master has something else to be done")
         self._moves()

@@ -411,6 +411,7 @@ class World:
     def enter(self) -> None:
         """From now on this is the world that is simulated."""
         SYSTEM.world = SimBackend.world = self
+        SYSTEM.hub = self.hub
         WatchedServing.laws = WatchedKeeping.laws = WatchedClient.laws = self.laws
         elasticflow_ps.parcels.CHUNK_BYTES = self.shape.parcel_bytes  # type: ignore[attr-defined]
 
@@ -421,7 +422,7 @@ class World:
             try:
                 self._run.create(self.config)
                 self._start_master(again=False, resume=False)
-                while not self.over:
+                while self.end is None or not self.over:
                     self._step()
                 self.laws.end(self.end)
                 at_end()
@@ -444,7 +445,7 @@ class World:
     @property
     def over(self) -> bool:
         """The run is over, and everybody gone."""
-        return self.end is not None and not any(p.alive for p in self.everybody)
+        return self.end is not None and not any([p.alive for p in self.everybody])
 
     @property
     def everybody(self) -> list[Process]:
@@ -457,7 +458,7 @@ class World:
             self.strike(self._faults.popleft())
         if self.end is None:
             calm_s = hub.now_s - self.calm_s
-            if not self._faults and calm_s > CALM_S and calm_s > self.still_s:
+            if calm_s > CALM_S and not self._faults and calm_s > self.still_s:
                 raise Violation(f"no end in sight: {self.where()}")
         elif not self.master.alive:
             self._ended_s = min(self._ended_s, hub.now_s)

@@ -189,7 +189,8 @@ class Facts:
     @property
     def num_ready(self) -> int:
         """Workers that take part."""
-        return len(self.of("worker", MemberState.READY))
+        ready = MemberState.READY
+        return sum([m.role == "worker" and m.state is ready for m in self.members.values()])
 
     @property
     def committed_tick(self) -> int | None:
@@ -202,7 +203,9 @@ class Facts:
     def of(self, role: str, *states: MemberState) -> list[Member]:
         """Members of a role, in order of their names' numbers; of any state if none is given."""
         chosen = [m for m in self.members.values() if m.role == role and (not states or m.state in states)]
-        return chosen if len(chosen) < 2 else sorted(chosen, key=lambda member: number_of(member.name))
+        if len(chosen) > 1:
+            chosen.sort(key=_number)
+        return chosen
 
     @property
     def snapshot_s(self) -> float:
@@ -216,7 +219,7 @@ class Facts:
     @property
     def steps(self) -> bool:
         """Whether steps should be made now: all servers serve, somebody can compute, there are some left."""
-        return self.wants_workers and bool(self.of("worker", MemberState.READY))
+        return self.wants_workers and self.num_ready > 0
 
     @property
     def wants_workers(self) -> bool:
@@ -288,6 +291,10 @@ def _names(count: int, config: Config) -> list[str]:
     """Of the first servers. Where one has all chunks, another keeps its snapshots."""
     standby = 1 if count == 1 and config.snapshot_s > 0 else 0
     return [f"server-{number}" for number in range(count + standby)]
+
+
+def _number(member: Member) -> int:
+    return number_of(member.name)
 
 
 def _gain_of(config: Config) -> Gain:
