@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from elasticflow.training.standing import Plateau, Watch, WatchRules
 
-from .world import KINDS, MOVES, SPARES_WORKERS, Fault, Shape, World
+from .world import CUTS, KINDS, MOVES, SPARES_WORKERS, TRAPS, Fault, Shape, World
 
 WORKS = 40
 """So many kinds of work there are: what each comes to has to be found out, which is dear."""
 CARRIED = 0.4
 """Of the synchronous histories in so many the workers carry the servers."""
+LAGS, LAGS_S = 0.35, (0.05, 0.25)
+"""In so many histories connections lag by so much, at most."""
+ONLY_CUTS, TRAPPING = 0.15, 0.15
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -25,7 +28,25 @@ def history(seed: int) -> World:
     shape = draw_shape(rng)
     if not shape.asynchronous and random.Random(~seed).random() < CARRIED:
         shape = replace(shape, carried=True, moves=False)
-    return World(shape, draw_faults(rng, moves=shape.moves), seed)
+    faults = draw_faults(rng, moves=shape.moves)
+    return World(*draw_more(random.Random(f"more {seed}"), shape, faults), seed)
+
+
+def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
+    """Connections of which some are slower than others; connections that are lost, and made anew, again and
+    again; and deaths of those who depend on what somebody just does."""
+    if rng.random() < LAGS:
+        shape = replace(shape, lag_s=rng.choice(LAGS_S))
+    if rng.random() < ONLY_CUTS:
+        kinds, after = rng.choice([CUTS[:1], CUTS[:3], CUTS]), 0
+        faults = []
+        for _ in range(rng.randint(1, 8)):
+            after += rng.choice([rng.randint(0, 20), 1 + int(rng.expovariate(1 / 200))])
+            faults.append(Fault(after, rng.choice(kinds), rng.randrange(1 << 10), rng.choice([0.1, 0.5, 1.5])))
+    elif rng.random() < TRAPPING:
+        trap = Fault(1 + int(rng.expovariate(1 / 250)), rng.choice(TRAPS), rng.randrange(1 << 10))
+        faults = [*faults, trap]
+    return shape, faults
 
 
 def draw_work(number: int) -> dict[str, object]:

@@ -48,6 +48,9 @@ KEEP_UP_S, SLICES = 3.0, 8
 ROUNDED_S = 1e-3
 """To which a master remembers how long the run has lasted."""
 SILENCES = ("silent", "lost its connections", "not come", "never")
+CUT_OFF = "lost its connection"
+"""Why a worker is given up whose connections to servers have closed, and who says nothing of that."""
+TELLS_S = 0.4
 STAY = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """Of workers that are meant to stay."""
 
@@ -77,6 +80,8 @@ class Laws:
         self._world = world
         self.has_truth = True
         self.spares_workers, self.stopped = True, False
+        self.only_cuts = True
+        """Nothing has happened but to connections, and all can speak with the master."""
         self.regroupings: list[ac.RegroupedAction] = []
         self.row: tuple[str, ...] = ()
         self._orders: dict[tuple[Key, int], Orders] = {}
@@ -256,11 +261,24 @@ class Laws:
     def _gives_up(self, action: ac.FaultAction) -> None:
         """Whether a member to which nothing happens is taken to be gone."""
         world, process = self._world, self._world.cluster.members.get(action.name)
-        if process is None or not process.alive or not any(word in action.text for word in SILENCES):
+        if process is None or not process.alive:
+            return
+        if action.text != CUT_OFF and not any(word in action.text for word in SILENCES):
             return
         now_s = world.hub.now_s
+        if self.only_cuts and action.text == CUT_OFF:
+            since_s = now_s - world.network.changed_s.get(process, now_s)
+            text = f"{action}, though it lives, and has known for {since_s:.2f} s which connections it has"
+            require(since_s < self._until_told_s, text)
         stopped = max(process.frozen_s, process.hung_s) > world.calm_s or process.fuse is not None
         require(stopped or now_s - world.calm_s < world.patience_s, lambda: f"{action}: {world.where()}")
+
+    @property
+    def _until_told_s(self) -> float:
+        """Whoever has lost a connection has told the master by then."""
+        shape = self._world.shape
+        slices_s = 1.5 * shape.slices * shape.slice_s * (max(shape.slowness) + self._world.slowdown)
+        return TELLS_S + shape.lag_s + shape.start_s + slices_s
 
     def _is_stopped(self, name: str) -> bool:
         """Whether it is frozen, or hangs: how long that takes to be noticed is for others to say."""

@@ -26,6 +26,8 @@ SELDOM, LATE_S = 1 / 40, 0.08
 """So many messages are so much later than others, at most; not so late that members seem to be silent."""
 UNNOTICED, NOTICED_S = 1 / 4, 1.5
 """Of so many connections one side notices the end so much later, at most: the other may be back by then."""
+LAGGING = 1 / 3
+"""So many connections lag behind, where any do: all that goes over them is late by as much as the first."""
 UP, DOWN = 0, 1
 POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _AGAIN = zmq.Again()
@@ -107,6 +109,7 @@ class Way:
         self.fd = router.lowest_fd()
         self.is_open = True
         self.stalled_s = 0.0
+        self._lag_s = network.lag()
         self._last_s = [0.0, 0.0]
         self._flights: tuple[deque[Flight], deque[Flight]] = (deque(), deque())
 
@@ -120,7 +123,7 @@ class Way:
         flight = Flight(parts)
         self._flights[direction].append(flight)
         begun_s = max(hub.now_s, self.stalled_s)
-        arrives_s = max(self._last_s[direction], begun_s + network.delay())
+        arrives_s = max(self._last_s[direction], begun_s + network.delay() + self._lag_s)
         self._last_s[direction] = arrives_s
         for part in parts:
             if type(part) is Loan:
@@ -179,10 +182,12 @@ class Way:
 
 
 class Network:
-    """All connections. delay_s: of a message, about."""
+    """All connections. delay_s: of a message, about. lag_s: of some connections, at most, beyond that."""
 
-    def __init__(self, hub: Hub, delay_s: float) -> None:
-        self.hub, self.delay_s = hub, delay_s
+    def __init__(self, hub: Hub, delay_s: float, lag_s: float = 0.0) -> None:
+        self.hub, self.delay_s, self.lag_s = hub, delay_s, lag_s
+        self.changed_s: dict[Process, float] = {}
+        """When a process was told last that a connection that it had begun is there, or is lost."""
         self.listening: dict[str, SimSocket] = {}
         self._next_port = 20_000
         self._next_route = hub.rng.randrange(1 << 32)
@@ -202,6 +207,12 @@ class Network:
         drawn = self.hub.rng.random()
         usual_s = self.delay_s * (0.1 + 4 * drawn * drawn * drawn)
         return usual_s + LATE_S * self.hub.rng.random() if self.hub.rng.random() < SELDOM else usual_s
+
+    def lag(self) -> float:
+        """Of a new connection."""
+        if not self.lag_s or self.hub.rng.random() >= LAGGING:
+            return 0.0
+        return self.lag_s * self.hub.rng.random()
 
     def new_route(self) -> bytes:
         self._next_route = (self._next_route + 1) % (1 << 32)
@@ -313,6 +324,7 @@ class SimSocket(Waitable):
             self._hub.at(min(frozen_s, now_s + 1.0), self._connect)
         else:
             self._connecting = False
+            self._network.changed_s[self.process] = now_s
             self.way = way = Way(self._network, self, router)
             router.ways[way.route] = way
             router.tell(zmq.EVENT_ACCEPTED, way.fd)
@@ -337,6 +349,7 @@ class SimSocket(Waitable):
     def lose(self, way: Way) -> None:
         """Of a DEALER: its connection has closed."""
         if self.way is way and not self.closed:
+            self._network.changed_s[self.process] = self._hub.now_s
             self.way = None
             self._fail(zmq.EVENT_DISCONNECTED)
 

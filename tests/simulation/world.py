@@ -83,6 +83,8 @@ END_S = 120.0
 """Members of a run that is over end within so many seconds, and twice ``lost_s``."""
 RESTART_S = (0.01, 0.2)
 MOVE_S = (0.1, 1.0)
+TRAP_S = 0.02
+"""What somebody's act brings about happens so much later, at most."""
 GRACES_S = (0.0, 0.1, 1.0)
 """How long a place lasts beyond its end."""
 MEMORY = Path("/dev/shm")
@@ -131,6 +133,8 @@ class Shape:
     snapshot_s: float = 0.02
     slice_s: float = 0.01
     delay_s: float = 0.001
+    lag_s: float = 0.0
+    """By so much, at most, some connections are slower than others."""
     start_s: float = 0.1
     write_s: float = 0.05
     kill_s: float = 0.0
@@ -381,7 +385,7 @@ class World:
         self._faults = deque(self.all_faults)
         self.system = SYSTEM
         self.hub = Hub(seed)
-        self.network = Network(self.hub, shape.delay_s)
+        self.network = Network(self.hub, shape.delay_s, shape.lag_s)
         self.disk = Disk(self.hub, shape.write_s)
         self.cluster = Cluster(self)
         self.lives: dict[Process, Life] = {}
@@ -400,6 +404,8 @@ class World:
         self.num_killed = self.num_hung = self.num_computed = 0
         self.ambushes: dict[str, type] = {}
         """By role: who does this next dies of it."""
+        self.traps: dict[str, tuple[type, Fault]] = {}
+        """By role: once somebody does this next, that happens to others."""
         self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         self._run = RunDir(self.path)
         self.master: Process
@@ -483,6 +489,10 @@ class World:
             self.num_killed += 1
             self.calm_s = max(self.calm_s, self.hub.now_s)
             self.hub.process.fuse = self.hub.rng.randrange(30)
+        trap = self.traps.get(role)
+        if trap is not None and type(action) is trap[0]:
+            del self.traps[role]
+            self.hub.later(self.hub.rng.random() * TRAP_S, self.strike, trap[1])
 
     def where(self) -> str:
         """Who waits for what, for people."""
@@ -776,12 +786,18 @@ class World:
         lasts_s = fault.seconds if fault.seconds < float("inf") else 0.0
         self.calm_s = max(self.calm_s, self.hub.now_s + lasts_s)
         self.laws.spares_workers &= fault.kind in SPARES_WORKERS
+        self.laws.only_cuts &= fault.kind in ("cut worker", "cut server")
         verb, _, whom = fault.kind.partition(" ")
         self.hub.note(f"--- {fault.kind} {fault.pick} {fault.seconds}")
         if fault.kind == "kill master at the end":
             self.ambushes["master"] = ac.EndAction
         elif verb == "ambush":
             self.ambushes[whom] = AMBUSHES[whom][fault.pick % len(AMBUSHES[whom])]
+        elif verb == "trap":
+            role = TRAPPED[fault.pick % len(TRAPPED)]
+            acts = AMBUSHES[role]
+            what = Fault(fault.after, f"kill {whom}", fault.pick // 7)
+            self.traps[role] = acts[fault.pick // 2 % len(acts)], what
         elif fault.kind == "near limit":
             self._near_limit(fault.seconds)
         elif fault.kind == "lose leader":
@@ -856,6 +872,10 @@ class World:
 
     def _disconnect(self, verb: str, fault: Fault, victim: Process) -> None:
         ways = self.network.of(victim)
+        if verb == "cut":
+            for way in ways:
+                if way.router is None or not way.router.process.name.startswith("master"):
+                    way.close(None, lossy=True)
         until_s = self.hub.now_s + min(fault.seconds, 3.0)
         if verb == "sever" and ways:
             ways[fault.pick % len(ways)].close(None, lossy=True)
@@ -881,6 +901,7 @@ AMBUSHES: dict[str, tuple[type, ...]] = {
     ),
 }
 """Of what each may die as it does it."""
+TRAPPED = ("master", "server")
 SPARES_WORKERS = {
     *("kill server", "kill servers", "kill leader", "kill last", "kill pair"),
     *("freeze server", "freeze leader", "jump member", "ambush server"),
@@ -898,6 +919,9 @@ KINDS = (
     *("ambush worker",) * 2,
     *("sever worker", "sever worker", "reset worker"),
 )
+CUTS = ("cut worker", "cut worker", "cut server", "hang server")
+"""Where the network alone is to blame, mostly. "cut": all connections but those to the master."""
+TRAPS = ("trap server", "trap servers", "trap pair", "trap leader", "trap worker")
 MOVES = ("near limit", "lose leader", "lose sight")
 
 
