@@ -342,6 +342,21 @@ def test_a_lost_worker_that_hangs_is_ended() -> None:
     assert names(ac.KillAction, run.pass_time(3.0, heard=["worker-1", "worker-2"])) == ["worker-2"]
 
 
+def test_a_worker_that_is_back_before_its_loss_is_told_stays() -> None:
+    """It was told of the servers again by a server's heartbeat, and only then the leader's word came."""
+    run = running()
+    run.tell(Lost(name="server-0", member="worker-2"))
+    run.tell(Ready(name="worker-2", generation=1), after_s=0.5)
+    assert run.state_of("worker-2") is MemberState.SUSPECT
+    run.tell(Heartbeat(name="worker-2", tick=0, generation=1), after_s=0.1)
+    assert run.state_of("worker-2") is MemberState.READY and "worker-2" in run.shares
+    run.tell(Lost(name="server-0", member="worker-2"))
+    run.tell(Heartbeat(name="worker-2", tick=1, generation=1), after_s=0.2)
+    assert run.state_of("worker-2") is MemberState.LOST, "that may be of before"
+    run.tell(Heartbeat(name="worker-2", tick=2, generation=1), after_s=0.2)
+    assert run.state_of("worker-2") is MemberState.READY, "it goes on, so it is back"
+
+
 def test_a_silent_worker_is_suspected_and_comes_back() -> None:
     run = running()
     run.pass_time(2.5, heard=["worker-1"])

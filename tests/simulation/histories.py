@@ -15,7 +15,7 @@ CARRIED = 0.4
 """Of the synchronous histories in so many the workers carry the servers."""
 LAGS, LAGS_S = 0.35, (0.05, 0.25)
 """In so many histories connections lag by so much, at most."""
-ONLY_CUTS, TRAPPING = 0.15, 0.15
+ONLY_CUTS, TRAPPING = 0.15, 0.25
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -42,10 +42,13 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
         faults = []
         for _ in range(rng.randint(1, 8)):
             after += rng.choice([rng.randint(0, 20), 1 + int(rng.expovariate(1 / 200))])
-            faults.append(Fault(after, rng.choice(kinds), rng.randrange(1 << 10), rng.choice([0.1, 0.5, 1.5])))
+            faults.append(
+                Fault(after, rng.choice(kinds), rng.randrange(1 << 10), rng.choice([0.1, 0.5, 1.5]))
+            )
     elif rng.random() < TRAPPING:
-        trap = Fault(1 + int(rng.expovariate(1 / 250)), rng.choice(TRAPS), rng.randrange(1 << 10))
-        faults = [*faults, trap]
+        for _ in range(rng.randint(1, 4)):
+            after = 1 + int(rng.expovariate(1 / 250))
+            faults = [*faults, Fault(after, rng.choice(TRAPS), rng.randrange(1 << 10))]
     return shape, faults
 
 

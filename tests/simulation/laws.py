@@ -50,7 +50,8 @@ ROUNDED_S = 1e-3
 SILENCES = ("silent", "lost its connections", "not come", "never")
 CUT_OFF = "lost its connection"
 """Why a worker is given up whose connections to servers have closed, and who says nothing of that."""
-TELLS_S = 0.4
+TELLS_S, RECONNECTS = 0.4, 8
+"""It is told, and of it, within so long, and so many times what connections lag."""
 STAY = (MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.SUSPECT)
 """Of workers that are meant to stay."""
 
@@ -275,10 +276,10 @@ class Laws:
 
     @property
     def _until_told_s(self) -> float:
-        """Whoever has lost a connection has told the master by then."""
+        """Whoever has lost a connection is back by then."""
         shape = self._world.shape
         slices_s = 1.5 * shape.slices * shape.slice_s * (max(shape.slowness) + self._world.slowdown)
-        return TELLS_S + shape.lag_s + shape.start_s + slices_s
+        return TELLS_S + RECONNECTS * shape.lag_s + shape.start_s + slices_s
 
     def _is_stopped(self, name: str) -> bool:
         """Whether it is frozen, or hangs: how long that takes to be noticed is for others to say."""

@@ -284,7 +284,6 @@ class Hub:
                     source.waiters.remove(task)
         return found
 
-
     def poll(self, sources: Sequence[Any], timeout_s: float | None) -> bool:
         """Waits until one of these has something ``pending``; False: none had until the time was over."""
         self.point()

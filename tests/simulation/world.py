@@ -83,7 +83,7 @@ END_S = 120.0
 """Members of a run that is over end within so many seconds, and twice ``lost_s``."""
 RESTART_S = (0.01, 0.2)
 MOVE_S = (0.1, 1.0)
-TRAP_S = 0.02
+TRAP_S = (0.002, 0.02, 0.3)
 """What somebody's act brings about happens so much later, at most."""
 GRACES_S = (0.0, 0.1, 1.0)
 """How long a place lasts beyond its end."""
@@ -291,6 +291,8 @@ def simulated() -> Iterator[None]:
         ("elasticflow.process.guard", "complain"): lambda name: SYSTEM.world.complain(name),
         ("elasticflow.process.poison", "ON"): True,
         ("elasticflow.wire.sockets", "COPY_BELOW_BYTES"): 0,
+        ("elasticflow.wire.router", "TURN"): FEW,
+        ("elasticflow_ps.ways", "TURN"): FEW,
         ("elasticflow_ps.arena", "SMALL_BYTES"): 0,
         ("elasticflow_ps.arena", "BLOCK_BYTES"): 1 << 12,
         ("elasticflow_ps.arena", "HUGE_PAGE_BYTES"): 1 << 12,
@@ -316,6 +318,8 @@ def simulated() -> Iterator[None]:
         del backends["simulated"]
 
 
+FEW = 2
+"""So many messages are read at a time, so that others come in between, as they do where there are many."""
 COLLECT = 50
 """So many worlds leave enough behind to be worth a look for what is left of them."""
 MANY_FDS = 512
@@ -404,7 +408,7 @@ class World:
         self.num_killed = self.num_hung = self.num_computed = 0
         self.ambushes: dict[str, type] = {}
         """By role: who does this next dies of it."""
-        self.traps: dict[str, tuple[type, Fault]] = {}
+        self.traps: list[tuple[str, type, Fault]] = []
         """By role: once somebody does this next, that happens to others."""
         self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         self._run = RunDir(self.path)
@@ -489,10 +493,13 @@ class World:
             self.num_killed += 1
             self.calm_s = max(self.calm_s, self.hub.now_s)
             self.hub.process.fuse = self.hub.rng.randrange(30)
-        trap = self.traps.get(role)
-        if trap is not None and type(action) is trap[0]:
-            del self.traps[role]
-            self.hub.later(self.hub.rng.random() * TRAP_S, self.strike, trap[1])
+        for trap in self.traps:
+            if trap[0] == role and type(action) is trap[1]:
+                self.traps.remove(trap)
+                within_s = self.hub.rng.choice(TRAP_S)
+                self.calm_s = max(self.calm_s, self.hub.now_s + within_s)
+                self.hub.later(self.hub.rng.random() * within_s, self.strike, trap[2])
+                return
 
     def where(self) -> str:
         """Who waits for what, for people."""
@@ -797,7 +804,7 @@ class World:
             role = TRAPPED[fault.pick % len(TRAPPED)]
             acts = AMBUSHES[role]
             what = Fault(fault.after, f"kill {whom}", fault.pick // 7)
-            self.traps[role] = acts[fault.pick // 2 % len(acts)], what
+            self.traps.append((role, acts[fault.pick // 2 % len(acts)], what))
         elif fault.kind == "near limit":
             self._near_limit(fault.seconds)
         elif fault.kind == "lose leader":
