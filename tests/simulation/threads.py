@@ -33,8 +33,8 @@ class Violation(AssertionError):
 class Waitable:
     """Something that threads wait for. Whoever changes it wakes them, and they look.
 
-    Those that pollers wait for have ``pending``, which is true while they are ready: it is looked at more often
-    than anything else.
+    Those that pollers wait for have ``pending``, true while they are ready: it is looked at more often than
+    anything else.
     """
 
     __slots__ = ("waiters",)
