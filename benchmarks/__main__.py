@@ -46,6 +46,7 @@ NAMES = (
     "fluid",
     "scheduler",
     "deadlines",
+    "two_jobs",
 )
 
 
