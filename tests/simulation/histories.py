@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
+
 from elasticflow.training.standing import Plateau, Watch, WatchRules
 
 from .world import CUTS, KINDS, MOVES, SPARES_WORKERS, TRAPS, Fault, Shape, World
@@ -16,6 +18,8 @@ CARRIED = 0.4
 LAGS, LAGS_S = 0.35, (0.05, 0.25)
 """In so many histories connections lag by so much, at most."""
 ONLY_CUTS, TRAPPING = 0.15, 0.25
+ASKED = 0.4
+"""Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -79,7 +83,11 @@ def draw_work(number: int) -> dict[str, object]:
         "rules": rules,
         "staged": not asynchronous and rng.random() < 0.15,
     }
-    return {**work, "thaws": True, "epochs": 2} if rng.random() < 0.2 else work
+    if rng.random() < 0.2:
+        work |= {"thaws": True, "epochs": 2}
+    if num_test and random.Random(~number).random() < ASKED:
+        work["rules"] = msgspec.structs.replace(rules, consults="its hash")
+    return work
 
 
 def draw_rules(rng: random.Random, asynchronous: bool) -> WatchRules:
@@ -88,9 +96,7 @@ def draw_rules(rng: random.Random, asynchronous: bool) -> WatchRules:
     stopping = Watch(**watch, patience=rng.choice([1, 2])) if rng.random() < 0.8 else None
     plateau = Plateau(**watch, patience=1, factor=0.5, least=0.01) if rng.random() < 0.5 else None
     best = Watch(**watch) if rng.random() < 0.5 else None
-    consults = "its hash" if rng.random() < 0.3 else ""
-    plateau = None if asynchronous else plateau
-    return WatchRules(stopping=stopping, best=best, plateau=plateau, consults=consults)
+    return WatchRules(stopping=stopping, best=best, plateau=None if asynchronous else plateau)
 
 
 def draw_shape(rng: random.Random) -> Shape:
