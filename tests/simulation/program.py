@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 WEIGHTS, BIAS = Entry("weights", (80,), "float32", Rule.UPDATE), Entry("bias", (40,), "float32", Rule.UPDATE)
 THERE, SEEN = entries_of({"seen": np.zeros((1, 3), np.float32)}, lambda seen, params: None, 1, 1)
 MEAN, COUNT = Entry("mean", (4,), "float32", Rule.MEAN), Entry("count", (2,), "int64", Rule.FIRST)
+WHOLE_STATE = 1 / 1024
+"""The sum of all parameters is a part of each gradient, times this."""
 IDS = 11
 """So many ids occur."""
 EXACT_RATE = 0.5
@@ -131,7 +133,9 @@ class SmallReplica(Replica):
         world.computing(rows)
         found = self._records[rows].mean(axis=0) if not self._exact else self._records[rows].sum(axis=0)
         if not self._exact:
-            found = found + np.float32((seed % 1009) / 1009)
+            # Of each element all others depend on: else nobody would see what is computed from two versions.
+            whole = (self._weights.sum() + self._bias.sum()) * np.float32(WHOLE_STATE)
+            found = found + (np.float32((seed % 1009) / 1009) + whole)
         if WHOLE + "seen" in batch:
             seen = batch[WHOLE + "seen"][batch[WHOLE + "there"] > 0]
             mine = batch[WHOLE + "places"].sum() * batch[WHOLE + "share"]
@@ -274,8 +278,8 @@ def plainly(shape: Shape, seed: int) -> Array | None:
             if exact and not poisoned:
                 gradient += records[rows].sum(axis=0)
             elif rows and not exact:
-                shift = slice_seed(seed, work.tick, number) % 1009 / 1009
-                gradient += (values + records[rows].mean(axis=0) + shift) * len(rows) / work.num_records
+                same = slice_seed(seed, work.tick, number) % 1009 / 1009 + values.sum() * WHOLE_STATE
+                gradient += (values + records[rows].mean(axis=0) + same) * len(rows) / work.num_records
         if left and not odd:
             thawed = [_thawed(name, work.epoch) or not shape.thaws for name in TOGGLES]
             trained = np.repeat(thawed, [WEIGHTS.size, BIAS.size])
