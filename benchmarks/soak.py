@@ -6,6 +6,7 @@ nets from an undisturbed run, for programs that count their records from arithme
 
 Other processes compute all the time beside it (``--load``). With ``--throttled`` all that workers and servers
 tell each other goes by TCP through a relay, which delays it, cuts it, pauses for up to a second and resets.
+With ``--strategy all_reduce`` it is workers that carry the servers, so one who dies takes some along.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from benchmarks.soak_costs import USUAL_S, gap, idle_of_others, recovery
 from elasticflow import checkpoint
 from elasticflow.cli.killing import KINDS, Hand, HarmNews, Strike, Struck, hit, kinds_of
 from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.run.config import ALL_REDUCE, PARAMETER_SERVER, STRATEGIES
 from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.run.telling import Status
 from elasticflow.storage import DirectoryStorage
@@ -103,7 +105,7 @@ class Aim(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One run, and what is done to it."""
+    """One run, and what is done to it. servers: under ``all_reduce`` the places that workers carry."""
 
     seed: int
     number: int
@@ -114,6 +116,7 @@ class Plan(NamedTuple):
     kinds: tuple[str, ...]
     aims: tuple[Aim, ...]
     throttled: bool = False
+    strategy: str = PARAMETER_SERVER
 
     @property
     def epochs(self) -> int:
@@ -148,7 +151,14 @@ def _deal(seed: int, number: int, kinds: Sequence[str]) -> list[str]:
     return sorted(dealt, key=lambda kind: kind == "supervisor")  # nobody would restart a master after it
 
 
-def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled: bool = False) -> Plan:
+def plan_of(
+    seed: int,
+    number: int,
+    kinds: Sequence[str] = SOAKED,
+    *,
+    throttled: bool = False,
+    strategy: str = PARAMETER_SERVER,
+) -> Plan:
     """A pure function of its arguments."""
     rng = random.Random(f"{seed}, run {number}")
     first = random.Random(f"{seed}, first program").randrange(len(PROGRAMS))
@@ -177,6 +187,7 @@ def plan_of(seed: int, number: int, kinds: Sequence[str] = SOAKED, *, throttled:
         kinds=tuple(kinds),
         aims=tuple(aims),
         throttled=throttled,
+        strategy=strategy,
     )
 
 
@@ -253,7 +264,8 @@ class Outcome:
     def command(self) -> str:
         kinds = "" if self.plan.kinds == SOAKED else f" --kinds {','.join(self.plan.kinds)}"
         throttled = " --throttled" if self.plan.throttled else ""
-        return f"{COMMAND} --seed {self.plan.seed} --run {self.plan.number}{kinds}{throttled}"
+        strategy = "" if self.plan.strategy == PARAMETER_SERVER else f" --strategy {self.plan.strategy}"
+        return f"{COMMAND} --seed {self.plan.seed} --run {self.plan.number}{kinds}{throttled}{strategy}"
 
 
 class _Hung(Exception):
@@ -271,6 +283,8 @@ class Trial:
         self.timelines.mkdir(parents=True)
         settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every,
                     "epochs": plan.epochs, "batch_size": BATCH, "slices": SLICES,
+                    "strategy": plan.strategy,
+                    "places" if plan.strategy == ALL_REDUCE else "servers": plan.servers,
                     "shared_memory": not plan.throttled}  # fmt: skip
         (folder / "soak.yaml").write_text(json.dumps(settings), encoding="utf-8")
         self.environment = {
@@ -324,7 +338,7 @@ class Trial:
         command = [
             sys.executable, "-m", "elasticflow.cli", "train", str(_program(plan.program)),
             "--run-dir", str(self.run.path), "--config", str(self.folder / "soak.yaml"),
-            "--workers", str(plan.workers), "--servers", str(plan.servers), *options,
+            "--workers", str(plan.workers), *options,
         ]  # fmt: skip
         with (self.folder / "output.txt").open("ab") as output:
             self.client = subprocess.Popen(
@@ -615,6 +629,7 @@ def soak(
     seconds: float = math.inf,
     numbers: Iterator[int] | None = None,
     throttled: bool = False,
+    strategy: str = PARAMETER_SERVER,
     load: int | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[Outcome]:
@@ -623,32 +638,31 @@ def soak(
     load: processes that compute beside it; None: as many as cores. Folders of runs with problems stay.
     """
     with busy(num_cores() if load is None else load):
-        return _soak(seed, kinds, faults, seconds, numbers, throttled, tell)
+        plan = partial(plan_of, seed, kinds=kinds, throttled=throttled, strategy=strategy)
+        tell(f"soak: seed {seed}")
+        return _soak(plan, faults, seconds, numbers, tell)
 
 
 def _soak(
-    seed: int,
-    kinds: Sequence[str],
+    plan: Callable[[int], Plan],
     faults: float,
     seconds: float,
     numbers: Iterator[int] | None,
-    throttled: bool,
     tell: Callable[[str], None],
 ) -> list[Outcome]:
     ends_s = math.inf
     outcomes: list[Outcome] = []
-    tell(f"soak: seed {seed}")
     for number in numbers if numbers is not None else iter(range(10**9)):
         num_faults = sum(len(outcome.faults) for outcome in outcomes)
         if num_faults >= faults or outcomes and time.monotonic() > ends_s - ROOM_S:
             break
-        plan = plan_of(seed, number, kinds, throttled=throttled)
-        if "counted" not in plan.program:
-            undisturbed(plan.program, plan.epochs)
+        planned = plan(number)
+        if "counted" not in planned.program:
+            undisturbed(planned.program, planned.epochs)
         if not outcomes:
             ends_s = time.monotonic() + seconds
-        folder = Path(tempfile.mkdtemp(prefix=f"soak-{seed}-{number}-"))
-        outcome = Trial(plan, folder).go(ends_s)
+        folder = Path(tempfile.mkdtemp(prefix=f"soak-{planned.seed}-{number}-"))
+        outcome = Trial(planned, folder).go(ends_s)
         outcomes.append(outcome)
         for line in _told(outcome):
             tell(line)
@@ -659,8 +673,9 @@ def _soak(
 
 def _told(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
+    what = "places" if plan.strategy == ALL_REDUCE else "servers"
     shape = (
-        f"{plan.program}, {plan.workers} workers, {plan.servers} servers, cut every {plan.checkpoint_every}"
+        f"{plan.program}, {plan.workers} workers, {plan.servers} {what}, cut every {plan.checkpoint_every}"
         f"{', throttled' if plan.throttled else ''}"
     )
     yield f"run {plan.number}: {shape}: {len(outcome.faults)} faults, {outcome.seconds:.0f} s"
@@ -766,6 +781,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--throttled", action="store_true", help="by TCP, through a relay that is slow and breaks"
     )
+    parser.add_argument("--strategy", choices=STRATEGIES, default=PARAMETER_SERVER)
     parser.add_argument("--load", type=int, help="processes that compute beside it (default: one a core)")
     arguments = parser.parse_args(argv)
     named = [kind for word in arguments.kinds.split(",") for kind in _kinds_of(word)]
@@ -776,6 +792,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds=arguments.seconds,
         numbers=None if arguments.run is None else iter([arguments.run]),
         throttled=arguments.throttled,
+        strategy=arguments.strategy,
         load=arguments.load,
         tell=lambda text: print(text, flush=True),
     )

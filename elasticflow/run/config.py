@@ -32,8 +32,8 @@ COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
 DEVICES = ("auto", "cpu", "cuda", "delayed")
 """``delayed`` is for tests: see ``elasticflow.frameworks.devices``."""
-ALL_REDUCE = "all_reduce"
-STRATEGIES = ("parameter_server", ALL_REDUCE)
+PARAMETER_SERVER, ALL_REDUCE = "parameter_server", "all_reduce"
+STRATEGIES = (PARAMETER_SERVER, ALL_REDUCE)
 MOST_PLACES, USUAL_PLACES = 32, 8
 """Nobody talks to more than so many others, however many workers there are."""
 DATED = ("data", "run_dir")
@@ -48,7 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Once a run has begun: of its copy, see ``elasticflow.program.copy``."""
     run_dir: str = ""
     backend: str = "local"
-    strategy: str = "parameter_server"
+    strategy: str = PARAMETER_SERVER
 
     workers: str = "2"
     servers: Processes = 1

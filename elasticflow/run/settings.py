@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.run.config import Config
+from elasticflow.run.config import PARAMETER_SERVER, Config
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "local"
     program: str
     data: str = ""
-    strategy: str = "parameter_server"
+    strategy: str = PARAMETER_SERVER
     seed: int
     threads: int
     server_threads: int = 1

@@ -8,14 +8,17 @@ import secrets
 import pytest
 
 from benchmarks.soak import HANG_S, soak, table
+from elasticflow.run.config import ALL_REDUCE, PARAMETER_SERVER
 
 SECONDS = float(os.environ.get("ELASTICFLOW_SOAK_S", "60"))
 """No strike comes after so many, half of them throttled; then the run under way makes its last steps."""
 
 
 @pytest.mark.timeout(SECONDS + 8 * HANG_S + 60)
-@pytest.mark.parametrize("throttled", [False, True])
-def test_soak(capsys: pytest.CaptureFixture[str], throttled: bool) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "throttled"), [(PARAMETER_SERVER, False), (PARAMETER_SERVER, True), (ALL_REDUCE, False)]
+)
+def test_soak(capsys: pytest.CaptureFixture[str], strategy: str, throttled: bool) -> None:
     """Beside a load."""
     with capsys.disabled():  # the seed is worth a line even if all is well
         print()
@@ -23,6 +26,7 @@ def test_soak(capsys: pytest.CaptureFixture[str], throttled: bool) -> None:
             secrets.randbelow(10**6),
             seconds=SECONDS / 2,
             throttled=throttled,
+            strategy=strategy,
             tell=lambda text: print(text, flush=True),
         )
         print(table(outcomes))
