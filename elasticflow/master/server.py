@@ -185,6 +185,10 @@ class Master:
         """Whether it lives with a worker, or waits for one: it is no affair of the backend's."""
         return member.role == "server" and self._state.config.all_reduce
 
+    def _is_homeless(self, member: Member) -> bool:
+        """It waits for a worker to carry it. If it lives, a master before had not written down whose."""
+        return self._is_carried(member) and not member.carrier
+
     def _turn(self, timeout_s: float | None) -> float:
         """Waits for something to happen, and handles it. Returns when it happened."""
         poller = zmq.Poller()
@@ -330,7 +334,7 @@ class Master:
         elif isinstance(message, StopRequest):
             self._connections.send(route, Answer())
             self._handle(ev.StopEvent(message.reason))
-        elif message.name not in self._state.members:
+        elif (member := self._state.members.get(message.name)) is None or self._is_homeless(member):
             self._connections.send(route, Quit(reason="not a member of this run (any more)"))
         else:
             if self._connections.meet(message.name, route):  # first: plans are numbered anew

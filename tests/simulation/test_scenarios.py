@@ -207,6 +207,14 @@ def test_the_master_is_lost_at_any_time(kind: str) -> None:
         finish(Fault(after, kind, after, 3.0), seed=after)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_master_is_lost_while_another_worker_takes_places(workers: int) -> None:
+    """Whom it had told to carry them may not be written down: they live, and know what nobody else does."""
+    for gap in range(2, 160, 3):
+        faults = Fault(500, "kill worker", 0), Fault(500 + gap, "kill master", 0)
+        finish(*faults, seed=500, workers=workers, carried=True)
+
+
 @pytest.mark.parametrize("whom", AMBUSHES)
 def test_somebody_dies_of_what_it_does(whom: str) -> None:
     """One thing after the other, and soon once more."""

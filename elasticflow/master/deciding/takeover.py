@@ -111,7 +111,9 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float) -> list[Action]:
     """
     if run.ended:
         return [EndAction(run.state, run.conclusion.text)]
-    run.staff.inherited = frozenset(living)
+    # Who waits to be carried may live: another master was about to write down with whom.
+    waiting = (each.name for each in run.of("server") if run.config.all_reduce and not each.carrier)
+    run.staff.inherited = frozenset((*living, *waiting))
     run.conclusion.close_by_s = now_s + ending.close_s(run) if run.conclusion.closing else None
     if (tick := run.committed_tick) is not None and checkpoints.ends_with(run, tick):
         return checkpoints.committed(run, tick)
