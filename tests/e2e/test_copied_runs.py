@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from .conftest import Run, digest_in
 
-KEPT = 3
-"""Checkpoints, by default."""
-OPTIONS = ("--epochs", 6, "--batch-size", 64, "--checkpoint-every", 5, "--snapshot-s", 0)
+OPTIONS = ("--epochs", 6, "--batch-size", 64, "--checkpoint-every", 60, "--snapshot-s", 0)
+"""One checkpoint before the end: none is left out since the one before is still being written."""
 
 
 def test_the_copy_goes_on_and_leaves_the_originals_processes_alone(
@@ -20,8 +18,6 @@ def test_the_copy_goes_on_and_leaves_the_originals_processes_alone(
     original = start("small_torch.py", *OPTIONS, name="original", shut=["step 60"])
     original.held_at("step 60")
     before = original.wait_until(lambda status: (status.checkpoint_step or 0) >= 60)
-    while len(list((original.path / "checkpoints").iterdir())) > KEPT:
-        time.sleep(0.01)  # a folder cannot be waited on; what goes while it is copied is an error to cp
     place = original.path.with_name("copy")
     copied = subprocess.run(["cp", "-a", original.path, place], capture_output=True, text=True, check=False)
     assert copied.returncode == 0, copied.stderr
