@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser("jobs", help="the runs that were submitted to clusters, the newest first")
     )
 
-    from elasticflow.cli.serve import add_cancel_options, add_serve_options
+    from elasticflow.cli.service_options import add_cancel_options, add_serve_options
 
     add_serve_options(
         verbs.add_parser("serve", help="share a cluster among runs with deadlines: what each gets, and when")

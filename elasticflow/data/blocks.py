@@ -166,8 +166,10 @@ class BlockSource(Source):
         parts: dict[str, list[_Part]] = {column.name: [] for column in self.columns}
         runs = list(_runs(blocks, order))
         kept = len(runs) <= 2 * self.window_blocks  # by the cache, which has room for as many
+        lacks = any(number not in self._cache for number, _ in runs)
         for turn, (number, places) in enumerate(runs):
-            self._start(number for number, _ in runs[turn : turn + self._most_ahead])
+            if lacks:
+                self._start(number for number, _ in runs[turn : turn + self._most_ahead])
             local = numbers[places] - self.block_starts[number]
             for name, field in self._block(number).items():
                 if isinstance(field, np.ndarray) and (name == TOGETHER or name in wide):

@@ -162,6 +162,7 @@ class TorchReplica(Replica):
         everything = (range(len(leaves)), range(len(tables)))
         self._trained: tuple[Collection[int], Collection[int]] = everything
         """Numbers of parameters and tables that get gradients."""
+        self._epoch = -1
         self.begin_epoch(0)
         self.refresh()
 
@@ -169,7 +170,9 @@ class TorchReplica(Replica):
         return Graphs(self._captured, self._buffers.groups, self._reset) if self._wants_graphs else None
 
     def begin_epoch(self, epoch: int) -> None:
-        trained = trained_in(self.layout, epoch)
+        if epoch == self._epoch:
+            return
+        self._epoch, trained = epoch, trained_in(self.layout, epoch)
         if trained == tuple(map(frozenset, self._trained)):
             return
         self._trained = trained

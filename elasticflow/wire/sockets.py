@@ -21,6 +21,10 @@ COPY_BELOW_BYTES = 64 << 10
 """Frames below this are copied into the socket; others are sent in place."""
 
 
+# pyzmq's enumerations take a microsecond each time they are put together, or asked.
+NOBLOCK, SNDMORE, POLLIN, EVENTS = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN), int(zmq.EVENTS)
+
+
 def poll_ms(seconds: float | None) -> int | None:
     """A time to wait, as ZeroMQ's pollers take it; None: for ever. Never too short, which would spin.
 
@@ -44,9 +48,9 @@ def monitor_of(socket: Socket, events: int) -> Socket:
 
 
 def readable(socket: Socket) -> bool:
-    events = socket.getsockopt(zmq.EVENTS)
+    events = socket.getsockopt(EVENTS)
     assert isinstance(events, int)
-    return bool(events & zmq.POLLIN)
+    return bool(events & POLLIN)
 
 
 def as_frames(arrays: Sequence[Array]) -> list[memoryview]:
@@ -61,13 +65,13 @@ def send_frames(socket: Socket, head: list[bytes], arrays: Sequence[Array]) -> z
     returns the tracker of the last one alone, and that may be free long before those before it.
     """
     if not arrays:
-        socket.send_multipart(head, zmq.NOBLOCK)
+        socket.send_multipart(head, NOBLOCK)
         return None
-    socket.send_multipart(head, zmq.NOBLOCK | zmq.SNDMORE)
+    socket.send_multipart(head, NOBLOCK | SNDMORE)
     trackers: list[zmq.MessageTracker] = []
     frames = as_frames(arrays)
     for left, frame in zip(reversed(range(len(frames))), frames, strict=True):
-        flags = zmq.NOBLOCK | (zmq.SNDMORE if left else 0)
+        flags = NOBLOCK | (SNDMORE if left else 0)
         if frame.nbytes < COPY_BELOW_BYTES:
             socket.send(frame, flags)
         elif tracker := socket.send(frame, flags, copy=False, track=True):

@@ -7,12 +7,14 @@ range.
 from __future__ import annotations
 
 import ctypes
+import math
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from elasticflow_ps.addresses import address_of
 from elasticflow_ps.compiled import library
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -54,8 +56,7 @@ def hash_texts(data: npt.NDArray[np.uint8], starts: Rows, stops: Rows) -> Rows:
 
 def move_records(source: Array, numbers: Rows, places: Rows, target: Array) -> None:
     """target[places] = source[numbers]"""
-    width = source.dtype.itemsize * int(np.prod(source.shape[1:]))
-    _call("move_records", source, width, numbers, places, len(numbers), target)
+    _call("move_records", source, _width(source), numbers, places, len(numbers), target)
 
 
 def move_ragged(
@@ -72,8 +73,8 @@ def pad_ragged(values: Array, starts: Rows, most: int, left: bool, target: Array
 
 
 def _width(values: Array) -> int:
-    return values.dtype.itemsize * int(np.prod(values.shape[1:]))
+    return values.dtype.itemsize * math.prod(values.shape[1:])
 
 
 def _call(name: str, *arguments: Any) -> None:
-    getattr(_lib, name)(*(each.ctypes.data if isinstance(each, np.ndarray) else each for each in arguments))
+    getattr(_lib, name)(*[address_of(each) if isinstance(each, np.ndarray) else each for each in arguments])

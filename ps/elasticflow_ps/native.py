@@ -19,6 +19,7 @@ from elasticflow.step.layout import Array
 from elasticflow.step.rows import Grouped, Keys, Rows, Values
 from elasticflow.step.rows import first_values as first_values_with_numpy
 from elasticflow.step.rows import grouped as grouped_with_numpy
+from elasticflow_ps.addresses import address_of
 from elasticflow_ps.compiled import library
 
 RULES = (
@@ -30,32 +31,6 @@ MAX_SLOTS, MAX_NUMBERS = 3, 12
 
 _UPDATE = struct.Struct(f"{3 + 2 * MAX_SLOTS}P{MAX_NUMBERS}dP")
 """``Update`` in C: where the arrays lie, the numbers, and a place for C's own use."""
-
-
-class _ArrayInterface(ctypes.Structure):
-    """What ``__array_struct__`` points to: NumPy's array interface in C, up to the address."""
-
-    _fields_ = [
-        ("two", ctypes.c_int),
-        ("nd", ctypes.c_int),
-        ("typekind", ctypes.c_char),
-        ("itemsize", ctypes.c_int),
-        ("flags", ctypes.c_int),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-    ]
-
-
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.argtypes, _pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
-
-
-def _address(array: Array) -> int:
-    """``array.ctypes.data`` in half the time."""
-    capsule = array.__array_struct__  # owns what it points to
-    address: int = _ArrayInterface.from_address(_pointer(capsule, None)).data
-    return address
 
 
 _lib = library(Path(__file__).parent)
@@ -100,7 +75,7 @@ def copy(to: Array, array: Array) -> None:
         np.copyto(to, array.view(to.dtype))
     else:
         assert to.nbytes == array.nbytes
-        _lib.copy_bytes(_address(to), _address(array), to.nbytes)
+        _lib.copy_bytes(address_of(to), address_of(array), to.nbytes)
 
 
 def takes(*arrays: Array) -> bool:
@@ -119,12 +94,12 @@ def update(
 ) -> bool:
     """``Kernel.apply_with_numpy`` in C, for arrays that it ``takes``. rule: one of ``RULES``."""
     none = (0,) * (MAX_SLOTS - len(before))
-    to = [_address(slot) for slot in after]
-    places = [at if old is new else _address(old) for old, new, at in zip(before, after, to, strict=True)]
+    to = [address_of(slot) for slot in after]
+    places = [at if old is new else address_of(old) for old, new, at in zip(before, after, to, strict=True)]
     job = _UPDATE.pack(
-        _address(params),
-        _address(grad),
-        _address(out),
+        address_of(params),
+        address_of(grad),
+        address_of(out),
         *places,
         *none,
         *to,
@@ -138,12 +113,12 @@ def update(
 
 def add_squares(grad: Array, sums: npt.NDArray[np.float64]) -> None:
     """Adds the square of element i to ``sums[i % len(sums)]``, in the order of i."""
-    _add_squares[grad.dtype](_address(grad), grad.size, _address(sums), sums.size)
+    _add_squares[grad.dtype](address_of(grad), grad.size, address_of(sums), sums.size)
 
 
 def all_finite(values: Array) -> bool:
     """Whether all of an array that it ``takes`` are numbers, none NaN or infinite."""
-    return bool(_all_finite[values.dtype](_address(values), values.size))
+    return bool(_all_finite[values.dtype](address_of(values), values.size))
 
 
 # --- rows of embedding tables: rows.c -------------------------------------------------------------
@@ -208,12 +183,12 @@ if rows_available:
 
 def fit_index(index: RowIndex, keys: Keys) -> bool:
     """Whether keys are ascending, each once, all of this index's buckets: only such may be given to it."""
-    return bool(_in_c.fit_index(index, _address(keys), len(keys)))
+    return bool(_in_c.fit_index(index, address_of(keys), len(keys)))
 
 
 def find_rows(index: RowIndex, keys: Keys, oldest: int, places: Places) -> int:
     """Writes the numbers of the rows seen from step ``oldest`` on, -1 for other keys; returns how many."""
-    return int(_in_c.find_rows(index, _address(keys), len(keys), oldest, _address(places)))
+    return int(_in_c.find_rows(index, address_of(keys), len(keys), oldest, address_of(places)))
 
 
 def admit_rows(
@@ -223,20 +198,22 @@ def admit_rows(
 
     Returns how many are. Without bounds, as the next one: see that there is room.
     """
-    at, count = _address(keys), len(keys)
-    number = _in_c.admit_rows(index, at, count, step, oldest, min_count, _address(places), _address(fresh))
+    at, count = address_of(keys), len(keys)
+    number = _in_c.admit_rows(
+        index, at, count, step, oldest, min_count, address_of(places), address_of(fresh)
+    )
     return int(number)
 
 
 def put_rows(index: RowIndex, keys: Keys, seen: Seen, counts: Seen | None, places: Places) -> None:
     """Makes keys those of rows, whose numbers it writes, or of candidates."""
-    at = None if counts is None else _address(counts)
-    _in_c.put_rows(index, _address(keys), len(keys), _address(seen), at, _address(places))
+    at = None if counts is None else address_of(counts)
+    _in_c.put_rows(index, address_of(keys), len(keys), address_of(seen), at, address_of(places))
 
 
 def list_rows(index: RowIndex, oldest: int, keys: Keys, places: Places, seen: Seen) -> int:
     """Writes all that was seen from step ``oldest`` on; returns how many these are."""
-    return int(_in_c.list_rows(index, oldest, _address(keys), _address(places), _address(seen)))
+    return int(_in_c.list_rows(index, oldest, address_of(keys), address_of(places), address_of(seen)))
 
 
 def rebuild_index(index: RowIndex, oldest: int, to: RowIndex) -> None:
@@ -248,7 +225,7 @@ def close_gaps(index: RowIndex, rows: Values) -> None:
     """Moves rows to numbers that no key has any more, so that numbers are below the number of rows."""
     taken = np.zeros(index.rows, np.bool_)
     _, pieces, dim = rows.shape
-    _in_c.close_gaps(index, _address(rows), 4 * pieces * dim, _address(taken))
+    _in_c.close_gaps(index, address_of(rows), 4 * pieces * dim, address_of(taken))
 
 
 def _rows(rows: Values, places: Places, parts: Sequence[Values], pieces: int) -> bytes:
@@ -256,8 +233,8 @@ def _rows(rows: Values, places: Places, parts: Sequence[Values], pieces: int) ->
     dim = rows.shape[2]
     assert all(part.shape == (len(places), dim) for part in parts)
     none = (0,) * (1 + MAX_SLOTS - len(parts))
-    sizes = rows.strides[0], 4 * dim, pieces, _address(places), len(places)
-    return _MOVED.pack(_address(rows), *sizes, *map(_address, parts), *none)
+    sizes = rows.strides[0], 4 * dim, pieces, address_of(places), len(places)
+    return _MOVED.pack(address_of(rows), *sizes, *map(address_of, parts), *none)
 
 
 def gather(rows: Values, places: Places, parts: Sequence[Values]) -> None:
@@ -299,8 +276,8 @@ def update_rows(
     assert grads.shape == before.shape and len(blocks) == rows.shape[1] and takes(grads, before, blocks)
     job = _rows(rows, places, [before], len(blocks))
     packed = struct.pack(f"{MAX_NUMBERS}d", *numbers, *(0,) * (MAX_NUMBERS - len(numbers)))
-    at, length = _address(blocks), blocks.shape[1]
-    return bool(_in_c.update_rows(job, _address(grads), at, length, _row_rules[rule], packed))
+    at, length = address_of(blocks), blocks.shape[1]
+    return bool(_in_c.update_rows(job, address_of(grads), at, length, _row_rules[rule], packed))
 
 
 def merge(left: Rows, right: Rows) -> Rows:
@@ -309,9 +286,9 @@ def merge(left: Rows, right: Rows) -> Rows:
         return left.plus(right)
     most, dim = len(left.keys) + len(right.keys), left.values.shape[1]
     keys, values = np.empty(most, np.uint64), np.empty((most, dim), np.float32)
-    mine = _address(left.keys), _address(left.values), len(left.keys)
-    others = _address(right.keys), _address(right.values), len(right.keys)
-    number = _in_c.merge_rows(*mine, *others, dim, _address(keys), _address(values))
+    mine = address_of(left.keys), address_of(left.values), len(left.keys)
+    others = address_of(right.keys), address_of(right.values), len(right.keys)
+    number = _in_c.merge_rows(*mine, *others, dim, address_of(keys), address_of(values))
     return Rows(keys[:number], values[:number])
 
 
@@ -324,8 +301,8 @@ def grouped(ids: npt.NDArray[np.int64]) -> Grouped:
     ids = np.ascontiguousarray(ids, np.int64)
     keys, order, starts, places = np.empty(n, np.uint64), *np.empty((3, n), np.int64)
     groups, slots = np.empty(n * GROUP_BYTES, np.uint8), np.zeros((1 << bits) + n, np.int32)
-    found = _address(keys), _address(order), _address(starts), _address(places)
-    count = _in_c.group_ids(_address(ids), n, *found, _address(groups), _address(slots), bits)
+    found = address_of(keys), address_of(order), address_of(starts), address_of(places)
+    count = _in_c.group_ids(address_of(ids), n, *found, address_of(groups), address_of(slots), bits)
     return Grouped(keys[:count], order, starts[:count], places)
 
 
@@ -340,7 +317,7 @@ def first_values(initializer: Initializer, seed: int, keys: Keys, dim: int) -> V
     else:
         scale = np.float32(2.0**-21 * initializer.std)
         fill, numbers = _in_c.normal_rows, (np.float32(initializer.mean), scale)
-    fill(_address(keys), len(keys), dim, seed, *map(float, numbers), _address(values))
+    fill(address_of(keys), len(keys), dim, seed, *map(float, numbers), address_of(values))
     return values
 
 
@@ -361,14 +338,14 @@ def rounds(*arrays: Array) -> bool:
 
 def to_bfloat16(values: Array, packed: Array) -> None:
     """See ``elasticflow_ps.packing``, and so below; for arrays that it ``rounds``."""
-    _in_c.to_bfloat16(_address(values), values.size, _address(packed))
+    _in_c.to_bfloat16(address_of(values), values.size, address_of(packed))
 
 
 def from_bfloat16(packed: Array, values: Array) -> None:
     """Writes to ``values``, (n,)."""
-    _in_c.from_bfloat16(_address(packed), packed.size, _address(values))
+    _in_c.from_bfloat16(address_of(packed), packed.size, address_of(values))
 
 
 def round_to_bfloat16(values: Array) -> None:
     """In place."""
-    _in_c.round_to_bfloat16(_address(values), values.size)
+    _in_c.round_to_bfloat16(address_of(values), values.size)

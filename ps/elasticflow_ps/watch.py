@@ -38,6 +38,8 @@ def checksum(data: Array | memoryview, turn: int) -> int:
 
     In poison mode, and of small arrays, the sample is all there is.
     """
+    if data.nbytes < WINDOWS * (LEAST_BYTES + 1):
+        return xxhash.xxh3_64_intdigest(data) & MASK  # type: ignore[arg-type]
     flat = np.asarray(data).reshape(-1).view(np.uint8)
     stride = flat.size // WINDOWS
     size = min(max(stride // TURNS, LEAST_BYTES), MOST_BYTES)
