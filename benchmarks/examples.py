@@ -2,9 +2,9 @@
 
 ``python -m benchmarks examples [NAME...]`` prints a line an example. Quality: the last test metric of five
 seeds of ``plain.py``, and of one of ours with two slices. CPU time: user and system, of all processes that
-belong to it (client, master, server and worker), of a long run less that of one epoch, so without start and
-end; evaluations are in both. Ours with one worker, and slices as the column says; in turns with the plain
-version, the least of all rounds.
+belong to it (client, master, server and worker), of a whole run, and of that less a run of one epoch, so
+without start and end; evaluations are in both. Ours with one worker, and slices as the column says; in turns
+with the plain version, each the least of all rounds.
 """
 
 from __future__ import annotations
@@ -136,26 +136,43 @@ def _qualities(example: Example, folder: Path) -> tuple[list[float], float]:
     return plain, example.value(ours)
 
 
-def _seconds(example: Example, folder: Path, slices: int) -> float:
-    """CPU time an epoch: of a long run less a run of one epoch. slices: 0 for the plain version."""
+class Cost(NamedTuple):
+    """CPU time of a run of one epoch, and of a long one, and by how many epochs that is longer."""
+
+    short_s: float = math.inf
+    long_s: float = math.inf
+    more: int = 1
+
+    @property
+    def epoch_s(self) -> float:
+        return (self.long_s - self.short_s) / self.more
+
+    def least(self, other: Cost) -> Cost:
+        return Cost(min(self.short_s, other.short_s), min(self.long_s, other.long_s), other.more)
+
+
+def _cost(example: Example, folder: Path, slices: int) -> Cost:
+    """slices: 0 for the plain version."""
     found = []
     for epochs in (1, example.measured):
         with tempfile.TemporaryDirectory() as runs:
             ours = example.ours(folder, Path(runs) / "run", epochs, slices)
             found.append(_cpu_seconds(ours if slices else example.theirs(folder, 0, epochs)))
     (short_s, one), (long_s, last) = found
-    return (long_s - short_s) / (last - one)
+    return Cost(short_s, long_s, last - one)
 
 
 class Compared(NamedTuple):
-    """quality: that of both, in words. seconds: of CPU time an epoch, by slices; 0 is the plain version."""
+    """quality: that of both, in words. costs: by slices; 0 is the plain version."""
 
     example: Example
     quality: tuple[str, str]
-    seconds: dict[int, float]
+    costs: dict[int, Cost]
 
 
-def compare(names: Sequence[str], rounds: int, quality: bool) -> Iterator[Compared]:
+def compare(
+    names: Sequence[str], rounds: int, quality: bool, slices: Sequence[int] = SLICES
+) -> Iterator[Compared]:
     """See the module's docstring. names: of examples; none: all."""
     _adopt()
     for example in EXAMPLES:
@@ -167,11 +184,10 @@ def compare(names: Sequence[str], rounds: int, quality: bool) -> Iterator[Compar
             if quality:
                 plain, ours = _qualities(example, folder)
                 told = f"{statistics.mean(plain):.4f} ± {statistics.stdev(plain):.4f}", f"{ours:.4f}"
-            least = dict.fromkeys((0, *SLICES), math.inf)
+            costs = dict.fromkeys((0, *slices), Cost())
             for _ in range(rounds):
-                for slices, seconds in least.items():
-                    least[slices] = min(seconds, _seconds(example, folder, slices))
-        yield Compared(example, told, least)
+                costs = {count: cost.least(_cost(example, folder, count)) for count, cost in costs.items()}
+        yield Compared(example, told, costs)
 
 
 def run() -> Iterator[Figure]:
@@ -179,7 +195,9 @@ def run() -> Iterator[Figure]:
     for each in compare((), ROUNDS, True):
         note = f"{each.example.metric} {each.quality[1]}; plain {each.quality[0]}"
         name = f"{each.example.name}: CPU time, ElasticFlow / plain"
-        yield figure(name, each.seconds[1], "s", each.seconds[0], COMMAND, note)
+        yield figure(name, each.costs[1].epoch_s, "s", each.costs[0].epoch_s, COMMAND, note)
+        name = f"{each.example.name}: CPU time of {each.example.measured} epochs, ElasticFlow / plain"
+        yield figure(name, each.costs[1].long_s, "s", each.costs[0].long_s, COMMAND, "start and end included")
 
 
 def main(words: Sequence[str]) -> int:
@@ -187,15 +205,20 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks examples", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(each.name for each in EXAMPLES))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--slices", default=",".join(map(str, SLICES)), help="how many, of ours")
     parser.add_argument("--no-quality", action="store_true", help="CPU time alone")
     arguments = parser.parse_args(words)
-    columns = " | ".join(f"{count} slice{'s' * (count > 1)}" for count in SLICES)
-    print(f"| example | metric | plain, five seeds | ours | plain, an epoch | {columns} |")
-    print("|---" * (5 + len(SLICES)) + "|", flush=True)
-    for each in compare(arguments.names, arguments.rounds, not arguments.no_quality):
-        plain, *ours = each.seconds.values()
-        words = (each.example.name, each.example.metric, *each.quality, f"{plain:.2f} s")
-        print(f"| {' | '.join((*words, *(f'{seconds / plain:.2f}' for seconds in ours)))} |", flush=True)
+    slices = tuple(map(int, arguments.slices.split(",")))
+    columns = ["example", "metric", "plain, five seeds", "ours", "plain, an epoch"]
+    columns += [f"{count} slice{'s' * (count > 1)}" for count in slices]
+    columns += ["plain, a whole run", f"ours, {slices[0]} slice{'s' * (slices[0] > 1)}"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
+    for each in compare(arguments.names, arguments.rounds, not arguments.no_quality, slices):
+        plain, first = each.costs[0], each.costs[slices[0]]
+        words = [each.example.name, each.example.metric, *each.quality, f"{plain.epoch_s:.2f} s"]
+        words += [f"{each.costs[count].epoch_s / plain.epoch_s:.2f}" for count in slices]
+        words += [f"{plain.long_s:.1f} s", f"{first.long_s / plain.long_s:.2f}"]
+        print(f"| {' | '.join(words)} |", flush=True)
     return 0
 
 
