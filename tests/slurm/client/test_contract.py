@@ -298,7 +298,7 @@ def test_nodes_by_partition_with_what_they_have_and_whether_they_can_be_had(clie
     cluster.drain("g1")
     try:
         found = {(node.name, node.partition): node for node in client.nodes()}
-        assert found["g1", "gpu"].away(reserved=False) == "drained"
+        assert found["g1", "gpu"].away(reserved=False) in ("drained", "drained*")  # if it is slow to answer
     finally:
         cluster.resume("g1")
 
