@@ -82,6 +82,8 @@ class _Optimizer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
+        schedule = "a number; one that changes is the program's: learning_rate = ef.lr.cosine(1e-3), say"
+        _require(kind, not callable(self.lr), "lr", self.lr, schedule)
         _take(kind, self, ("lr", "weight_decay"), "a number >= 0, and finite", 0)
         _take_switches(kind, self, ("maximize",))
         for name in ("clip_norm", "clip_value"):

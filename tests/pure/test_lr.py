@@ -59,6 +59,7 @@ def test_warmup_is_even_and_goes_over_into_what_follows() -> None:
     [
         (lambda: ef.lr.cosine(0.1, steps=0), "lr.cosine.steps=0.: steps must be a whole number > 0"),
         (lambda: ef.lr.cosine(-1, steps=3), "lr must be a number >= 0"),
+        (lambda: ef.Adam(lr=ef.lr.cosine(1e-3)), "the program's: learning_rate = ef.lr.cosine"),  # type: ignore[arg-type]
         (lambda: ef.lr.step(0.1, 3, by="batch"), "'epoch' or 'step'"),
         (lambda: ef.lr.warmup(3, None), "a number >= 0, or a function"),
         (lambda: ef.lr.one_cycle(0.1, 10, rising=2), "in \\[0, 1\\]"),
