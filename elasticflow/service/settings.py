@@ -65,7 +65,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def folder_of(named: str) -> Path:
     """The folder of a service: as it is given, with a slash in it, or below ``SERVICES`` by its name."""
-    return Path(named).absolute() if "/" in named else SERVICES.expanduser() / named
+    return Path(named).expanduser().absolute() if "/" in named else SERVICES.expanduser() / named
 
 
 def read_service_config(path: str) -> ServiceConfig:

@@ -206,3 +206,4 @@ def test_a_service_is_found_by_name_or_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
     assert folder_of("gpus") == tmp_path / ".elasticflow" / "services" / "gpus"
     assert folder_of(f"{tmp_path}/gpus") == tmp_path / "gpus"
+    assert folder_of("~/gpus") == tmp_path / "gpus"
