@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
 from elasticflow import checkpoint
 from elasticflow.cli.connection import Connection
@@ -14,15 +16,26 @@ from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
 
-from .conftest import PATIENCE_S, PROGRAMS
-from .processes import CLI, new_mark
+from .conftest import PATIENCE_S, PROGRAMS, Run
+from .processes import CLI, end_all, new_mark
 
 OPTIONS = ("--epochs", 3, "--batch-size", 40, "--servers", 1, "--checkpoint-every", "5s")
 """75 steps of small_torch.py."""
+LONG = ("--epochs", 16)
+"""A cluster has time to start a second one meanwhile, and it to grow, which nobody does at its end."""
+
+
+Self = TypeVar("Self", bound="Served")
+
+
+def digest_alone(folder: Path, *options: object) -> str:
+    """That of a run of this kind which nobody disturbs."""
+    with Run(folder / "run", "small_torch.py", *OPTIONS, *options, "--workers", 1) as run:
+        return run.digest()
 
 
 class Served:
-    """A service in its folder, as often as it is started; all its processes end with the test."""
+    """A service in its folder, as often as it is started; all its processes end with the ``with``."""
 
     def __init__(self, folder: Path, workers: int, more: str = "", slice_s: float = 0.02) -> None:
         """workers: nodes with one each. more: lines of its settings."""
@@ -34,6 +47,24 @@ class Served:
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self: Self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process is not None:
+            self.kill()
+        self.clear()
+        end_all(self.environment)
+
+    def clear(self) -> None:
+        """Ends what its runs have on a cluster."""
+
+    def check_places(self) -> None:
+        """That its runs have no more places than it shares, as the cluster sees it."""
 
     def start(self) -> None:
         """Until it answers."""
@@ -91,3 +122,23 @@ class Served:
         manifest, damages = checkpoint.newest_intact(storage)
         assert manifest is not None and not damages
         return checkpoint.digest(storage, manifest)
+
+
+def two_under_deadlines(service: Served, expected: str, *options: object) -> None:
+    """Both are under way when the service is killed; what was promised stands, and no digest changes."""
+    first = service.submit("first", "--deadline", "+30m", *options)
+    service.wait_until(lambda tasks: tasks[first].promised_at)
+    second = service.submit("second", "--deadline", "+30m", *options)
+    tasks = service.wait_until(lambda tasks: tasks[second].step > 3 and tasks[first].step > 3)
+    assert sum(task.held for task in tasks.values()) <= 4
+    assert not any(task.state for task in tasks.values()), "one is over: the runs are too short here"
+    service.kill()
+    service.check_places()
+    service.start()
+    after = service.tasks()
+    assert {name: after[name].promised_at for name in after} == {
+        name: tasks[name].promised_at for name in after
+    }
+    tasks = service.finish(first, second)
+    assert all(task.promised_at for task in tasks.values()), tasks
+    assert service.digest("first") == service.digest("second") == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,34 +13,22 @@ from elasticflow.cli.connection import Connection
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
 
-from .conftest import PATIENCE_S, Run
-from .processes import CLI, end_all
-from .serving import OPTIONS, Served
+from .conftest import PATIENCE_S
+from .processes import CLI
+from .serving import Served, digest_alone
 
 pytestmark = pytest.mark.whole
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[[int], Served]]:
-    started: list[Served] = []
-
-    def make(workers: int) -> Served:
-        served = Served(tmp_path, workers)
-        started.append(served)
-        served.start()
-        return served
-
-    yield make
-    for served in started:
-        end_all(served.environment)
-        if served.process is not None:
-            served.process.wait()
+    with ExitStack() as started:
+        yield lambda workers: started.enter_context(Served(tmp_path, workers))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    with Run(tmp_path_factory.mktemp("alone") / "run", "small_torch.py", *OPTIONS, "--workers", 1) as run:
-        return run.digest()
+    return digest_alone(tmp_path_factory.mktemp("alone"))
 
 
 def test_two_runs_share_and_end_as_if_each_were_alone(

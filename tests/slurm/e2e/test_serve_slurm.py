@@ -12,9 +12,9 @@ import yaml
 
 from elasticflow.run.folder import UNKNOWN, RunDir
 from tests.clusters.slurm import SlurmCluster
-from tests.e2e.conftest import PATIENCE_S, Run
-from tests.e2e.processes import CLI, end_all
-from tests.e2e.serving import OPTIONS, Served
+from tests.e2e.conftest import PATIENCE_S
+from tests.e2e.processes import CLI
+from tests.e2e.serving import LONG, Served, digest_alone, two_under_deadlines
 
 from .conftest import SMALL
 
@@ -31,6 +31,13 @@ class ServedOnSlurm(Served):
         super().__init__(folder, 4, more, slice_s=0.05)
         self.cluster = cluster
 
+    def check_places(self) -> None:
+        assert self.worker_jobs() <= 4
+
+    def clear(self) -> None:
+        self.cluster.cancel_all()
+        self.cluster.wait_until_idle()
+
     def worker_jobs(self) -> int:
         """Of all runs: those that SLURM has not ended."""
         text = self.cluster.run("squeue", "-h", "-o", "%k", "-t", "PENDING,RUNNING,COMPLETING")
@@ -40,23 +47,13 @@ class ServedOnSlurm(Served):
 @pytest.fixture
 def served(cluster: SlurmCluster, tmp_path: Path) -> Iterator[ServedOnSlurm]:
     cluster.reset()
-    service = ServedOnSlurm(cluster, tmp_path)
-    try:
-        service.start()
+    with ServedOnSlurm(cluster, tmp_path) as service:
         yield service
-    finally:
-        if service.process is not None:
-            service.process.kill()
-            service.process.wait()
-        cluster.cancel_all()
-        cluster.wait_until_idle()
-        end_all(service.environment)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
-    with Run(tmp_path_factory.mktemp("alone") / "run", "small_torch.py", *OPTIONS, "--workers", 1) as run:
-        return run.digest()
+    return digest_alone(tmp_path_factory.mktemp("alone"))
 
 
 def until(what: Callable[[], object], story: Callable[[], object]) -> None:
@@ -68,23 +65,9 @@ def until(what: Callable[[], object], story: Callable[[], object]) -> None:
 
 
 def test_two_runs_under_deadlines_and_the_service_is_killed_in_the_middle(
-    served: ServedOnSlurm, alone: str
+    served: ServedOnSlurm, tmp_path: Path
 ) -> None:
-    first = served.submit("first", "--deadline", "+30m")
-    served.wait_until(lambda tasks: tasks[first].promised_at)
-    second = served.submit("second", "--deadline", "+30m")
-    tasks = served.wait_until(lambda tasks: tasks[second].step > 3 and tasks[first].step > 3)
-    assert sum(task.held for task in tasks.values()) <= 4
-    served.kill()
-    assert served.worker_jobs() <= 4
-    served.start()
-    after = served.tasks()
-    assert {name: after[name].promised_at for name in after} == {
-        name: tasks[name].promised_at for name in after
-    }
-    tasks = served.finish(first, second)
-    assert all(task.promised_at for task in tasks.values()), tasks
-    assert served.digest("first") == served.digest("second") == alone
+    two_under_deadlines(served, digest_alone(tmp_path, *LONG), *LONG)
     served.cluster.wait_until_idle()
 
 
@@ -140,17 +123,14 @@ def test_a_leader_that_is_lost_is_followed_by_another_and_whoever_cancels_keeps_
 def test_a_run_that_could_use_all_begins_on_what_is_idle_and_grows(
     served: ServedOnSlurm, tmp_path: Path
 ) -> None:
-    """It is long: nobody grows for the last seconds."""
-    long = ("--epochs", 16)
     half = served.submit("half", "--best-effort", "--workers", 2, "--epochs", 2)
     served.wait_until(lambda tasks: tasks[half].workers == 2 and tasks[half].step > 3)
-    most = served.submit("most", "--best-effort", *long)
+    most = served.submit("most", "--best-effort", *LONG)
     tasks = served.wait_until(lambda tasks: tasks[most].workers == 2)
     assert tasks[half].held == 2 and not tasks[half].state
     served.wait_until(lambda tasks: tasks[most].workers == 4)
     served.finish(half, most)
     report = RunDir(served.runs / "most").read_report()
-    with Run(tmp_path / "alone", "small_torch.py", *OPTIONS, *long, "--workers", 1) as alone:
-        assert report is not None and served.digest("most") == alone.digest()
+    assert report is not None and served.digest("most") == digest_alone(tmp_path, *LONG)
     sizes = [size.ready for size in report.sizes]
     assert sizes.index(2) < sizes.index(4), sizes
