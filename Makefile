@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
+# Those of whole runs wait most of the time, for a cluster: on 2 cores there may be four (see tests/conftest.py).
 # A process of tests that crashes ends them: pytest-xdist 3.8 would hang at the end if it were replaced.
-PYTEST = $(RUN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test quick check bench clean
 
@@ -12,8 +13,8 @@ demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
-	$(PYTEST) -m "not whole"
-	$(PYTEST) -m whole
+	$(PYTEST) -n 2 -m "not whole"
+	$(PYTEST) -n 4 -m whole
 
 quick: $(VENV)/.test check
 	$(RUN)/python -m tests.touched
@@ -36,7 +37,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,tables,safetensors,onnx,yarn,examples,bench,test]'
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,examples,bench,test]'
 	touch $@
 
 clean:

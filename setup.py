@@ -77,7 +77,14 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
-        "examples": ["scikit-learn>=1.3"],
+        "tensorboard": ["tensorboardX>=2.6"],
+        "mlflow": ["mlflow-skinny>=2.14"],
+        "wandb": ["wandb>=0.19"],
+        "sweep": ["optuna>=4"],
+        "metrics": ["prometheus-client>=0.20"],
+        "trackers": ["mlflow-skinny>=2.14", "tensorboardX>=2.6", "wandb>=0.19"],
+        "adapters": ["accelerate>=1.1", "lightning>=2.4", "transformers>=5"],
+        "examples": ["gymnasium>=1", "scikit-learn>=1.3"],
         "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
             "greenlet>=3",
@@ -85,6 +92,7 @@ setup(
             "import-linter>=2",
             "mypy>=1.8",
             "onnxruntime>=1.17",
+            "optuna>=4",
             "pytest>=8,<9.2",  # from 9.2 on pytest-xdist 3.8 does not keep the tests of a cluster together
             "pytest-timeout>=2.2",
             "pytest-xdist>=3.5",

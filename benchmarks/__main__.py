@@ -25,11 +25,13 @@ NAMES = (
     "dense",
     "shared",
     "all_reduce",
+    "moves",
     "sparse",
     "overlap",
     "async",
     "gpu",
     "growth",
+    "peers",
     "fuzz",
     "forged",
     "mutations",
@@ -47,10 +49,12 @@ NAMES = (
     "scheduler",
     "deadlines",
     "two_jobs",
+    "colocation",
+    "serving",
 )
 
 
-OWN_OPTIONS = ("deadlines", "soak", "loaded", "gpu", "mutations", "examples")
+OWN_OPTIONS = ("deadlines", "soak", "loaded", "gpu", "mutations", "examples", "serving")
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ DEFECTS = (
     Defect(
         "what workers die of is forgotten with the servers that they carried",
         f"{CORE}/master/failures.py",
-        "return self.reached if self.gone >= MANY_GONE else -1",
+        "return self._suspect_to if self._untold and self.gone >= MANY_GONE else -1",
         "return -1",
     ),
     Defect(
@@ -270,10 +270,10 @@ DEFECTS = (
         "or True",
     ),
     Defect(
-        "a server goes on from a version of which it is not known what evaluations had decided",
-        f"{CORE}/master/deciding/generations.py",
-        "        standing=run.standings.at(start.tick),",
-        "        standing=run.standings.newest,",
+        "what evaluations have decided does not go with the leading server's copies",
+        f"{PS}/keeping.py",
+        "            self._decisions.learn(message.standing)",
+        "            pass",
     ),
     Defect(
         "what evaluations have decided is not written down",
@@ -297,8 +297,8 @@ DEFECTS = (
     Defect(
         "the copy that is safe is forgotten with those before it",
         f"{PS}/snapshots.py",
-        "copy[0] in here and copy[1] < version)",
-        "copy[0] in here and copy[1] <= version)",
+        "self._forget(copy for copy in self._whole if copy[1] < version)",
+        "self._forget(copy for copy in self._whole if copy[1] <= version)",
     ),
     Defect(
         "the last copy is forgotten before the next is safe",
@@ -358,8 +358,14 @@ DEFECTS = (
     Defect(
         "a worker that has lost its servers is not told of them again",
         f"{CORE}/worker/worker.py",
-        "            if message.generation >= self._present.generation + (self._severed is None):",
-        "            if message.generation > self._present.generation:",
+        "        return assignment.generation >= self._present.generation + (self._severed is None)",
+        "        return assignment.generation > self._present.generation",
+    ),
+    Defect(
+        "a worker drops its slices for what it goes by already",
+        f"{CORE}/worker/worker.py",
+        "            self._is_news(message) if isinstance(message, Assignment) else",
+        "            isinstance(message, Assignment) or",
     ),
     Defect(
         "the master takes a Ready of another generation",
@@ -426,15 +432,15 @@ DEFECTS = (
     # --- waits that nobody ends
     Defect(
         "what came from the master wakes nobody",
-        f"{CORE}/cluster/member.py",
-        "                self._inbox.append(message)\n                self._news.set()",
-        "                self._inbox.append(message)",
+        f"{CORE}/cluster/inbox.py",
+        "        self._messages.append(message)\n        self._news.set()",
+        "        self._messages.append(message)",
     ),
     Defect(
         "what came with an answer that was waited for is not looked at",
-        f"{CORE}/cluster/member.py",
-        "                    if self._inbox:\n                        self._news.set()",
-        "                    self._inbox.clear()",
+        f"{CORE}/cluster/inbox.py",
+        "                if self._messages:\n                    self._news.set()",
+        "                self._messages.clear()",
     ),
     Defect(
         "what the storage's thread has done wakes nobody",

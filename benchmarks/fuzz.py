@@ -108,7 +108,7 @@ TO_MASTER: tuple[ToMaster, ...] = (
     Leaving(name=NAME, usage=Usage()),
     Failed(name=NAME, kind="ValueError", text="no", traceback="Traceback"),
     Faulty(name=NAME, tick=3, slice=0, rows=(5,), text="no", traceback="Traceback"),
-    Progress(name="server-0", generation=1, version=4, loss=0.5, evaluations=((3, (0.5,)),)),
+    Progress(name="server-0", generation=1, version=4, loss=0.5, evaluations=((3, (0.5,)),), lr=0.1),
     Lost(name=NAME, member="server-0"),
     Written(name="server-0", generation=1, tick=3, last=False, part=PART),
     Troubled(name="server-0", text="no space"),

@@ -29,7 +29,7 @@ COMMAND = "python -m benchmarks growth"
 
 def run(folder: Path = FOLDER) -> Iterator[Figure]:
     """The bytes first, over TCP. folder: where the plots go."""
-    pyplot = _pyplot()
+    pyplot = pyplot_of()
     sizes: dict[str, list[float]] = {"ElasticFlow, a step": [], "plain sockets": []}
     for megabytes in MEGABYTES:
         steps = max(FEWEST_STEPS, min(MOST_STEPS, 8 * (500 // megabytes)))
@@ -39,7 +39,7 @@ def run(folder: Path = FOLDER) -> Iterator[Figure]:
         for values, value in zip(sizes.values(), (step_ms, plain_ms), strict=True):
             values.append(value)
         yield figure(f"step of {flat.name} / plain sockets", step_ms, "ms", plain_ms, COMMAND)
-    _plot(pyplot, folder / "growth-bytes.png", "MB of parameters", MEGABYTES, sizes)
+    plot(pyplot, folder / "growth-bytes.png", "MB of parameters", MEGABYTES, sizes)
     costs = crowd.costs(WORKERS)
     first = costs[0].cpu_ms
     for workers, cost in zip(WORKERS, costs, strict=True):
@@ -50,7 +50,7 @@ def run(folder: Path = FOLDER) -> Iterator[Figure]:
             yield figure(what, cpu_ms, "ms", first[name], COMMAND, note)
     lines = {f"CPU of the {name}": [cost.cpu_ms[name] for cost in costs] for name in first}
     lines["a step"] = [cost.step_ms for cost in costs]
-    _plot(pyplot, folder / "growth-workers.png", "workers", WORKERS, lines)
+    plot(pyplot, folder / "growth-workers.png", "workers", WORKERS, lines)
     yield from _rows(pyplot, folder)
 
 
@@ -64,7 +64,7 @@ def _rows(pyplot: ModuleType, folder: Path) -> Iterator[Figure]:
         for each, value in zip(millions, values, strict=True):
             what = f"{name} of {sparse.IDS} ids, {each} / {millions[0]} million rows"
             yield figure(what, value, "ms", values[0], COMMAND)
-    _plot(pyplot, folder / "growth-rows.png", "million rows", millions, lines)
+    plot(pyplot, folder / "growth-rows.png", "million rows", millions, lines)
 
 
 def _step_s(flat: Flat) -> float:
@@ -75,7 +75,8 @@ def _step_s(flat: Flat) -> float:
     return median(step_seconds(timeline)[WARM_UP:])
 
 
-def _pyplot() -> ModuleType:
+def pyplot_of() -> ModuleType:
+    """Raises SystemExit if it is not there."""
     try:
         import matplotlib
     except ImportError as error:
@@ -86,10 +87,15 @@ def _pyplot() -> ModuleType:
     return pyplot
 
 
-def _plot(
-    pyplot: ModuleType, path: Path, across: str, places: Sequence[int], lines: dict[str, list[float]]
+def plot(
+    pyplot: ModuleType,
+    path: Path,
+    across: str,
+    places: Sequence[int],
+    lines: dict[str, list[float]],
+    up: str = "ms",
 ) -> None:
-    """Milliseconds, whole decades, both axes logarithmic: what grows in proportion is a straight line."""
+    """Whole decades, both axes logarithmic: what grows in proportion is a straight line."""
     shown, axes = pyplot.subplots(figsize=(6, 4))
     for label, values in lines.items():
         axes.loglog(places, values, marker="o", label=label)
@@ -97,7 +103,7 @@ def _plot(
     axes.minorticks_off()
     every = [value for values in lines.values() for value in values]
     axes.set_ylim(10 ** math.floor(math.log10(min(every))), 10 ** math.ceil(math.log10(max(every))))
-    axes.set(xlabel=across, ylabel="ms")
+    axes.set(xlabel=across, ylabel=up)
     axes.legend()
     shown.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(shown)

@@ -1,5 +1,7 @@
 """Deadlines met on traces, beside the published system, the bound and EDF; wrong profiles; decision times.
 
+Then the same rows with deadlines drawn anew (``redrawn``), 20 times each.
+
     python -m benchmarks scheduler                      all figures
     python -m benchmarks.scheduler                      only the table, as text
     python -m benchmarks.scheduler --growth FILE.png    decision times by number of jobs, as a picture
@@ -122,6 +124,9 @@ def run() -> Iterator[Figure]:
         yield from _figures_of(row)
     for row in TABLE[:6]:
         yield _figure_of_bad_worlds(row)
+    from benchmarks.redrawn import figures_of_draws  # which plays rows of this table
+
+    yield from figures_of_draws()
     for num_jobs in (10, 100, 1000, 5000):
         yield _figure_of_crowd(crowd(num_jobs, max(2 * num_jobs, 64), "elastic"))
     yield _figure_of_crowd(crowd(5000, 10_000, "elastic", OVERLOADED))

@@ -62,19 +62,19 @@ def wait(what: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-class _Runs:
-    """Runs in a folder, by their names."""
+class SlurmRuns:
+    """Runs in a folder, by their names, and a service for them. work: their settings."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, work: dict[str, object]) -> None:
         self.folder, self.service = folder, folder / "service"
-        (folder / "job.yaml").write_text(yaml.safe_dump({"backend": "slurm", **WORK, "slurm": SECTION}))
+        (folder / "job.yaml").write_text(yaml.safe_dump({"backend": "slurm", **work, "slurm": SECTION}))
         (folder / "service.yaml").write_text(yaml.safe_dump({"folder": str(self.service), **SERVICE}))
 
-    def submit(self, name: str, *options: object, epochs: int = EPOCHS) -> None:
-        """Hands it in, to SLURM or a service."""
+    def submit(self, name: str, *options: object, epochs: int = EPOCHS) -> str:
+        """Hands it in, to SLURM or a service; how it is called there."""
         command = [*CLI, "submit", self.folder / "job.yaml", PROGRAM, "--epochs", epochs, *options]
         command += ["--run-dir", self.folder / name]
-        subprocess.run(list(map(str, command)), check=True, capture_output=True)
+        return subprocess.check_output(list(map(str, command)), text=True, stderr=subprocess.PIPE).strip()
 
     def report(self, name: str) -> Report:
         """Once it is over."""
@@ -95,13 +95,18 @@ class _Runs:
         assert manifest is not None
         return checkpoint.digest(storage, manifest)
 
-    def serve(self) -> subprocess.Popen[bytes]:
-        """A service that answers, and knows how fast the program is."""
+    def begin_service(self) -> subprocess.Popen[bytes]:
+        """One that answers."""
         with (self.folder / "service.log").open("wb") as log:
             process = subprocess.Popen(
                 [*CLI, "serve", str(self.folder / "service.yaml")], stdout=log, stderr=log
             )
         wait(self._answers)
+        return process
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        """A service that knows how fast the program is."""
+        process = self.begin_service()
         self.submit("measured", "--service", self.service, "--best-effort", epochs=4)
         self.report("measured")
         wait(lambda: all(task.state for task in talk.ask(self.service, talk.ListTasks()).tasks))
@@ -121,7 +126,7 @@ def run() -> Iterator[Figure]:
         os.environ["BENCH"] = json.dumps({**bench, "lock": str(folder / "lock")})
         os.environ.update({name: cluster.environment[name] for name in ("SLURM_CONF", "PATH")})
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
-        runs = _Runs(folder)
+        runs = SlurmRuns(folder, WORK)
         began_s = time.time()
         for job in ("rigid-1", "rigid-2"):
             runs.submit(job, "--workers", f"{WANTED}..{WANTED}")

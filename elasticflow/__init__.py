@@ -61,8 +61,9 @@ _HOMES = {
 }  # fmt: skip
 __all__ = [
     "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Constant", "Embedding", "EpochInfo", "Ftrl",
-    "Groups", "Lion", "NAdam", "Normal", "RAdam", "RMSprop", "Rprop", "Run", "SGD", "Uniform", "args", "data",
-    "early_stopping", "go_on", "hash_ids", "keep_best", "lr", "metrics", "resume", "stop", "submit", "train",
+    "Groups", "LAMB", "LARS", "Lion", "NAdam", "Normal", "RAdam", "RMSprop", "Rprop", "Run", "SGD", "Uniform",
+    "args", "data", "early_stopping", "go_on", "hash_ids", "keep_best", "lr", "metrics", "resume", "stop",
+    "submit", "train",
 ]  # fmt: skip
 
 

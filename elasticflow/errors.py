@@ -3,6 +3,7 @@
     ElasticFlowError
     ├── ConfigError        a setting, an option or a file of settings is wrong
     ├── ProgramError       the user's program is wrong: no model(), a cost that is no scalar, ...
+    │   └── LoopError         its loop() does not keep to what makes it the same on every worker
     ├── DataError          a source of records is empty, ragged, changed, or does not fit forward()
     │   └── UnreadableError   the medium does not answer, or a file is no longer what it was
     ├── CheckpointError    a checkpoint is missing, damaged, or of another model
@@ -31,6 +32,10 @@ class ConfigError(ElasticFlowError, ValueError):
 
 class ProgramError(ElasticFlowError, ValueError):
     """The user's program is wrong."""
+
+
+class LoopError(ProgramError):
+    """The program's loop breaks a rule, whoever computes which records."""
 
 
 class DataError(ElasticFlowError, ValueError):

@@ -15,7 +15,7 @@ import msgspec
 
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
-from elasticflow.run.config import ALL_REDUCE
+from elasticflow.run.config import PARAMETER_SERVER
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow.wire.keys import MemberKeys, read_keys
@@ -32,10 +32,11 @@ def run(settings: MemberSettings) -> int:
     keys = read_keys(run_dir.keys_of(settings.name), MemberKeys)
     if settings.role == "worker":
         from elasticflow.worker import life
-        from elasticflow.worker.carrying import Carrying, PorterProcess
+        from elasticflow.worker.carrying import Carrying, PorterProcess, forks_with_framework
 
-        carries = settings.strategy == ALL_REDUCE
-        carrying = Carrying(settings.name, PorterProcess(settings, run)) if carries else None
+        carries = settings.strategy != PARAMETER_SERVER and not settings.asynchronous
+        needs_porter = carries or forks_with_framework()
+        carrying = Carrying(settings.name, PorterProcess(settings, run)) if needs_porter else None
         return life.main(settings, keys, run_dir.storage, carrying)
     from elasticflow_ps import server
 

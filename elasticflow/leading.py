@@ -19,6 +19,7 @@ from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
+from elasticflow.master.tracking import await_tracking
 from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.retry import Backoff, is_curable
@@ -28,8 +29,6 @@ from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
 from elasticflow.run.work import check_same_work
 
 T = TypeVar("T")
-LEFT_OUT = ("__pycache__", ".git", ".venv", "venv", "runs", "*.pyc")
-"""Not sent, or copied, with a program's folder."""
 STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
 
@@ -144,7 +143,9 @@ def host(
 
     master = masters(run, term, resume, patience_s, end_ours)
     gc.freeze()
-    return Supervisor(master, clear_ours).run(again)
+    code = Supervisor(master, clear_ours).run(again)
+    await_tracking(run)
+    return code
 
 
 def masters(

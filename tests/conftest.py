@@ -1,7 +1,7 @@
 """One real Hadoop cluster for all tests that need one, started by the first of them.
 
-Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster; a second HDFS
-may be there for tests that need no YARN.
+Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster. There are two
+of YARN and of SLURM, since their tests wait for them most of the time, and an HDFS for tests without YARN.
 """
 
 from __future__ import annotations
@@ -18,24 +18,53 @@ from tests.clusters.hadoop import HadoopCluster
 TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
+SECOND = ("yarn/e2e/test_faults.py", "slurm/e2e")
+"""Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
+GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "hdfs")
+"""What takes longest begins first, and what fills the processors' gaps comes last."""
+WHOLE = ("data", "e2e", "hadoop", "hdfs", "slurm", "yarn")
+"""Folders with tests of whole runs: of the others nothing has to be imported for those."""
 
 hypothesis.settings.register_profile("however busy the machine is", deadline=None)
 hypothesis.settings.load_profile("however busy the machine is")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr != "whole" or collection_path.parent != TESTS or not collection_path.is_dir():
+        return None
+    return collection_path.name not in WHOLE or None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if "hadoop" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("hadoop"))
-        elif "hdfs_cluster" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("hdfs"))
-        elif fixtures & SLURM and item.path.is_relative_to(TESTS / "slurm"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+        if cluster := _cluster_of(item, fixtures):
+            second = next((each for each in SECOND if item.path.is_relative_to(TESTS / each)), "")
+            item.add_marker(pytest.mark.xdist_group(f"{cluster} {second}".strip()))
         elif not item.path.is_relative_to(TESTS / "e2e"):
             continue
         item.add_marker(pytest.mark.whole)
+        if item.path.relative_to(TESTS).parts[0] not in WHOLE:
+            raise pytest.UsageError(
+                f"{item.nodeid} would never run: add its folder to WHOLE of tests/conftest.py"
+            )
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    return GROUPS.index(group.args[0]) if group else len(GROUPS)
+
+
+def _cluster_of(item: pytest.Item, fixtures: set[str]) -> str:
+    """What its tests share; "": it needs no cluster."""
+    if "hadoop" in fixtures:
+        return "hadoop"
+    if "hdfs_cluster" in fixtures:
+        return "hdfs"
+    return "slurm" if fixtures & SLURM and item.path.is_relative_to(TESTS / "slurm") else ""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

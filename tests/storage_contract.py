@@ -149,6 +149,7 @@ def test_what_a_killed_writer_left_is_unseen_and_swept(storage, raw):
     assert storage.list("a") == ["b"]
     storage.sweep("a")
     storage.sweep("nothing")
+    storage.sweep("a/b")  # a file
     assert raw(storage, "a") == ["b"]
     with pytest.raises(OSError):
         writing.__exit__(None, None, None)

@@ -25,6 +25,8 @@ NEAR = (
     "frameworks",
     "scheduler",
     "cli",
+    "trackers",
+    "openmetrics",
 )
 """Folders of tests that need no cluster, nearest first."""
 BUDGET = 40

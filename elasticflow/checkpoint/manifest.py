@@ -21,6 +21,7 @@ from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError
 from elasticflow.step.layout import PASSING, Chunk, Entry, Frozen, Layout, Rule
 from elasticflow.training.freezing import told
+from elasticflow.training.programs import ProgramUse
 from elasticflow.training.standing import WatchStanding
 
 FORMAT, OF_FROZEN = 3, 4
@@ -51,14 +52,6 @@ class Part(msgspec.Struct, frozen=True):
     chunks: dict[int, dict[str, Saved]]
     frame: str = ""
     rows: tuple[RowFile, ...] = ()
-
-
-class ProgramUse(msgspec.Struct, frozen=True):
-    """The program with which a run went on from a step, until the next one: its file's name and its hash."""
-
-    from_step: int
-    name: str
-    sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_run
 from elasticflow.cli.progress import Display
 from elasticflow.cli.terminal import lasting_output
-from elasticflow.cli.watching import show_end, watch
-from elasticflow.cluster.presence import NoMaster, how_it_ended, presence_of, wait_for_master, wait_until_over
+from elasticflow.cli.watching import follow, show_end
+from elasticflow.cluster.presence import how_it_ended, presence_of
 from elasticflow.errors import RunError
 from elasticflow.run.folder import EXIT_CODES, RunDir
 
@@ -33,15 +32,7 @@ def attach_to(run: RunDir) -> int:
     with lasting_output():
         try:
             with Display(RECALLED) as display:
-                presence = presence_of(run)
-                while presence.is_alive():
-                    wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
-                    with contextlib.suppress(NoMaster):
-                        watch(run, display, _look_away)
-                        wait_until_over(run, presence)
-                report = run.read_report()
-                if report:
-                    display.show(report)  # what happened after the last status that came
+                report = follow(run, display, _look_away)
         except KeyboardInterrupt:
             print(
                 f"{run.path}: goes on. 'elasticflow attach {run.path}' shows it again, "
@@ -49,7 +40,7 @@ def attach_to(run: RunDir) -> int:
             )
             return 130
         if report is None:
-            raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
+            raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence_of(run))}.")
         show_end(run, report)
         return EXIT_CODES[report.state]
 

@@ -8,7 +8,7 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from elasticflow.cluster.presence import find_address, how_to_kill, presence_of
+from elasticflow.cluster.presence import Presence, find_address, how_to_kill, presence_of
 from elasticflow.errors import RunError, UnknownError
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import LiveStatus
@@ -38,9 +38,10 @@ class Connection:
     all that a client may ask means the same when it is asked twice.
     """
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, presence: Presence | None = None) -> None:
+        """presence: how to tell whether there is a run; None: as its place decides."""
         self._run = run
-        self._presence = presence_of(run)
+        self._presence = presence or presence_of(run)
         self.address = find_address(run, self._presence, START_S)
         self._keys = read_keys(run.client_keys, MemberKeys)
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -88,9 +89,9 @@ class Connection:
         silence = self._presence.silence()
         raise Unanswered(f"{self._run.path}: {where}; {silence or how_to_kill(self._run)}")
 
-    def status(self) -> LiveStatus:
+    def status(self, timeout_s: float = 10.0) -> LiveStatus:
         """As it is now. Raises as ``ask`` does."""
-        status = status_of(self.ask(StatusRequest()))
+        status = status_of(self.ask(StatusRequest(), timeout_s))
         assert status is not None
         return status
 
@@ -99,14 +100,16 @@ class Connection:
         self._standing.append(message)
         self.send(message)
 
-    def next_status(self, timeout_s: float = LOOK_S) -> LiveStatus | None:
+    def next_status(self, timeout_s: float = LOOK_S, news: int = 1) -> LiveStatus | None:
         """The next status that is news; None if there is none in time. Raises RunError if the run is over.
 
+        news: so much has to be new since the one before, or ten seconds have passed, or the run is over.
         Raises Unanswered if nothing has come for too long.
         """
         if not self._waits_for_news:
             self._waits_for_news = True
-            self.send(StatusRequest(newer_than=self._news))
+            more = news - 1 if self._news >= 0 else 0
+            self.send(StatusRequest(newer_than=self._news + more))
         answer = self.receive(timeout_s)
         status = status_of(answer) if answer else None
         self._listen(timeout_s, answer)
@@ -134,7 +137,12 @@ class Connection:
 
     def _has_moved(self) -> bool:
         """Whether there is another master, connected to now. Raises RunError if the run is over."""
-        address = find_address(self._run, self._presence, START_S)
+        try:
+            address = find_address(self._run, self._presence, START_S)
+        except RunError:
+            if self._run.path.exists():
+                raise
+            return False  # its folder was moved, or removed: the master is about to say so
         if address == self.address:
             return False
         self.socket.close(linger=0)

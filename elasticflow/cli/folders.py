@@ -50,7 +50,7 @@ def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None
     add_trust_option(parser)
 
 
-def add_trust_option(parser: argparse.ArgumentParser) -> None:
+def add_trust_option(parser: argparse._ActionsContainer) -> None:
     """``--trust``."""
     text = "use a run's folder that belongs to somebody else, or that others may write; it is executed"
     parser.add_argument("--trust", action="store_true", help=text)

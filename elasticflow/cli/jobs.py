@@ -11,7 +11,7 @@ from elasticflow.cli.asking import ABSENT, UNKNOWN, formatted
 from elasticflow.cluster.contract import CLUSTERS, load_cluster
 from elasticflow.cluster.index import IndexEntry, look_up
 from elasticflow.cluster.presence import presence_of
-from elasticflow.errors import EXIT_UNKNOWN, ElasticFlowError, NoRunError
+from elasticflow.errors import EXIT_UNKNOWN, ConfigError, ElasticFlowError, NoRunError
 from elasticflow.run.folder import RunDir
 
 SHOWN = 20
@@ -29,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
     text = "instead those of a service, by its name or folder: what each was granted and promised, and why"
     parser.add_argument("--service", metavar="NAME|DIR", help=text)
+    text = "of a service: its plan as a picture, here or as a file; who gets how many workers until when"
+    parser.add_argument("--plan", metavar="FILE.png|.html", nargs="?", const="", help=text)
 
 
 def jobs(arguments: argparse.Namespace) -> int:
@@ -37,6 +39,8 @@ def jobs(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.serve import list_tasks
 
         return list_tasks(arguments)
+    if arguments.plan is not None:
+        raise ConfigError("--plan: is a service's; name it with --service.")
     found = look_up(arguments.name, [load_cluster(cluster, "index") for cluster in CLUSTERS])
     with ThreadPoolExecutor(AT_ONCE) as pool:  # clusters may take seconds to say that a job is gone
         rows = list(pool.map(_row, found.entries[: max(0, arguments.last)]))

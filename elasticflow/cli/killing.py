@@ -248,7 +248,7 @@ def around(run: RunDir, master: int) -> Roster:
     forks = [nursery.pid] if nursery else []
     return Roster(
         supervisor=tuple(Victim("supervisor", host, pid, "elasticflow.master") for pid in supervisors),
-        nursery=tuple(Victim("nursery", host, pid, "elasticflow.local.nursery") for pid in forks),
+        nursery=tuple(Victim("nursery", host, pid, "ef-nursery") for pid in forks),
         client=tuple(Victim("client", host, pid, "train") for pid in clients),
     )
 

@@ -35,6 +35,10 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser("profile", help="measure how fast a program is with 1, 2, 4, ... workers")
     )
 
+    from elasticflow.cli.sweep_options import add_options as add_sweep_options
+
+    add_sweep_options(verbs.add_parser("sweep", help="try values of a program's arguments; which are best"))
+
     pack = verbs.add_parser("pack", help="make an archive of a virtual environment, for nodes that lack it")
     pack.add_argument("file", metavar="FILE", help="such as environment.tar.gz")
     pack.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
@@ -78,16 +82,32 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser("jobs", help="the runs that were submitted to clusters, the newest first")
     )
 
-    from elasticflow.cli.service_options import add_cancel_options, add_serve_options
+    from elasticflow.cli.service_options import add_cancel_options, add_replay_options, add_serve_options
 
     add_serve_options(
         verbs.add_parser("serve", help="share a cluster among runs with deadlines: what each gets, and when")
     )
     add_cancel_options(verbs.add_parser("cancel", help="have a run of a service end with a checkpoint"))
+    add_replay_options(
+        verbs.add_parser("replay", help="a service's past in the simulator, and by another policy or size")
+    )
+
+    from elasticflow.cli.history_options import add_compare_options, add_runs_options
+
+    add_runs_options(verbs.add_parser("runs", help="all runs in a folder: when, what came of them, hours"))
+    add_compare_options(verbs.add_parser("compare", help="runs side by side: settings, metrics, digests"))
 
     report = verbs.add_parser("report", help="how a run went: seconds, faults and what they cost")
     add_run_argument(report)
     report.add_argument("--json", action="store_true")
+
+    from elasticflow.cli.metrics_options import add_options as add_metrics_options
+
+    add_metrics_options(verbs.add_parser("metrics", help="tell Prometheus of a run, or of a service"))
+
+    from elasticflow.cli.track_options import add_options as add_track_options
+
+    add_track_options(verbs.add_parser("track", help="draw a run's curves: tensorboard, mlflow, wandb, csv"))
 
     attach = verbs.add_parser("attach", help="show a run that is under way as 'train' does")
     add_run_argument(attach)
@@ -135,6 +155,15 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--step", type=int, metavar="N", help="default: the newest")
     export.add_argument("--best", action="store_true", help="the best checkpoint, see keep_best in a program")
     export.add_argument("--ema", action="store_true", help="parameters' moving averages in their place")
+
+    from elasticflow.cli.applying import add_evaluate_options, add_predict_options
+
+    add_predict_options(verbs.add_parser("predict", help="what the program's predict() gives of data"))
+    add_evaluate_options(verbs.add_parser("evaluate", help="cost and metrics of a run's model over data"))
+
+    from elasticflow.cli.doctor import add_options as add_doctor_options
+
+    add_doctor_options(verbs.add_parser("doctor", help="what here will hurt a run, and what cures it"))
     return parser
 
 
@@ -152,6 +181,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.profile import profile
 
         return profile(arguments)
+    if arguments.verb == "sweep":
+        from elasticflow.cli.sweep import sweep
+
+        return sweep(arguments)
     if arguments.verb == "pack":
         from elasticflow.cli.pack import pack
 
@@ -180,10 +213,30 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli import serve
 
         return serve.serve(arguments) if arguments.verb == "serve" else serve.cancel(arguments)
+    if arguments.verb == "replay":
+        from elasticflow.cli.replay import replay
+
+        return replay(arguments)
     if arguments.verb == "report":
         from elasticflow.cli.report import report
 
         return report(arguments)
+    if arguments.verb == "runs":
+        from elasticflow.cli.history import runs as all_runs
+
+        return all_runs(arguments)
+    if arguments.verb == "compare":
+        from elasticflow.cli.comparing import compare
+
+        return compare(arguments)
+    if arguments.verb == "metrics":
+        from elasticflow.cli.metrics import metrics
+
+        return metrics(arguments)
+    if arguments.verb == "track":
+        from elasticflow.cli.track import track
+
+        return track(arguments)
     if arguments.verb == "attach":
         from elasticflow.cli.attach import attach
 
@@ -200,6 +253,14 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.simulate import simulate
 
         return simulate(arguments)
+    if arguments.verb == "doctor":
+        from elasticflow.cli.doctor import doctor
+
+        return doctor(arguments)
+    if arguments.verb in ("predict", "evaluate"):
+        from elasticflow.cli import applying
+
+        return {"predict": applying.predict, "evaluate": applying.evaluate}[arguments.verb](arguments)
     from elasticflow.cli import checkpoints as ck
 
     actions = {"list": ck.list_, "show": ck.show, "verify": ck.verify, "digest": ck.digest, "copy": ck.copy}

@@ -31,6 +31,7 @@ import zmq
 
 from elasticflow.errors import RunError
 from elasticflow.process.guard import guarded_thread
+from elasticflow.process.http_server import BoundedHttpServer
 from elasticflow.process.network import LOOPBACK
 from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
@@ -123,42 +124,18 @@ class _Source:
         self._socket = control_link(self._context, self._keys, self._endpoint)
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _Server(BoundedHttpServer):
     """Serves the page to those who know the token."""
-
-    daemon_threads = True
 
     def __init__(self, source: _Source) -> None:
         self.source = source
         self.token = secrets.token_urlsafe(32)
-        self._free = threading.BoundedSemaphore(MOST)
-        super().__init__((LOOPBACK, 0), _Handler)
+        super().__init__((LOOPBACK, 0), _Handler, MOST)
 
     @property
     def target(self) -> str:
         """The page's address. Skein's links end in a slash if this does."""
         return f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
-
-    def server_bind(self) -> None:
-        """Without asking for this machine's name, which may take long."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = LOOPBACK, self.server_address[1]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone; that is no news."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -11,7 +11,6 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from elasticflow.checkpoint import ProgramUse
 from elasticflow.cli.asking import formatted, killed, told
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_shown
@@ -40,6 +39,7 @@ from elasticflow.run.telling import (
     ToldFault,
     WorkersSeconds,
 )
+from elasticflow.training.programs import ProgramUse
 
 Told: TypeAlias = Report | LiveStatus | Remembered
 BAR = 30
@@ -87,11 +87,14 @@ def _found(run: RunDir) -> Told:
             status = connection.status()
         status.text = "under way"
         return status
-    return run.read_report() or _remembered(run, presence)
+    return run.read_report() or remembered(run, presence)
 
 
-def _remembered(run: RunDir, presence: Presence) -> Remembered:
-    """Of a run all of whose processes were killed: what its master wrote down last."""
+def remembered(run: RunDir, presence: Presence) -> Remembered:
+    """Of a run all of whose processes were killed: what its master wrote down last.
+
+    Raises RunError if it wrote nothing.
+    """
     from elasticflow.master.status import Story, StoryMemory
 
     config = run.config()
@@ -141,6 +144,8 @@ def _work(report: Past) -> list[str]:
         f"  records  {report.records_covered:,} of {total} covered, "
         f"{_quarantined(report.quarantined)} quarantined{_left_out(report)}",
     ]
+    if report.strategy_why:
+        lines.append(f"  strategy {report.strategy}: {report.strategy_why}")
     if start := start_line(report):
         lines.append(f"  {start}")
     if skipped := skipped_line(report):

@@ -15,7 +15,7 @@ from elasticflow.run.folder import RunDir
 from elasticflow.storage.urls import is_url
 
 
-def add_program_option(parser: argparse.ArgumentParser) -> None:
+def add_program_option(parser: argparse._ActionsContainer) -> None:
     """``--program``, for runs that go on."""
     text = "with --resume: go on with this file as it is now, and not with the run's copy; it is recorded"
     parser.add_argument("--program", dest="new_program", metavar="FILE", help=text)

@@ -148,6 +148,8 @@ def as_text(status: Status) -> str:
         figures(status),
         f"target: {status.target_workers} workers ({status.target_reason})",
     ]
+    if status.strategy_why:
+        lines.append(f"strategy: {status.strategy}: {status.strategy_why}")
     if status.time_limit_s is not None:
         left_s = max(0.0, status.time_limit_s - status.elapsed_s)
         lines.append(f"time limit: {span(left_s)} of {span(status.time_limit_s)} left")

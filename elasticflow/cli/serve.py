@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,18 @@ from elasticflow.cluster.contract import CLUSTERS
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.share import load_share
 from elasticflow.errors import ConfigError, RunError, UnknownError
+from elasticflow.master.measuring import metrics_command
+from elasticflow.process.packages import require
 from elasticflow.process.stamps import stamp_output
 from elasticflow.run.config import Config
+from elasticflow.scheduler.values import checked
 from elasticflow.service import talk
 from elasticflow.service.server import serve as serve_until_ended
 from elasticflow.service.settings import ServiceConfig, folder_of, read_service_config
 from elasticflow.storage.urls import is_url
+
+GIVEN_BACK_S = 0.05
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -35,7 +43,10 @@ def serve(arguments: argparse.Namespace) -> int:
         answer = talk.ask(folder_of(config.folder), talk.MarkNode(node=arguments.node, up=arguments.up))
         print(f"{answer.capacity} workers")
         return 0
+    if arguments.share is not None:
+        return _share(folder_of(config.folder), arguments.share)
     stamp_output()
+    measuring = _begin_metrics(config) if config.metrics_port else None
     try:
         serve_until_ended(config)
     except OSError as error:
@@ -45,6 +56,29 @@ def serve(arguments: argparse.Namespace) -> int:
         ) from error
     except KeyboardInterrupt:
         return 130
+    finally:
+        if measuring:
+            measuring.kill()
+            measuring.wait()
+    return 0
+
+
+def _begin_metrics(config: ServiceConfig) -> subprocess.Popen[bytes]:
+    """The process that tells Prometheus of this service; it ends with this one. Raises ConfigError."""
+    require("prometheus_client", "metrics_port", "metrics")
+    command = metrics_command(config, "--service", str(folder_of(config.folder)))
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def _share(service: Path, text: str) -> int:
+    """Others need what is above so many workers; waits until they may have it."""
+    if text != "all" and not text.isdecimal():
+        raise ConfigError(f"--share {text}: has to be a number of workers, or all.")
+    answer = talk.ask(service, talk.SetShare(workers=None if text == "all" else int(text)))
+    while sum(task.held for task in answer.tasks) > answer.capacity:
+        time.sleep(GIVEN_BACK_S)  # it is asked until they have left
+        answer = talk.ask(service, talk.ListTasks())
+    print(f"{answer.capacity} workers")
     return 0
 
 
@@ -56,15 +90,29 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
         )
     if chosen.deadline and arguments.best_effort:
         raise ConfigError("--best-effort: is for runs without a deadline; leave one of both out.")
+    if arguments.soft and arguments.best_effort:
+        raise ConfigError("--soft: says what a deadline is worth; leave it out, or --best-effort.")
+    soft = read_soft(arguments.soft) if arguments.soft else []
     if arguments.resume or arguments.on or arguments.dry_run or arguments.attach:
         raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     most = chosen.worker_range[1] if arguments.workers else 0
     service = folder_of(arguments.service)
-    folder = _made(chosen, talk.ask(service, talk.ListTasks()))
+    task = taken_in(service, chosen, most, priority=arguments.priority, soft=soft)
+    print(task.name, flush=True)
+    print(f"{_said(task)}\nrun: {task.run}", file=sys.stderr)
+    return 0
+
+
+def taken_in(
+    service: Path, chosen: Config, most: int, *, priority: int = 0, soft: Sequence[tuple[float, float]] = ()
+) -> talk.ToldTask:
+    """The run as a service knows it from now on. most: workers; 0: as many as there are. Raises RunError."""
+    folder = _made(chosen, talk.ask(service, talk.ListTasks(under_way=False, over=0)))
     question = talk.HandIn(
         run_dir=str(path.resolve() if isinstance(path := folder.run.path, Path) else path),
         deadline_s=chosen.deadline_at,
-        priority=arguments.priority,
+        priority=priority,
+        soft=list(soft),
         most_workers=most,
     )
     try:
@@ -76,9 +124,22 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
     if task.standing == "refused":
         folder.put_back()
         raise RunError(f"{_said(task)}.")
-    print(task.name, flush=True)
-    print(f"{_said(task)}\nrun: {task.run}", file=sys.stderr)
-    return 0
+    return task
+
+
+def read_soft(text: str) -> list[tuple[float, float]]:
+    """From AFTER:VALUE,...; raises ConfigError."""
+    found = []
+    for each in text.split(","):
+        after, _, value = each.strip().partition(":")
+        unit_s = UNITS_S.get(after[-1:], 1.0)
+        try:
+            found.append((float(after.rstrip("".join(UNITS_S))) * unit_s, float(value)))
+        except ValueError as error:
+            raise ConfigError(
+                f"--soft {text}: {each!r} is no AFTER:VALUE, such as 30m:0.8 (units: {', '.join(UNITS_S)})."
+            ) from error
+    return list(checked(found))
 
 
 def _made(chosen: Config, service: talk.ServiceAnswer) -> TrainFolder | FolderBefore:
@@ -107,13 +168,19 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 def list_tasks(arguments: argparse.Namespace) -> int:
     """Prints one line a task, those that are under way first."""
-    answer = talk.ask(folder_of(arguments.service), talk.ListTasks())
+    most = max(0, arguments.last)
+    answer = talk.ask(folder_of(arguments.service), talk.ListTasks(over=most))
     if arguments.json:
         print(formatted(answer))
         return 0
+    if arguments.plan is not None:
+        from elasticflow.cli.forecasting import show_plan
+
+        show_plan(answer, arguments.plan)
+        return 0
     tasks = sorted(answer.tasks, key=lambda task: (task.ended_at is not None, -task.handed_at))
     cells: list[tuple[str, ...]] = [("job", "standing", "workers", "step", "deadline", "eta", "why")]
-    cells += [_cells(task) for task in tasks[: max(0, arguments.last)]]
+    cells += [_cells(task) for task in tasks[:most]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -139,7 +206,7 @@ def _cells(task: talk.ToldTask) -> tuple[str, ...]:
 
 def _said(task: talk.ToldTask) -> str:
     """What a person is told of a deadline."""
-    by, said = _clock(task.deadline_at), _with_clocks(task.said)
+    by, said = _clock(task.by_at or task.deadline_at), _with_clocks(task.said)
     eta = f"; by its plan done at {_clock(task.eta_at)}" if task.eta_at else ""
     earliest = (
         f"not before {_clock(task.earliest_at)}"

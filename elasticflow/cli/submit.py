@@ -39,6 +39,11 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best-effort", action="store_true", help="with --service: there is no deadline")
     text = "with --service: runs of a lower one give way first (default: 0)"
     parser.add_argument("--priority", type=int, metavar="N", default=0, help=text)
+    text = (
+        "with --service and --deadline: what it is worth to be done later, such as 30m:0.8,2h:0; "
+        "in between it falls evenly, from 1 at the deadline"
+    )
+    parser.add_argument("--soft", metavar="AFTER:VALUE,...", default="", help=text)
 
 
 def add_lead_options(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +61,8 @@ def submit(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.serve import hand_in
 
         return hand_in(arguments, chosen)
-    if arguments.best_effort or arguments.priority:
-        raise ConfigError("--best-effort and --priority: are for a service; name it by --service.")
+    if arguments.best_effort or arguments.priority or arguments.soft:
+        raise ConfigError("--best-effort, --priority and --soft: are for a service; name it by --service.")
     cluster = load_cluster(chosen.backend, "submit")
     if arguments.dry_run:
         print(cluster.dry_run(chosen, arguments.resume), end="")

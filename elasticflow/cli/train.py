@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, FAILURES, RunDir, last_line, replace
+from elasticflow.run.whereabouts import Whereabouts
 from elasticflow.storage.urls import is_url
 from elasticflow.wire.messages import StopRequest
 
@@ -41,7 +43,8 @@ AT_ONCE_S = 20.0
 OPTIONS = {
     "workers": "how many workers, N or MIN..MAX",
     "servers": "how many parameter servers",
-    "strategy": "who adds up gradients: parameter_server (default), or all_reduce: the workers themselves",
+    "strategy": "who adds up gradients: parameter_server (default), all_reduce: the workers themselves, or "
+    "auto: what suits the program",
     "places": "with --strategy all_reduce: parts of the model that workers carry (default: as many as "
     "workers, at most 8)",
     "epochs": "passes over the training data",
@@ -75,6 +78,8 @@ OPTIONS = {
     "least_gain": "give workers back if all are not faster than half by this part; 0: never",
     "max_skipped_steps": "how many steps may be left out with --on-nan skip",
     "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
+    "track": "draw curves in some of tensorboard, mlflow, wandb, csv, below RUN/tracks",
+    "metrics_port": "port at which Prometheus may ask (default: it may not)",
     "port": "port of the master (default: any free one)",
 }
 SWITCHES = {
@@ -87,7 +92,7 @@ SWITCHES = {
 METAVARS = {
     "workers": "MIN..MAX",
     "mode": "sync|async",
-    "strategy": "parameter_server|all_reduce",
+    "strategy": "parameter_server|all_reduce|auto",
     "staleness": "K",
     "device": "auto|cpu|cuda",
     "compression": "none|bf16|top-k",
@@ -104,6 +109,7 @@ METAVARS = {
     "deadline": "MOMENT",
     "time_limit": "TIME",
     "max_time": "TIME",
+    "track": "NAME,...",
     "run_dir": "DIR",
 }
 
@@ -111,16 +117,19 @@ METAVARS = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``train``."""
     parser.add_argument(
-        "program", metavar="PROGRAM", nargs="?", help="Python file that defines model() and forward()"
+        "program",
+        metavar="PROGRAM",
+        nargs="?",
+        help="Python file that defines model() and forward(), or a script of Keras, Lightning, transformers",
     )
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse._ActionsContainer) -> None:
     """Options that are settings of a run."""
     for name, text in OPTIONS.items():
-        kind = type(getattr(Config(), name))
+        kind = str if name == "track" else type(getattr(Config(), name))
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, dest=name, type=kind, metavar=METAVARS.get(name, "N"), help=text)
     for name, text in SWITCHES.items():
@@ -299,10 +308,13 @@ def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
     """Shows the run until its end."""
     run, stopping = folder.run, _Stopping()
     try:
-        with Display() as display:
+        with closing(Whereabouts(run)) as whereabouts, Display() as display:
             if sys.stdout.isatty():
                 display.line(f"{run.path}: {_how_to_leave(run)}")
-            watch(run, display, lambda connection: stopping.interrupted(connection, display))
+            why = watch(run, display, lambda connection: stopping.interrupted(connection, display))
+            if not run.path.exists():
+                master.wait()
+                raise RunError(f"{run.path}: {why or whereabouts.story()}")
             wait_until_over(run)  # first, for that has an end: both master and supervisor hold the lock
             code = master.wait()
             report = run.read_report()

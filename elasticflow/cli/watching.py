@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
 from elasticflow import checkpoint
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.progress import Display, best_line, deadline_line, duration, evaluation_line
-from elasticflow.cluster.presence import is_alive
+from elasticflow.cli.progress import best_line, deadline_line, duration, evaluation_line
+from elasticflow.cluster.presence import NoMaster, is_alive, presence_of, wait_for_master, wait_until_over
 from elasticflow.errors import RunError
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
-from elasticflow.run.telling import Past, Report, WorkersSeconds
+from elasticflow.run.telling import Past, Report, Status, WorkersSeconds
+from elasticflow.run.tracks import TrackDir
 
 
-def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], None]) -> None:
-    """Shows the run until it is over. interrupted: what Ctrl-C does."""
+class Shows(Protocol):
+    """Whom a run is shown to."""
+
+    def show(self, status: Status) -> None:
+        """How it is."""
+
+    def line(self, text: str) -> None:
+        """What it waits for."""
+
+
+def follow(run: RunDir, display: Shows, interrupted: Callable[[Connection], None]) -> Report | None:
+    """Shows a run that may wait for its place, and may have ended by now, until it is over."""
+    presence = presence_of(run)
+    while presence.is_alive():
+        wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
+        with contextlib.suppress(NoMaster):
+            watch(run, display, interrupted)
+            wait_until_over(run, presence)
+    report = run.read_report()
+    if report:
+        display.show(report)  # what happened after the last status that came
+    return report
+
+
+def watch(run: RunDir, display: Shows, interrupted: Callable[[Connection], None]) -> str:
+    """Shows the run until it is over; returns why, if it has said so. interrupted: what Ctrl-C does."""
     try:
         with Connection(run) as connection:
             while True:
@@ -25,12 +53,13 @@ def watch(run: RunDir, display: Display, interrupted: Callable[[Connection], Non
                     if status is not None:
                         display.show(status)
                         if status.state in ENDED:
-                            return
+                            return next((each.text for each in status.events[::-1] if each.kind == "end"), "")
                 except KeyboardInterrupt:
                     interrupted(connection)
     except RunError:
-        if is_alive(run):
+        if run.path.exists() and is_alive(run):
             raise
+    return ""
 
 
 def show_end(run: RunDir, report: Report) -> None:
@@ -60,6 +89,9 @@ def show_end(run: RunDir, report: Report) -> None:
         storage = run.storage()
         print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
+    if isinstance(run.path, Path):
+        for name, problem in TrackDir(run.path / "tracks").read_problems().items():
+            print(f"tracker {name}: {problem}")
     if began:
         print(f"more: elasticflow report {run.path}")
     if report.state not in FAILURES:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from elasticflow.cluster.pause import NEVER_S
+from elasticflow.cluster.cooldown import NEVER_S
 
 WORKER, SERVER = "worker", "server"
 """Roles: the first part of a member's name."""

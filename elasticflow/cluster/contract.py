@@ -24,7 +24,7 @@ BACKENDS = {
 }
 CLUSTERS = {"slurm": "elasticflow_slurm", "yarn": "elasticflow_yarn"}
 """Backends to which runs are submitted: packages with modules ``submit``, ``leader``,
-``index`` and ``share``."""
+``index``, ``share`` and ``checks``."""
 MASTER = "master"
 """Name of the master, where a backend tells of members and of it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from elasticflow.cluster.pause import NEVER_S
+from elasticflow.cluster.cooldown import NEVER_S
 
 RETURN_S = 15.0
 """Workers that were told to give their places back count as on their way for so long."""

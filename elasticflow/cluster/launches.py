@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from elasticflow.cluster.pause import NEVER_S, Pause
+from elasticflow.cluster.cooldown import NEVER_S, Cooldown
 
 LASTS_S = 10.0
 """What runs for so long was started well."""
-PAUSE_S = (5.0, 300.0)
+COOLDOWN_S = (5.0, 300.0)
 """Pauses after a place in which nothing could be started: the first, and the longest."""
 
 
 class Launches:
     """Counts places in which nothing could be started, until one goes well, once and for all.
 
-    most: so many are enough to give up; 0: never. ``pause``: until the next may be asked for.
+    most: so many are enough to give up; 0: never. ``cooldown``: until the next may be asked for.
     """
 
     def __init__(self, most: int) -> None:
-        self.pause = Pause(*PAUSE_S)
+        self.cooldown = Cooldown(*COOLDOWN_S)
         self.in_doubt = False
         """Whether nothing has gone well since the last failure: then one is enough to try."""
         self._most = most
@@ -34,7 +34,7 @@ class Launches:
             self._went_well = True
             if since_s > self._failed_s:
                 self.in_doubt = False
-                self.pause.clear()
+                self.cooldown.clear()
 
     def is_open(self, since_s: float, now_s: float) -> bool:
         """Whether what runs since then is going to show how things are after the last failure."""
@@ -42,14 +42,14 @@ class Launches:
 
     def later(self, text: str, now_s: float) -> None:
         """What is asked for at once might end as this one did."""
-        self.pause.fail(text, now_s)
+        self.cooldown.fail(text, now_s)
         self._failed_s = now_s
 
     def failed(self, node: str, text: str, now_s: float) -> None:
         """node: where; "": not known. text: why, as far as is known."""
-        failures = self.pause.failures
+        failures = self.cooldown.failures
         self.later(text, now_s)
-        if self.pause.failures == failures:  # it was under way when another one failed
+        if self.cooldown.failures == failures:  # it was under way when another one failed
             return
         self.in_doubt = True
         self._num_failed += 1

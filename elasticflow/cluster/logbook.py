@@ -78,14 +78,14 @@ class LogFile:
     """
 
     def __init__(self, path: Path, offset: int | None = None) -> None:
-        self._path, self._offset = path, offset or 0
+        self.path, self._offset = path, offset or 0
         self._inode = -1
         self._is_first = offset is None
 
     def new(self, lines: int | None = None) -> Iterator[bytes]:
         """See LogBook."""
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 stat = os.fstat(file.fileno())
                 if self._is_first and lines is not None:
                     self._offset = _last_lines(file.fileno(), stat.st_size, lines)
@@ -97,7 +97,7 @@ class LogFile:
                     yield piece
         except OSError as error:
             if error.errno not in _GONE:
-                raise RunError(f"{self._path}: cannot be read: {error.strerror}.") from error
+                raise RunError(f"{self.path}: cannot be read: {error.strerror}.") from error
 
 
 def _last_lines(descriptor: int, size: int, lines: int) -> int:

@@ -20,6 +20,7 @@ import zmq
 
 from elasticflow.cluster.contract import load_backend
 from elasticflow.cluster.finder import Finder, Orphaned
+from elasticflow.cluster.inbox import Inbox
 from elasticflow.cluster.silence import Silence
 from elasticflow.errors import ProtocolError
 from elasticflow.process.fd_event import FdEvent
@@ -122,8 +123,8 @@ class MasterLink:
         self._showing, self._alarm = showing or Showing(), alarm or Alarm(0.0)
         self._carry = carry
         self._outbox: deque[bytes] = deque()
-        self._inbox: deque[FromMaster] = deque()
-        self._to_do, self._news = FdEvent(), FdEvent()
+        self._inbox = Inbox()
+        self._to_do = FdEvent()
         self._heard = Heard()
         self._closing = False
         self._beating = threading.Event()
@@ -153,7 +154,7 @@ class MasterLink:
 
     @property
     def wake_fd(self) -> int:
-        return self._news.fd
+        return self._inbox.fd
 
     def send(self, message: ToMaster) -> None:
         """Sends soon; never waits.
@@ -171,11 +172,8 @@ class MasterLink:
 
     def received(self) -> list[FromMaster]:
         """What has come from the master since the last call."""
-        # Before it looks: what comes meanwhile sets it again.
-        self._news.clear()
         messages: list[FromMaster] = []
-        while self._inbox:
-            message = self._inbox.popleft()
+        for message in self._inbox.take():
             if isinstance(message, Look):
                 self._be_here(message)
             else:
@@ -194,19 +192,13 @@ class MasterLink:
         poller = zmq.Poller()
         poller.register(self.wake_fd, zmq.POLLIN)
         while True:
-            self._news.clear()
-            for place in range(len(self._inbox)):
-                if isinstance(message := self._inbox[place], Look):
-                    del self._inbox[place]
-                    self._be_here(message)
-                    self._news.set()
-                    break
-                if isinstance(message, kinds):
-                    del self._inbox[place]
-                    if self._inbox:
-                        self._news.set()
-                    return message
-            poller.poll()
+            message = self._inbox.take_first((Look, *kinds))
+            if message is None:
+                poller.poll()
+            elif isinstance(message, Look):
+                self._be_here(message)
+            else:
+                return message
 
     def close(self) -> None:
         """Sends what is still to be sent, and ends the thread."""
@@ -292,8 +284,7 @@ class MasterLink:
             if isinstance(message, Carry):
                 self._carry(message.servers)
             elif not isinstance(message, Beat) or self._heard.is_new(message):
-                self._inbox.append(message)
-                self._news.set()
+                self._inbox.put(message)
         if heard:
             self._heard.unread.clear()
         return heard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from elasticflow.cluster.pause import NEVER_S
+from elasticflow.cluster.cooldown import NEVER_S
 
 I = TypeVar("I", int, str)  # noqa: E741  (an id of the cluster's)
 

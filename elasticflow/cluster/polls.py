@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from elasticflow.cluster.pause import NEVER_S, Pause
+from elasticflow.cluster.cooldown import NEVER_S, Cooldown
 
 
 class Polls:
-    """One question at a time. ``silence`` is the pause while nobody answers."""
+    """One question at a time. ``silence`` is how long to wait while nobody answers."""
 
-    def __init__(self, every_s: float, silence: Pause, look_s: float = 0.0) -> None:
+    def __init__(self, every_s: float, silence: Cooldown, look_s: float = 0.0) -> None:
         """look_s: two are no closer together than this, whatever happens."""
         self.silence = silence
         self.silent_since_s = NEVER_S

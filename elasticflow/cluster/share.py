@@ -11,18 +11,23 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob
 
+AHEAD_DAYS = 14
+"""So far is planned what comes again and again."""
+
 
 class ShareNode(NamedTuple):
     """A node as the cluster tells of it. slots: workers for which it has room when nobody else is there.
 
     away: why none may begin there, in the cluster's word; "": they may. doubtful: the cluster does not hear
-    of it just now, and has not given it up.
+    of it just now, and has not given it up. taken: from when until when it is, or will be, somebody else's,
+    in seconds since 1970.
     """
 
     name: str
     slots: int
     away: str = ""
     doubtful: bool = False
+    taken: tuple[tuple[float, float], ...] = ()
 
 
 class ClusterShare(ABC):
@@ -49,6 +54,13 @@ class ClusterShare(ABC):
     @abstractmethod
     def num_places(self, job: HostJob) -> int:
         """Workers' places of a run that are not known to be free; also those that it only waits for."""
+
+    def leader_of(self, job: HostJob) -> str:
+        """The id of a run's leader that is not over, by what the cluster alone knows; "": it tells of none.
+
+        For one of which nobody knows whether it was submitted: another may be on its way yet.
+        """
+        return ""
 
     def make_folder(self, chosen: Config) -> FolderBefore | None:
         """Of a run that is submitted later by ``submit(..., resume=True)``, with all that it needs.

@@ -78,7 +78,7 @@ class SizedBackend(Backend):
         return self._sizing.num_worker_places
 
     def limit_workers(self, most: int) -> None:
-        self._sizing.most_workers = most
+        self._sizing.limit_workers(most)
 
     def look(self) -> None:
         self._sizing.look()

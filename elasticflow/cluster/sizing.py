@@ -8,7 +8,7 @@ Growth is like TCP's slow start. Of what is asked for beyond the least number of
 twice as many whenever all of them have started, and one once an ask has waited for ``patience_s``.
 That one stays in line: it is the bell that rings when a place becomes free. Nodes on which members fail are
 left out for a while (``nodes``); a cluster that refuses, or does not answer, is left alone for longer and
-longer (``pause``).
+longer (``cooldown``). Where polls show other runs too, those share with this one (``fair``).
 """
 
 from __future__ import annotations
@@ -23,54 +23,20 @@ from elasticflow.cluster.asks import SERVER, WORKER, A, AskPhase, Asks, S
 from elasticflow.cluster.clock import WallClock
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.cooldown import NEVER_S, Cooldown
+from elasticflow.cluster.fair import OtherRun
+from elasticflow.cluster.growth import Growth
 from elasticflow.cluster.launches import Launches
 from elasticflow.cluster.news import SizingNews
 from elasticflow.cluster.nodes import Nodes
 from elasticflow.cluster.orders import EndOrders
-from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.cluster.polls import Polls
+from elasticflow.cluster.ways import ClusterWays
 
 BUSY_S = (1.0, 30.0)
 """Pauses while the cluster takes no asks: the first, and the longest."""
-MANY = 1 << 30
 SILENT_S = 30.0
 """The longest pause while nobody answers polls."""
-
-
-class ClusterWays(msgspec.Struct, frozen=True, kw_only=True):
-    """How one cluster differs from another."""
-
-    waiting: frozenset[str]
-    """Words for the state of what has no place; all others are over, or have one."""
-    running: frozenset[str]
-    """Of these, those in which its process runs, or should."""
-    who: str = ""
-    """Who answers polls, for people; "": its errors say so themselves."""
-    look_s: float = 1.0
-    """Polls are no closer together than this."""
-    silence_s: tuple[float, float] | None = None
-    """Pauses while nobody answers: the first, and the longest; None: from ``poll_s`` to 30 s."""
-    ahead: tuple[int, int] = (4, 64)
-    """How many may wait beyond the least number: at first, and ever."""
-    left_out: str = "is left out"
-    """What becomes of a node on which members fail."""
-    end_again_s: float = 30.0
-    """What still lives so long after it was ended is ended again."""
-    give_way_s: float = 10.0
-    """After a member was told to leave, its place is somebody else's for so long."""
-    stands_back: bool = False
-    """Whether nothing at all is asked for then; else, nothing beyond the least number."""
-    names_asks: bool = False
-    """Whether polls show an ask whose answer was lost; else nobody knows, and its name is not used again."""
-    forget_s: float = NEVER_S
-    forget_polls: int = 1
-    """What so many polls in a row do not show, begun so long after it was last seen, is lost."""
-    line: tuple[AskPhase, ...] = (AskPhase.ASKED, AskPhase.UNSURE, AskPhase.WAITING)
-    """Phases that count as waiting in line."""
-    ended: str = "{} is ended"
-    """Of what is nobody's, by its id."""
-    ending: tuple[AskPhase, ...] = (AskPhase.LEAVING,)
-    """Phases in which whatever lives is to end."""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -94,19 +60,17 @@ class Sizing(ABC, Generic[A, S]):
         self.fatal = ""
         """Why no member of this run can ever start, in the cluster's words."""
         self.news = SizingNews()
-        self.most_workers = MANY
-        """Places, those of workers included that have left, and are not known to be free."""
-        self._ways, self._pace, self._num_min = ways, config, num_min
+        self._ways, self._pace = ways, config
         self._asks = Asks(make)
-        self._ahead = ways.ahead[0]
+        self._growth: Growth[A] = Growth(self._asks, ways, num_min, config.patience_s)
         self._nodes = Nodes(config.exclude_after)
         silence_s = ways.silence_s or (config.poll_s, max(SILENT_S, config.poll_s))
-        self._polls = Polls(config.poll_s, Pause(*silence_s), ways.look_s)
+        self._polls = Polls(config.poll_s, Cooldown(*silence_s), ways.look_s)
         self._orders: EndOrders[Any] = EndOrders(ways.end_again_s)
         self._clock = WallClock()
-        self._busy = Pause(*BUSY_S)
+        self._busy = Cooldown(*BUSY_S)
         self._launches = Launches(config.launch_failures)
-        self._way_until_s = self._decided_s = NEVER_S
+        self._decided_s = NEVER_S
 
     @property
     def leaves_drained(self) -> bool:
@@ -150,7 +114,11 @@ class Sizing(ABC, Generic[A, S]):
 
     def give_way(self, now_s: float) -> None:
         """The cluster takes a member's place for somebody else, who is to get it."""
-        self._way_until_s = now_s + self._ways.give_way_s
+        self._growth.give_way(now_s)
+
+    def limit_workers(self, most: int) -> None:
+        """Places, those of workers included that have left, and are not known to be free."""
+        self._growth.most_workers = most
 
     # --- what the cluster answered ---------------------------------------------------------------
 
@@ -163,7 +131,7 @@ class Sizing(ABC, Generic[A, S]):
         ask.unanswered, ask.seen_s, ask.missed = False, now_s, 0
         if ask.phase is AskPhase.ASKED:
             ask.phase, ask.id = AskPhase.WAITING, id
-        elif ask.phase is AskPhase.LEAVING:
+        elif ask.phase is AskPhase.LEAVING:  # it was given up while the cluster had not answered yet
             ask.id = id
             self._end(id, now_s)
 
@@ -196,17 +164,19 @@ class Sizing(ABC, Generic[A, S]):
         if (silent_s := self._polls.answered(now_s)) and self._ways.who:
             self.news.note("info", f"{self._ways.who} answers again, after {silent_s:.0f} s")
         self._clock.set(at, now_s)
-        shown, line = self._sorted(sights), self._line()
+        # As it was before this poll: who stood in line then, and runs now, has found a free place.
+        shown, line = self._sorted(sights), self._growth.line()
         for ask in self._asks:
             self._match(ask, self._chosen(ask, shown, now_s), began_s, now_s)
         self._see_strangers(shown, began_s, now_s)
-        if any(ask.phase is AskPhase.RUNNING for ask in line) and not self._line():
-            self._ahead = min(2 * self._ahead, self._ways.ahead[1])
+        if any(ask.phase is AskPhase.RUNNING for ask in line) and not self._growth.line():
+            self._growth.speed_up()
         if self._overdue(now_s):
-            self._ahead = 1
+            self._growth.slow_down()
         for ask in self._asks.of(WORKER, AskPhase.RUNNING):
             self._launches.see(ask.since_s, now_s)
         self._settle(now_s)
+        self._share(sights, now_s)
 
     def drained(self, nodes: Collection[str]) -> None:
         """Operators are emptying these nodes: workers there are to leave. Told again while that is so."""
@@ -224,7 +194,12 @@ class Sizing(ABC, Generic[A, S]):
         """When to decide again at the latest; None: after the next event."""
         times_s = [self._polls.next_s if len(self._asks) else None]
         if self._asks.any(AskPhase.WANTED):
-            pauses_s = (self._way_until_s, self._busy.until_s, self._launches.pause.until_s, *self._rests_s())
+            pauses_s = (
+                self._growth.way_until_s,
+                self._busy.until_s,
+                self._launches.cooldown.until_s,
+                *self._rests_s(),
+            )
             times_s += [until_s for until_s in pauses_s if until_s > self._decided_s]
         return min((at_s for at_s in times_s if at_s is not None), default=None)
 
@@ -236,8 +211,7 @@ class Sizing(ABC, Generic[A, S]):
     @property
     def num_worker_places(self) -> int:
         """Of these, those of workers."""
-        gone = (AskPhase.WANTED, AskPhase.OVER)
-        return sum(ask.role == WORKER and ask.phase not in gone for ask in self._asks)
+        return self._growth.num_places
 
     @property
     def reason(self) -> str:
@@ -246,20 +220,23 @@ class Sizing(ABC, Generic[A, S]):
             wanted = [ask for ask in self._asks if ask.role == role and ask.phase is not AskPhase.LEAVING]
             running = [ask for ask in wanted if ask.phase is AskPhase.RUNNING and not self._stands(ask)]
             if len(running) < len(wanted):
-                full = role == WORKER and self._left() <= 0 and self._asks.any(AskPhase.LEAVING)
-                why = "those that have left are not gone yet" if full else self._why(role)
+                full = role == WORKER and self._growth.left() <= 0 and self._asks.any(AskPhase.LEAVING)
+                held = role == WORKER and self._growth.is_held(wanted, self._decided_s)
+                fair = self._growth.fair_words(self._decided_s) if held else ""
+                why = "those that have left are not gone yet" if full else fair or self._why(role)
                 return f"{len(running)} of {len(wanted)}{what}: {why}"
         return ""
 
     def _due(self, now_s: float) -> list[A]:
         """Whom to ask for now: from here on they are asked for."""
-        until_s = max(self._busy.until_s, self._launches.pause.until_s)
+        # While polls fail, what came of an ask would not be seen either.
+        until_s = max(self._busy.until_s, self._launches.cooldown.until_s)
         if self.fatal or self._polls.silence.failures or now_s < until_s:
             return []
         due = []
-        for role in (SERVER, WORKER):
+        for role in (SERVER, WORKER):  # servers first: every worker waits for all of them
             wanted = self._asks.of(role, AskPhase.WANTED)
-            room = len(wanted) if role == SERVER else max(0, min(self._room(now_s), self._left()))
+            room = len(wanted) if role == SERVER else self._growth.room(self._most(now_s), now_s)
             if not wanted or self._why_not(role, now_s):
                 continue
             for ask in wanted[:room]:
@@ -283,36 +260,25 @@ class Sizing(ABC, Generic[A, S]):
 
     # --- growth ----------------------------------------------------------------------------------
 
-    def _line(self) -> list[A]:
-        """Workers that wait, or may, the lowest number first."""
-        return self._asks.of(WORKER, *self._ways.line)
-
     def _overdue(self, now_s: float) -> list[A]:
         """Those in line who have waited for longer than one does who finds a free place."""
-        waiting = self._asks.of(WORKER, AskPhase.WAITING)
-        return [ask for ask in waiting if now_s - ask.since_s >= self._pace.patience_s]
-
-    def _least(self) -> int:
-        """How many may wait in any case."""
-        return max(0, self._num_min - len(self._asks.of(WORKER, AskPhase.RUNNING, AskPhase.ADOPTED)))
+        return self._growth.overdue(now_s)
 
     def _most(self, now_s: float) -> int:
         """How many may wait."""
-        return max(self._least(), self._ahead)
+        return self._growth.most()
 
-    def _room(self, now_s: float) -> int:
-        """How many workers may be asked for now."""
-        gives_way = now_s < self._way_until_s
-        most = self._least() if gives_way else self._most(now_s)
-        return 0 if gives_way and self._ways.stands_back else most - len(self._line())
-
-    def _left(self) -> int:
-        """Workers' places that may be asked for beside those that are not free."""
-        return self.most_workers - self.num_worker_places
+    def _share(self, sights: Sequence[S], now_s: float) -> None:
+        """Sees other runs, and takes back from the line, and from those that run, what is rather theirs."""
+        withdrawn, given = self._growth.share(self._others(sights), now_s)
+        for ask in withdrawn:
+            self._end_as(ask, AskPhase.WITHDRAWN, now_s)
+        for ask in given:
+            self.news.returns.append((ask.name, f"leaves: {self._growth.fair_words(now_s)}"))
 
     def _may_ask(self, ask: A, now_s: float) -> bool:
         """Whether this one may be asked for, too. After a failure, one is enough to try."""
-        if self._launches.in_doubt and ask.role == WORKER and (self._line() or self._fresh(now_s)):
+        if self._launches.in_doubt and ask.role == WORKER and (self._growth.line() or self._fresh(now_s)):
             return False
         return not (self._busy.failures and any(each.unanswered for each in self._asks))
 
@@ -350,6 +316,7 @@ class Sizing(ABC, Generic[A, S]):
             if began_s >= ask.since_s:
                 ask.phase = AskPhase.WANTED
             return
+        # By when the poll began: its answer may be older than what was accepted while it was under way.
         if began_s > ask.seen_s + self._ways.forget_s:
             ask.missed += 1
         if ask.missed >= self._ways.forget_polls:
@@ -437,6 +404,10 @@ class Sizing(ABC, Generic[A, S]):
             for sight in sights:
                 if not sight.over and self._end(sight.id, now_s, self._born_s(sight)):
                     self.news.note("info", f"{self._ways.ended.format(sight.id)}: nobody waits for {name}")
+
+    def _others(self, sights: Sequence[S]) -> Sequence[OtherRun]:
+        """Other runs that a poll shows in the same places; none, where polls show this run's alone."""
+        return ()
 
     def _settle(self, now_s: float) -> None:  # noqa: B027  (there may be nothing)
         """What else a poll tells."""

@@ -34,6 +34,9 @@ class Wrapped(Wrapping):
         self.columns, self.num_rows = self.inner.columns, self.inner.num_rows
         self.positional = self.inner.positional
 
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return self.inner.over(path, wanted)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {self.inner!r}"
 
@@ -198,6 +201,9 @@ class Concat(Source):
                     f"{type(self).__name__}: {source!r} has an order of its own; concatenate first, then "
                     "repeat, mix or weigh."
                 )
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return self._sources[0].over(path, wanted)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {', '.join(map(repr, self._sources))}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, Bytes, File, identities, map_files, matching_files
+from elasticflow.data.source import Source, kind_of, names_in, reopened
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
 
@@ -63,6 +64,21 @@ class CSV(BlockSource):
         self._blocks = [block for file in files for block in index_lines(file, block_bytes)]
         rows = [block.num_rows for block in self._blocks]
         super().__init__(what, rows, cache_bytes, ahead=REMOTE_AHEAD if files[0].is_remote else 0)
+
+    @staticmethod
+    def names_in(path: str) -> list[str]:
+        """What the first line calls the columns, if they are separated by commas. Raises DataError."""
+        return _common_header(matching_files("CSV", path), ",")
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        is_text = kind_of(path) is CSV
+        there = _common_header(matching_files("CSV", path), self._delimiter) if is_text else names_in(path)
+        selection, _ = self._wanted.over(there, wanted)
+        if not is_text:
+            return reopened(path, selection)
+        dtypes = {name: dtype for name, dtype in _dtypes_of(self._types).items() if name in there}
+        columns: dict[str, Any] = dict(selection)
+        return CSV(path, delimiter=self._delimiter, dtypes=dtypes, **columns)
 
     def read_block(self, number: int) -> Block:
         block = self._blocks[number]
@@ -132,6 +148,19 @@ def _arrow_types(what: str, dtypes: Mapping[str, str], header: Sequence[str]) ->
                 f"{what}: dtypes: {name!r} cannot be {dtype!r}. Allowed are str and names such as float32."
             ) from error
     return types
+
+
+def _dtypes_of(types: Mapping[str, Any]) -> dict[str, str]:
+    """By names that ``dtypes`` takes; without those that have none."""
+    import pyarrow as pa
+
+    found = {}
+    for name, kind in types.items():
+        if pa.types.is_string(kind):
+            found[name] = "str"
+        elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            found[name] = np.dtype(kind.to_pandas_dtype()).name
+    return found
 
 
 def first_line(file: File) -> bytes:

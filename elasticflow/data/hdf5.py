@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,7 +14,17 @@ import numpy as np
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import File, Range, existing_file, identities
 from elasticflow.data.permutation import Rows
-from elasticflow.data.source import Array, choose_names, common_length, make_column, native
+from elasticflow.data.source import (
+    Array,
+    Source,
+    choose_names,
+    common_length,
+    kept_names,
+    make_column,
+    names_in,
+    native,
+    reopened,
+)
 from elasticflow.errors import DataError
 from elasticflow.process.available import available_memory
 
@@ -68,6 +78,15 @@ class HDF5(BlockSource):
         ranges = [each for chunks in self._chunks.values() for each in chunks.ranges(start, stop)]
         with _opened(self._file, ranges) as file:
             return {column: _read(file[name], start, stop) for column, name in self._names.items()}
+
+    @staticmethod
+    def names_in(path: str) -> list[str]:
+        """What the file calls its datasets. Raises DataError."""
+        with _opened(existing_file("HDF5", path)) as file:
+            return list(_datasets(file, {}))
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return reopened(path, kept_names(self._names, names_in(path), wanted))
 
     def block_name(self, number: int) -> str:
         return f"{self.what}, rows {self.block_starts[number]}..{self.block_starts[number + 1]}"

@@ -172,6 +172,9 @@ class Transform(Following, Made):
         self._make = make
         super().__init__(f"Transform of {self.inner!r}", self.inner.num_rows, pad or {})
 
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return Transform(_inner_over(self.inner, path), self._make, self._pads)
+
     def _records(self, numbers: Rows, seed: int) -> Sequence[Any]:
         fields = self.inner.drawn(numbers, seed)
         made = []
@@ -180,6 +183,13 @@ class Transform(Following, Made):
             seed_all(seed, number)
             made.append(self._make(tuple(values.values()) if self.inner.positional else values))
         return made
+
+
+def _inner_over(inner: Source, path: str) -> Source:
+    """All of its columns that are there: which of them the function looks at nobody knows."""
+    found = inner.over(path, None)
+    found.positional = inner.positional
+    return found
 
 
 def _value(field: Field, place: int) -> Any:
@@ -208,6 +218,9 @@ class Collate(Following):
 
     def __repr__(self) -> str:
         return f"Collate of {self.inner!r}"
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return Collate(_inner_over(self.inner, path), self._make)
 
     def rows(self, numbers: Rows) -> Mapping[str, Field]:
         return self.inner.rows(numbers)

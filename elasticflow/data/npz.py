@@ -7,6 +7,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,16 @@ from elasticflow.data.arrays import ArraySource
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, File, existing_file, identities
 from elasticflow.data.permutation import Rows
-from elasticflow.data.source import Array, ArrayLike, choose_names, make_column
+from elasticflow.data.source import (
+    Array,
+    ArrayLike,
+    Source,
+    choose_names,
+    kept_names,
+    make_column,
+    names_in,
+    reopened,
+)
 from elasticflow.errors import DataError
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -51,7 +61,23 @@ class NPZ(ArraySource):
                         cache_bytes = max(0, cache_bytes - found[column].num_bytes)
             except (zipfile.BadZipFile, zlib.error, OSError, EOFError, struct.error) as error:
                 raise DataError(f"{what} is damaged or is no NPZ file: {error}. Write it again.") from error
+        self._names = chosen
         super().__init__(what, {column: arrays[column] for column in chosen})
+
+    @staticmethod
+    def names_in(path: str) -> list[str]:
+        """What the file calls its arrays. Raises DataError."""
+        file = existing_file("NPZ", path)
+        try:
+            with file.buffered(BLOCK_BYTES) as opened, zipfile.ZipFile(opened) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        except (zipfile.BadZipFile, OSError, EOFError, struct.error) as error:
+            raise DataError(
+                f"NPZ file {file} is damaged or is no NPZ file: {error}. Write it again."
+            ) from error
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        return reopened(path, kept_names(self._names, names_in(path), wanted))
 
 
 class _Header(NamedTuple):

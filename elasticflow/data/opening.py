@@ -5,9 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from elasticflow.data.arrays import Arrays
 from elasticflow.data.csv_files import CSV
@@ -23,7 +25,7 @@ _ALLOWED = (
     "Allowed are a source (Arrays, HDF5, NPZ, CSV, Parquet), a dict of arrays, a tuple of arrays, a "
     "map-style dataset (with __len__ and __getitem__), or {'train': ..., 'test': ...} of these"
 )
-_BY_SUFFIX: dict[str, Callable[[str], Source]] = {
+_BY_SUFFIX: dict[str, type[CSV] | type[NPZ] | type[HDF5] | type[Parquet]] = {
     ".npz": NPZ,
     ".h5": HDF5,
     ".hdf5": HDF5,
@@ -118,6 +120,9 @@ def one_source(what: str, spec: Any) -> Source:
     if isinstance(spec, Mapping) and spec and all(isinstance(key, str) for key in spec):
         return Arrays(**spec)
     if isinstance(spec, tuple | list) and spec:
+        if sources := [each for each in spec if _is_no_column(each)]:
+            found = f"{len(sources)} of whose {len(spec)} columns are sources, such as {_named(sources[0])}"
+            raise DataError(f"{what} is a {type(spec).__name__}, {found}. {_ALLOWED}.")
         return Arrays.by_position(spec)
     if hasattr(spec, "__dataframe__"):
         return Arrays(**{str(name): spec[name].to_numpy() for name in spec.columns})
@@ -126,6 +131,19 @@ def one_source(what: str, spec: Any) -> Source:
     if _is_indexed(spec):
         return Indexed(spec)
     raise DataError(f"{what} is {_found(spec)}. {_ALLOWED}.")
+
+
+def _is_no_column(value: Any) -> bool:
+    """Whether it is columns itself. A tuple of arrays may be one column, but then all have as many axes."""
+    if isinstance(value, tuple):
+        return len({np.ndim(each) for each in value if hasattr(each, "__array__")}) > 1
+    known = isinstance(value, (Source, Mapping)) or hasattr(value, "__dataframe__")
+    return known or isinstance(getattr(value, "tensors", None), tuple)
+
+
+def _named(value: Any) -> str:
+    name = type(value).__name__
+    return repr(value) if isinstance(value, Source) else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _is_indexed(spec: Any) -> bool:
@@ -162,14 +180,27 @@ def open_path(path: str) -> Source:
 
     Raises DataError for an unknown suffix, and whatever the source raises.
     """
-    suffix = os.path.splitext(path)[1].lower()
+    return kind_of(path)(path)
+
+
+def kind_of(path: str) -> type[CSV] | type[NPZ] | type[HDF5] | type[Parquet]:
+    """What reads such a file, or such files. Raises DataError as ``open_path`` does."""
     if is_table(path):
-        return Parquet(path)
+        return Parquet
+    suffix = os.path.splitext(path)[1].lower()
     if suffix not in _BY_SUFFIX and glob.has_magic(path):
         suffix = os.path.splitext(matching_files("data", path)[0].name)[1].lower()
     if suffix not in _BY_SUFFIX:
         raise DataError(f"data {path}: unknown suffix {suffix!r}. Known are {', '.join(_BY_SUFFIX)}.")
-    return _BY_SUFFIX[suffix](path)
+    return _BY_SUFFIX[suffix]
+
+
+def open_columns(path: str, names: Mapping[str, Any]) -> Source:
+    """These columns, by what the file, or files, call them, as they are. Raises DataError."""
+    if not names:
+        there = ", ".join(map(repr, kind_of(path).names_in(path)))
+        raise DataError(f"data {path}: has none of the columns that are wanted. There are: {there}.")
+    return kind_of(path)(path, **names)
 
 
 def is_table(path: str) -> bool:

@@ -13,9 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import msgspec
+
 from elasticflow.data.blocks import CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import File, Range, data_files, identities, map_files
 from elasticflow.data.ragged import Pad
+from elasticflow.data.source import Source, kind_of, names_in, reopened
 from elasticflow.data.tables import Selection, Wanted, arrow_errors
 from elasticflow.data.typed import is_text, rules_of
 from elasticflow.errors import DataError
@@ -124,6 +127,28 @@ class Parquet(BlockSource):
             ahead=REMOTE_AHEAD if files[0].is_remote else LOCAL_AHEAD,
             pads=self._wanted.pads,
         )
+
+    @staticmethod
+    def names_in(path: Paths) -> list[str]:
+        """What the files, and the folders that they are in, call their columns. Raises DataError."""
+        files = data_files("Parquet", path)
+        _, partitions = _partitions(f"Parquet {_shown(path)}", files)
+        schemas = [_schema(file, _metadata(file), partitions) for file in files]
+        return list(_all_types(schemas) | partitions)
+
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        there = names_in(path)
+        selection, rules = self._wanted.over(there, wanted)
+        if kind_of(path) is not Parquet:
+            if rules.any:
+                raise DataError(
+                    f"data {path}: vocabularies, hashing, defaults and pad, by which the run has read its "
+                    "columns, are those of ef.data.Parquet. Give Parquet."
+                )
+            return reopened(path, selection)
+        if not selection:
+            raise DataError(f"Parquet {path}: has none of the columns that are wanted, but {_listed(there)}.")
+        return Parquet(path, selection, **msgspec.structs.asdict(rules))
 
     def _row_groups(self, file: File, metadata: Any, partition: Mapping[str, Any]) -> list[_RowGroup]:
         """Those that the filters leave something of."""

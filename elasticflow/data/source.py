@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -124,6 +124,18 @@ class Source(ABC):
         """SHA-256 over the columns and the number of rows; a resumed run must find the same."""
         return hashlib.sha256(msgspec.json.encode((self.columns, self.num_rows))).hexdigest()
 
+    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+        """All records of another file, or of others, made as these are.
+
+        wanted: the columns, and what a file calls each that was not made for this source; None: all of these
+        that are there. Raises DataError if one is not there.
+        """
+        if wanted is None:
+            wanted = {column.name: column.name for column in self.columns}
+            there = names_in(path)
+            wanted = {column: name for column, name in wanted.items() if name in there}
+        return reopened(path, wanted)
+
     def shuffle(self, seed: int) -> Order:
         """The order in which epochs visit these rows, block by block where rows come in blocks."""
         return Shuffle(self.num_rows, seed, self.block_starts, self.window_blocks)
@@ -193,6 +205,35 @@ def choose_names(what: str, kind: str, names: Mapping[str, str], there: list[str
         listed = ", ".join(repr(name) for name in there) or "none"
         raise DataError(f"{what}: there is no {kind} {missing[0]!r}. There are: {listed}.")
     return chosen
+
+
+def kind_of(path: str) -> Any:
+    """Which source reads such files. Raises DataError; known late, see ``elasticflow.data.opening``."""
+    from elasticflow.data.opening import kind_of
+
+    return kind_of(path)
+
+
+def names_in(path: str) -> Collection[str]:
+    """What a file, or several, call their columns. Raises DataError."""
+    found: Collection[str] = kind_of(path).names_in(path)
+    return found
+
+
+def reopened(path: str, names: Mapping[str, Any]) -> Source:
+    """See ``open_columns``; imported late, as it knows all kinds of files."""
+    from elasticflow.data.opening import open_columns
+
+    return open_columns(path, names)
+
+
+def kept_names(
+    names: Mapping[str, str], there: Collection[str], wanted: Collection[str] | None
+) -> dict[str, str]:
+    """Of columns and what files call them, those that are wanted; if none is named, those that are there."""
+    if wanted is not None:
+        return {column: name for column, name in names.items() if column in wanted}
+    return {column: name for column, name in names.items() if name in there}
 
 
 def check_numbers(numbers: Rows, num_rows: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,18 @@ class Wanted:
             for column, name in self.selection.items()
             if isinstance(name, str) and name in pads
         }
+
+    def over(
+        self, there: Collection[str], wanted: Collection[str] | None
+    ) -> tuple[dict[str, str | Sequence[str]], ColumnRules]:
+        """The same selection and rules, for files with these columns. wanted: see ``Source.over``."""
+        selection = {
+            column: names
+            for column, names in self.selection.items()
+            if (set(_each(names)) <= set(there) if wanted is None else column in wanted)
+        }
+        named = {name for names in selection.values() for name in _each(names)} & set(there)
+        return selection, self.rules.of(named)
 
     def fields(self, where: str, table: Any, first_record: int) -> Block:
         """The columns of a pyarrow table that are wanted. ``where`` names its rows in errors."""

@@ -6,7 +6,7 @@ Whole columns at a time: nothing is done record by record in Python.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -61,6 +61,20 @@ class ColumnRules(msgspec.Struct, frozen=True, kw_only=True):
                     f"{what}: vocabularies[{name!r}] has a value twice, or None. Each value is to be there "
                     "once; what is missing becomes 0 anyway."
                 )
+
+    def of(self, names: Collection[str]) -> ColumnRules:
+        """Those of some columns."""
+        return ColumnRules(
+            **{
+                kind: {name: rule for name, rule in getattr(self, kind).items() if name in names}
+                for kind in self.__struct_fields__
+            }
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any(getattr(self, kind) for kind in self.__struct_fields__)
 
     @property
     def coded(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from elasticflow.api import OPTIMIZERS, _Optimizer
+from elasticflow.api import OPTIMIZERS, SGD, _Optimizer
 from elasticflow.data.opening import PartOfTests
 from elasticflow.embedding import Embedding, TableSpec
 from elasticflow.errors import ProgramError
@@ -26,6 +26,7 @@ from elasticflow.frameworks.lookups import Lookups
 from elasticflow.frameworks.staged import staged
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector
+from elasticflow.step.schedule import Work
 from elasticflow.training.freezing import is_trained
 from elasticflow.training.grouping import Groups
 from elasticflow.training.metrics import Summed, SummedMetric, add, measures_of, size_of
@@ -57,6 +58,36 @@ class Interrupted(BaseException):
 
     No error of the program's, which neither its own handlers nor those of errors are to catch.
     """
+
+
+PREDICTION = "prediction"
+"""What one array that ``predict`` returns is called, where it has no name."""
+
+
+def named_predictions(found: object) -> dict[str, Any]:
+    """What ``predict`` returned, by name. Raises ProgramError."""
+    named = found if isinstance(found, dict) else {PREDICTION: found}
+    if not named or not all(isinstance(name, str) and name for name in named):
+        raise ProgramError(
+            "predict() returned a dict that is empty, or has keys that are no names; it must return an array "
+            'of one value, or row, a record, or a dict of such, as {"score": scores}.'
+        )
+    return named
+
+
+def check_prediction(name: str, array: Array, num_records: int) -> Array:
+    """Raises ProgramError unless there is something of each record."""
+    if array.ndim < 1 or len(array) != num_records or array.dtype.kind not in "biufSU":
+        of = (
+            f"a value of {array.dtype}"
+            if array.ndim < 1
+            else f"an array {list(array.shape)} of {array.dtype}"
+        )
+        raise ProgramError(
+            f"predict() returned for {name!r} {of}, of {num_records} records; it must be an array of "
+            "numbers, or texts, whose first axis is that of the records."
+        )
+    return array
 
 
 class Replica(ABC):
@@ -108,6 +139,14 @@ class Replica(ABC):
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  (of most programs all is trained always)
         """From now on ``compute`` makes gradients of what is trained in this epoch alone: in ``out``, what
         lies where others would be is arbitrary. At first it is epoch 0."""
+
+    def begin_slice(self, work: Work, number: int) -> None:
+        """``compute`` is to be of this slice of this tick."""
+        self.begin_epoch(work.epoch)
+
+    def keep(self, work: Work, out: Vector) -> None:
+        """Puts what the program's loop keeps, as it is at the end of a step, into ``out``."""
+        raise NotImplementedError
 
     @abstractmethod
     def ask_early(self, batch: Batch) -> None:
@@ -180,6 +219,14 @@ class Replica(ABC):
     @abstractmethod
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         """Cost and metrics, forward only, with layers in their inference mode. Raises as ``compute`` does."""
+
+    def predict(self, batch: Batch, seed: int) -> dict[str, Array]:
+        """What the program's ``predict`` gives of these records, by name, forward only, with layers in their
+        inference mode.
+
+        batch: its arguments. Raises whatever it and ``read_rows`` raise, ProgramError for what is no array.
+        """
+        raise NotImplementedError
 
 
 def layout_of(
@@ -260,9 +307,16 @@ def add_table(tables: dict[str, Embedding], name: str, table: Embedding) -> None
     tables[name] = table
 
 
-def take_optimizer(values: Mapping[str, Any], names: Mapping[int, str] | None = None) -> Groups:
-    """The one optimizer that model() must name, with its groups. names: of tensors, by their identity."""
+def take_optimizer(
+    values: Mapping[str, Any], names: Mapping[int, str] | None = None, *, needed: bool = True
+) -> Groups:
+    """The one optimizer that model() must name, with its groups. names: of tensors, by their identity.
+
+    needed: there are parameters for one.
+    """
     value = values.get("optimizer")
+    if value is None and not needed:
+        return Groups(SGD(lr=0.0), {})
     if isinstance(value, Groups):
         return value
     if isinstance(value, _Optimizer):

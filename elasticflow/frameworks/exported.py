@@ -13,7 +13,7 @@ import numpy as np
 from elasticflow.data import Source
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.base import Replica
-from elasticflow.program.loading import Program
+from elasticflow.program.loading import Program, arguments_of_predict
 from elasticflow.step.layout import PASSING, Array
 
 
@@ -44,7 +44,7 @@ class Exported:
         replica.put_frozen(frozen)
         replica.refresh()
         self.framework = replica.framework
-        self._path, self._params = program.path, dict(replica.params)
+        self._program, self._path, self._params = program, program.path, dict(replica.params)
         self._predict = program.predict
         self._sample = sample
 
@@ -95,10 +95,4 @@ class Exported:
         if self._predict is None:
             needed = max(1, len([p for p in plain if p.default is p.empty]))
             return list(self._sample)[:needed]
-        unknown = [p.name for p in plain if p.name not in self._sample and p.default is p.empty]
-        if unknown:
-            raise ProgramError(
-                f"{self._path}: predict() takes {unknown[0]}, which is no argument of forward(); there are "
-                f"{', '.join(self._sample)}."
-            )
-        return [p.name for p in plain if p.name in self._sample]
+        return arguments_of_predict(self._program, list(self._sample))

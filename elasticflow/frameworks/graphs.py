@@ -67,6 +67,10 @@ class Graphs:
         self._graphs: dict[Hashable, _Graph] = {}
         self._refused = False
 
+    def forget(self) -> None:
+        """The code does something else from now on."""
+        self._seen, self._graphs, self._refused = {}, {}, False
+
     def replay(self, batch: Mapping[str, torch.Tensor], weight: float) -> Computed | None:
         """A slice's, by a graph; None if there is none (yet)."""
         graph = self._graphs.get(_shape(batch))

@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from elasticflow.data.opening import PartOfTests
-from elasticflow.errors import ProgramError
+from elasticflow.errors import LoopError, ProgramError
 from elasticflow.frameworks.base import (
     Batch,
     CostError,
     Metrics,
     Replica,
     by_epoch,
+    check_prediction,
     first_metrics,
     grouped,
     inputs_of,
     layout_of,
     measured_of,
     metric_values,
+    named_predictions,
     seed_python,
     take_optimizer,
-    trained_in,
     without_metrics,
 )
 from elasticflow.frameworks.devices import Cuda, Device, open_device
 from elasticflow.frameworks.graphs import Computed, Graphs
 from elasticflow.frameworks.lookups import Lookups, put
+from elasticflow.frameworks.looping import Looping
+from elasticflow.frameworks.replica_loop import ReplicaLoop
+from elasticflow.frameworks.session import SlicePart
 from elasticflow.frameworks.staged import entries_of, names_of
 from elasticflow.frameworks.torch_hooks import GradientHooks
 from elasticflow.frameworks.torch_lookups import TorchLookups
-from elasticflow.frameworks.torch_model import FrozenTensors, ModelBuffers, TrainingModes, find
+from elasticflow.frameworks.torch_loop import TorchTensors, traced
+from elasticflow.frameworks.torch_model import (
+    FrozenTensors,
+    ModelBuffers,
+    ModelRest,
+    TorchFound,
+    TrainingModes,
+    aligned,
+    find,
+)
 from elasticflow.frameworks.torch_sums import Into, LeavingInto, Twins, add, nothing, of_rule, view
+from elasticflow.frameworks.trained import Trained
+from elasticflow.hashing import mix
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.rows import Keys, Values
+from elasticflow.step.schedule import Work
 from elasticflow.training.objects import set_back
 
 T = TypeVar("T")
@@ -101,6 +118,16 @@ class _Called:
             found = self._program.encode(**batch, params=self.params)
             return [found[name].cpu().numpy() for name in names]
 
+    def predictions(self, batch: Batch) -> dict[str, Array]:
+        """What predict() gives."""
+        assert self._program.predict is not None
+        with self._device.around():
+            found = named_predictions(self._program.predict(**batch, params=self.params))
+            return {
+                name: value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+                for name, value in ((name, _plain(value)) for name, value in found.items())
+            }
+
     def metrics(self, batch: Batch) -> tuple[list[float], tuple[tuple[Array, ...], ...]]:
         """Values of all metrics, and what those are made of that are sums."""
         assert self._program.metrics is not None
@@ -115,7 +142,10 @@ class _Called:
 
 
 class TorchReplica(Replica):
-    """See Replica. Every tensor of the model is a view of memory of the device, where ``state`` is put."""
+    """See Replica. Every tensor of the model is a view of memory of the device, where ``state`` is put.
+
+    Those that a loop of the program's own keeps are not: what it makes of them is not the version's yet.
+    """
 
     framework = "torch"
 
@@ -129,57 +159,83 @@ class TorchReplica(Replica):
         device: Device,
         graphs: bool,
         encoded: Sequence[Entry] = (),
+        looping: Looping | None = None,
     ) -> None:
-        found, modules = find(values)
+        found, modules = find(values, needed=looping is None)
         self._device = device
         self.lookups: TorchLookups = lookups
         lookups.where = device.where
         self._called = _Called(program, values, metrics, metric_arguments, device)
         names = {id(t): e.name for t, e in zip(found.tensors, found.entries, strict=True)}
-        self.optimizers, self.metrics = take_optimizer(values, names), metrics
+        more: list[Entry] = []
+        if looping:
+            assert looping.plan
+            found.entries = looping.plan.of_model(found.entries, program.path)
+            more = looping.plan.more
+        trains = any(entry.rule is Rule.UPDATE for entry in found.entries)
+        needed = trains or bool(lookups.entries) or looping is None
+        self.optimizers, self.metrics = take_optimizer(values, names, needed=needed), metrics
         found.entries = grouped(self.optimizers, found.entries, lookups.entries, found.frozen)
         found.entries, tables = by_epoch(program, found.entries, lookups.entries, found.frozen)
-        layout = layout_of(found.entries, tables, metrics, encoded)
+        layout = layout_of([*found.entries, *more], tables, metrics, encoded)
         self.state = device.new_state(layout)
         for mine, tensor in zip(self.state.tensors(found.entries), found.tensors, strict=True):
             torch.from_numpy(mine).copy_(tensor.detach())
         self._groups = device.groups_of(self.state)
-        for entry, setter in zip(found.entries, found.setters, strict=True):
-            setter(view(layout, self._groups, entry))
-        self._frozen = FrozenTensors(found.frozen, device)
+        kept: dict[str, torch.Tensor] = {}
+        for entry, tensor, setter in zip(found.entries, found.tensors, found.setters, strict=True):
+            if entry.rule is Rule.KEPT:
+                kept[entry.name] = tensor
+                setter(aligned(tensor, device))
+            else:
+                setter(view(layout, self._groups, entry))
+        self._loop = ReplicaLoop(looping, self.state, kept) if looping else None
+        frozen = FrozenTensors(found.frozen, device)
         leaves = [
             tensor.requires_grad_(True)
             for tensor, entry in zip(found.tensors, found.entries, strict=True)
             if entry.rule is Rule.UPDATE
         ]
         means, counters = (of_rule(layout, self._groups, rule) for rule in (Rule.MEAN, Rule.FIRST))
-        self._buffers = ModelBuffers(means, counters, modules, device)
-        self._modes = TrainingModes(modules)
+        buffers = ModelBuffers(means, counters, modules, device)
+        self._rest = ModelRest(buffers, TrainingModes(modules), frozen)
         self._hooks = GradientHooks(leaves, [entry.name for entry in layout.of_rule(Rule.UPDATE)])
         self._twins = Twins(device, layout)
-        self._wants_graphs = graphs and isinstance(device, Cuda) and not self.tables
-        self._graphs = self._new_graphs()
-        everything = (range(len(leaves)), range(len(tables)))
-        self._trained: tuple[Collection[int], Collection[int]] = everything
-        """Numbers of parameters and tables that get gradients."""
-        self._epoch = -1
+        may = graphs and isinstance(device, Cuda) and not self.tables
+        self._graphs = Graphs(self._captured, buffers.groups, self._reset) if may else None
+        if looping:
+            self._hooks.reliable = False  # what is pushed is told
+        self._trained = Trained(layout)
         self.begin_epoch(0)
         self.refresh()
 
-    def _new_graphs(self) -> Graphs | None:
-        return Graphs(self._captured, self._buffers.groups, self._reset) if self._wants_graphs else None
-
     def begin_epoch(self, epoch: int) -> None:
-        if epoch == self._epoch:
+        if not self._trained.begin(epoch):
             return
-        self._epoch, trained = epoch, trained_in(self.layout, epoch)
-        if trained == tuple(map(frozenset, self._trained)):
-            return
-        self._trained = trained
+        parameters = frozenset(self._trained.parameters)
         for number, leaf in enumerate(self._hooks.leaves):
-            leaf.requires_grad_(number in trained[0])
-        self._hooks.reliable, self._graphs = None, self._new_graphs()
-        self._twins.trained = trained[0]
+            leaf.requires_grad_(number in parameters)
+        self._hooks.reliable = None
+        if self._graphs:
+            self._graphs.forget()
+        self._twins.trained = parameters
+
+    def begin_slice(self, work: Work, number: int) -> None:
+        self.begin_epoch(work.epoch)
+        if self._loop:
+            self._loop.enter(work, number)
+
+    def keep(self, work: Work, out: Vector) -> None:
+        assert self._loop
+        self._rest.modes.set(True)
+        with self._restored(self.prepare({}), training=True):
+            self._loop.keep(work, out)
+
+    def _load_kept(self) -> None:
+        """Gives what the loop keeps of the model the values of the version: the loop may be elsewhere."""
+        if self._loop and self._loop.kept:
+            with torch.no_grad():
+                self._loop.load(lambda tensor, value: tensor.copy_(torch.from_numpy(value)))
 
     @property
     def apart(self) -> bool:
@@ -190,10 +246,10 @@ class TorchReplica(Replica):
         return self._device.facts
 
     def frozen(self) -> dict[str, Array]:
-        return self._frozen.values()
+        return self._rest.frozen.values()
 
     def put_frozen(self, values: Mapping[str, Array]) -> None:
-        self._frozen.put(values)
+        self._rest.frozen.put(values)
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -212,7 +268,7 @@ class TorchReplica(Replica):
     def refresh(self) -> None:
         if self._device.apart:
             self._device.upload(list(zip(self.state.groups, self._groups, strict=True)))
-        self._buffers.keep()
+        self._rest.buffers.keep()
 
     def ask_early(self, batch: Batch) -> None:
         self.lookups.ahead.ask_early(_columns(batch))
@@ -223,14 +279,14 @@ class TorchReplica(Replica):
         try:
             with self.lookups.allowed(_columns(batch), training=training):
                 yield
-            self._frozen.check()
+            self._rest.frozen.check()
         finally:
             self._hooks.forget()
-            self._buffers.restore()
+            self._rest.buffers.restore()
 
     def add(self, left: Vector, right: Vector) -> None:
         mine, other = self._twins.of(left), self._twins.of(right)
-        self._device.launch(lambda: add(mine, other, sorted(self._trained[0])))
+        self._device.launch(lambda: add(mine, other, sorted(self._trained.parameters)))
         left.rows = [ours.plus(theirs) for ours, theirs in zip(left.rows, right.rows, strict=True)]
 
     def deliver(self, out: Vector) -> None:
@@ -255,7 +311,7 @@ class TorchReplica(Replica):
     ) -> None:
         self._seed(seed)
         self._device.begin()
-        self._modes.set(True)
+        self._rest.modes.set(True)
         into = self._twins.into(out, lefts, onto, ready)
         try:
             with self._restored(batch, training=True):
@@ -282,19 +338,57 @@ class TorchReplica(Replica):
         """A slice, by a graph or by the program, put where it is to go. Also the gradients of rows."""
         of_tables: list[tuple[int, Keys, Values]] = []
         replayed = self._graphs.replay(batch, weight) if self._graphs else None
+        totals: tuple[list[int], list[torch.Tensor]] = [], []
         if replayed:
             computed = replayed
             self._tell_all(computed, into, ready)
+        elif self._loop:
+            computed, of_tables, totals = self._go_round(self._loop, batch, seed, weight, into, ready)
         else:
             computed, of_tables = self._differentiate(batch, weight, into, ready)
         value = computed.cost.double() * weight
-        self._device.launch(partial(into.put_rest, computed.gradients, value, self._buffers.change(weight)))
+        self._device.launch(
+            partial(into.put_rest, computed.gradients, value, self._rest.buffers.change(weight))
+        )
+        if totals[0]:
+            self._device.launch(partial(into.put_totals, *totals))
         if meanwhile and self.apart:
             meanwhile()
         into.finish()
         if self._graphs and not replayed:
             self._graphs.learn(batch, seed, weight, computed)
         return computed, of_tables
+
+    def _go_round(
+        self,
+        loop: ReplicaLoop,
+        batch: Batch,
+        seed: int,
+        weight: float,
+        into: Into,
+        ready: Callable[[int], None] | None,
+    ) -> tuple[Computed, list[tuple[int, Keys, Values]], tuple[list[int], list[torch.Tensor]]]:
+        """Has the program's loop compute a slice: what it has pushed, of tables too, and its summands."""
+
+        def tell(name: str, gradient: torch.Tensor) -> None:
+            self.lookups.check_read()
+            into.tell(self._hooks.numbers[name], gradient)
+
+        told = tell if ready and not (self.apart and self.tables) else None
+        found = loop.compute(SlicePart(batch, weight), partial(self._seed, seed), told)
+        self.lookups.check_read()
+        self._rest.buffers.rebind()
+        gradients: list[torch.Tensor | None] = [None] * len(self._hooks.leaves)
+        for name, gradient in found.gradients.items():
+            gradients[self._hooks.numbers[name]] = gradient
+        of_tables = [
+            (number, keys, (rows.grad * weight).cpu().numpy())
+            for number, keys, rows in self.lookups.looked_up
+            if rows.grad is not None
+        ]
+        cost = torch.tensor(loop.no_cost) if found.cost is None else found.cost
+        totals = loop.totals(found)
+        return Computed(cost, gradients), of_tables, (loop.numbers(totals), list(totals.values()))
 
     def _differentiate(
         self, batch: Batch, weight: float, into: Into, ready: Callable[[int], None] | None
@@ -305,10 +399,10 @@ class TorchReplica(Replica):
         looked_up = list(self.lookups.looked_up)  # there may be more while the backward pass computes again
         if ready and not (self.apart and self.tables):
             self._hooks.listen(into.tell)  # elsewhere, in another thread; tables would use the same sockets
-        looked_up = [each for each in looked_up if each[0] in self._trained[1]]
+        looked_up = [each for each in looked_up if each[0] in self._trained.tables]
         found, of_rows = self._gradients(cost, weight, [rows for _, _, rows in looked_up])
         self._hooks.check(found, into.taken)
-        self._buffers.rebind()
+        self._rest.buffers.rebind()
         of_tables = [
             (number, keys, gradient.cpu().numpy())
             for (number, keys, _), gradient in zip(looked_up, of_rows, strict=True)
@@ -323,7 +417,7 @@ class TorchReplica(Replica):
         if not cost.requires_grad:
             raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
         # Scaled here and not by grad_outputs, which imports SymPy: a third of a second at the start.
-        numbers = sorted(self._trained[0])
+        numbers = sorted(self._trained.parameters)
         leaves = [self._hooks.leaves[number] for number in numbers]
         both = torch.autograd.grad(cost * weight, [*leaves, *rows], allow_unused=True)
         found: list[torch.Tensor | None] = [None] * len(self._hooks.leaves)
@@ -335,7 +429,7 @@ class TorchReplica(Replica):
         """What a graph is made of."""
         cost = self._called.cost(dict(batch))
         found, _ = self._gradients(cost, weight)
-        self._buffers.rebind()
+        self._rest.buffers.rebind()
         return Computed(cost.detach(), found)
 
     def _tell_all(self, computed: Computed, into: Into, ready: Callable[[int], None] | None) -> None:
@@ -347,7 +441,7 @@ class TorchReplica(Replica):
     def _reset(self, seed: int) -> None:
         """To where a slice begins."""
         self._seed(seed)
-        self._buffers.restore()
+        self._rest.buffers.restore()
 
     def _seed(self, seed: int) -> None:
         # ``torch.manual_seed`` takes 75 times as long.
@@ -357,7 +451,7 @@ class TorchReplica(Replica):
 
     def _name_unused(self, found: Sequence[torch.Tensor | None], tables: Container[int]) -> None:
         """tables: numbers of those that got a gradient."""
-        parameters, of_tables = self._trained
+        parameters, of_tables = self._trained.parameters, self._trained.tables
         self.unused = (
             *(name for n, name in enumerate(self._hooks.names) if found[n] is None and n in parameters),
             *(e.name for n, e in enumerate(self.lookups.entries) if n not in tables and n in of_tables),
@@ -366,20 +460,39 @@ class TorchReplica(Replica):
     def encode(self, batch: Batch, seed: int) -> list[Array]:
         self._seed(seed)
         self._device.begin()
-        self._modes.set(True)
+        self._rest.modes.set(True)
         with self._restored(batch, training=False), torch.no_grad():
             return self._called.encoded(batch, names_of(self.encoded))
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
+        self._load_kept()
         self._seed(seed)
         self._device.begin()
-        self._modes.set(False)
+        self._rest.modes.set(False)
         with self._restored(batch, training=False), torch.no_grad():
             cost = self._called.cost(batch).item()
             if not self.metrics.names:
                 return [cost]
             values, self.measured = self._called.metrics(batch)
             return [cost, *values]
+
+    def predict(self, batch: Batch, seed: int) -> dict[str, Array]:
+        self._load_kept()
+        self._seed(seed)
+        self._device.begin()
+        self._rest.modes.set(False)
+        with self._restored(batch, training=False), torch.no_grad():
+            found = self._called.predictions(batch)
+        count = len(next(iter(_columns(batch).values())))
+        return {name: check_prediction(name, array, count) for name, array in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A prediction, of a type that files have."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
 
 
 def _tried(
@@ -416,8 +529,9 @@ def open_replica(
     batch_size: int,
 ) -> TorchReplica:
     """See ``frameworks.open_replica``."""
-    found, _ = find(values)  # complains of what model() returned before metrics() meets it
-    take_optimizer(values)
+    loops = program.loop is not None
+    found, _ = find(values, needed=not loops)  # complains of what model() returned before metrics() meets it
+    take_optimizer(values, needed=not loops)
     lookups = TorchLookups(found.tables, seed)
     metrics = without_metrics(tests)
     if metric_arguments is not None:
@@ -430,7 +544,57 @@ def open_replica(
         entries = partial(_encoded, program, sample, batch_size)
         encoded = _tried(program, "encode", values, lookups, sample, entries)
     where = open_device(device, number)
-    return TorchReplica(program, values, lookups, metrics, metric_arguments or (), where, graphs, encoded)
+    looping = _looping(program, values, lookups, found, sample, seed, where) if loops else None
+    return TorchReplica(
+        program,
+        values,
+        lookups,
+        metrics,
+        metric_arguments or (),
+        where,
+        graphs and not loops,
+        encoded,
+        looping,
+    )
+
+
+def _looping(
+    program: Program,
+    values: Mapping[str, Any],
+    lookups: Lookups,
+    found: TorchFound,
+    sample: Mapping[str, Array],
+    seed: int,
+    device: Device,
+) -> Looping:
+    """The program's loop, and what it does in a step, which is tried with a few records."""
+    names = [entry.name for entry in found.entries]
+    tensors = TorchTensors(program.path, dict(zip(names, found.tensors, strict=True)), device)
+    trained = [e.name for e in found.entries if e.rule is Rule.UPDATE]
+    tensors.watch(trained)
+    for entry, tensor in zip(found.entries, found.tensors, strict=True):
+        tensor.requires_grad_(entry.rule is Rule.UPDATE)
+
+    def between(step: int, stage: int) -> None:
+        """Random numbers outside of slices, too, follow from where they are drawn."""
+        drawn = mix(seed, (step << 7) + stage + 1) >> 1
+        torch.default_generator.manual_seed(drawn)
+        seed_python(drawn)
+        device.seed(drawn)
+
+    assert program.loop
+    looping = Looping(program.path, program.loop, values, tensors, between)
+    with lookups.allowed():
+        traced(looping, sample, found.tensors)
+    assert looping.plan
+    if lookups.entries and not looping.plan.one_tick:
+        raise LoopError(
+            f"{program.path}: loop() has more than one round in a step, or keeps something, and model() has "
+            "tables: their rows are updated once a step."
+        )
+    set_up(seed, torch.get_num_threads())
+    seed_python(seed)
+    return looping
 
 
 def _encoded(program: Program, sample: Mapping[str, Array], batch_size: int, found: object) -> list[Entry]:

@@ -39,21 +39,30 @@ from elasticflow.frameworks.base import (
     Replica,
     add_table,
     by_epoch,
+    check_prediction,
     first_metrics,
     grouped,
     inputs_of,
     layout_of,
     measured_of,
     metric_values,
+    named_predictions,
     seed_python,
     take_optimizer,
     trained_in,
     without_metrics,
 )
 from elasticflow.frameworks.lookups import Lookups, put
+from elasticflow.frameworks.looping import Looping
+from elasticflow.frameworks.replica_loop import ReplicaLoop
+from elasticflow.frameworks.session import SlicePart
 from elasticflow.frameworks.staged import entries_of, names_of
+from elasticflow.frameworks.tensorflow_loop import TensorFlowTensors, traced
+from elasticflow.frameworks.tensorflow_variables import ModelVariables, states_of
+from elasticflow.hashing import mix
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
+from elasticflow.step.schedule import Work
 from elasticflow.training.objects import set_back
 
 TRAINABLE = (tf.float32, tf.float64)
@@ -280,8 +289,11 @@ class _Runner:
 
     def __call__(self, step: Step, batch: Batch, seed: int, weight: float, variant: Hashable = None) -> Any:
         """variant: what else decides what the step does."""
-        seeds = np.random.SeedSequence(seed).generate_state(2 * self._num_seeds).reshape(-1, 2)
-        arguments = batch, tf.constant(seeds, tf.int64), tf.constant(weight, tf.float64)
+        arguments = (
+            batch,
+            tf.constant(states_of(seed, self._num_seeds), tf.int64),
+            tf.constant(weight, tf.float64),
+        )
         shapes = step, variant, *((name, value.dtype, tuple(value.shape)) for name, value in batch.items())
         graph, problem = self._graphs.get(shapes) or self._trace(step, arguments)
         if graph is None:
@@ -443,7 +455,7 @@ class _Calls:
     ) -> None:
         self._program, self.params, self._mode = program, dict(params), mode
         self._metric_arguments, self._objects = tuple(metric_arguments), objects
-        functions = (program.forward, program.encode, program.metrics)
+        functions = (program.forward, program.encode, program.metrics, program.predict)
         self._in_graph = {f: _convertible(f) for f in functions if f}
 
     def cost(self, batch: Batch, training: bool) -> Any:
@@ -463,6 +475,10 @@ class _Calls:
         """What ``encode`` makes of a slice."""
         found = self._call(self._program.encode, batch, True)
         return [tf.convert_to_tensor(found[name]) for name in names]
+
+    def predictions(self, batch: Batch) -> dict[str, Any]:
+        """What predict() gives."""
+        return named_predictions(self._call(self._program.predict, batch, False))
 
     def metrics(self, batch: Batch) -> Any:
         """What metrics() returns, see ``inputs_of``."""
@@ -489,34 +505,49 @@ class TensorFlowReplica(Replica):
         metrics: Metrics,
         metric_arguments: Sequence[str],
         encoded: Sequence[Entry] = (),
+        looping: Looping | None = None,
     ) -> None:
-        found = _find(params)
+        found = _find(params, needed=looping is None)
         self.lookups: _TensorFlowLookups = lookups
         self._calls = _Calls(program, params, mode, metric_arguments, metrics.objects)
-        self.optimizers, self.metrics = take_optimizer(params), metrics
+        more: list[Entry] = []
+        if looping:
+            assert looping.plan
+            found.entries = looping.plan.of_model(found.entries, program.path)
+            more = looping.plan.more
+        needed = looping is None or any(entry.rule is Rule.UPDATE for entry in found.entries)
+        self.optimizers, self.metrics = take_optimizer(params, needed=needed), metrics
         found.entries = grouped(self.optimizers, found.entries, lookups.entries, found.frozen)
         found.entries, tables = by_epoch(program, found.entries, lookups.entries, found.frozen)
-        self.state = Vector(layout_of(found.entries, tables, metrics, encoded))
-        self._kept = list(zip(found.entries, found.variables, strict=True))
-        self._seeds = found.seeds
+        self.state = Vector(layout_of([*found.entries, *more], tables, metrics, encoded))
+        self._variables = ModelVariables(
+            self.layout, found.entries, found.variables, found.seeds, found.frozen
+        )
         for view, variable in zip(self.state.tensors(found.entries), found.variables, strict=True):
             np.copyto(view, variable.numpy())
-        self._names = [entry.name for entry in found.entries if entry.rule is Rule.UPDATE]
         self._trained = trained_in(self.layout, 0)
         """Numbers of parameters and tables that get gradients."""
-        self._leaves = [variable for entry, variable in self._kept if entry.rule is Rule.UPDATE]
-        self._frozen = found.frozen
         counted = [variable.value for each in metrics.objects for variable in each.variables]
         self._run = _Runner([*found.variables, *found.frozen.values(), *counted], found.seeds)
         groups = [tf.TensorSpec(group.shape, group.dtype) for group in self.state.groups]
-        self._assign = tf.function(self._assign_all, autograph=False).get_concrete_function(groups)
+        self._assign = tf.function(self._variables.assign, autograph=False).get_concrete_function(groups)
         self._outs: WeakKeyDictionary[Vector, _Views] = WeakKeyDictionary()
+        self._loop = ReplicaLoop(looping, self.state, self._variables.kept) if looping else None
+
+    def begin_slice(self, work: Work, number: int) -> None:
+        self.begin_epoch(work.epoch)
+        if self._loop:
+            self._loop.enter(work, number)
+
+    def keep(self, work: Work, out: Vector) -> None:
+        assert self._loop
+        self._loop.keep(work, out)
 
     def begin_epoch(self, epoch: int) -> None:
         self._trained = trained_in(self.layout, epoch)
 
     def frozen(self) -> dict[str, Array]:
-        return {name: variable.numpy() for name, variable in self._frozen.items()}
+        return self._variables.frozen()
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -530,11 +561,6 @@ class TensorFlowReplica(Replica):
 
     def ask_early(self, batch: Batch) -> None:
         self.lookups.ahead.ask_early(_columns(batch))
-
-    def _assign_all(self, groups: Sequence[tf.Tensor]) -> None:
-        for entry, variable in self._kept:
-            group, start = self.layout.places[entry.name]
-            variable.assign(tf.reshape(groups[group][start : start + entry.size], entry.shape))
 
     def compute(
         self,
@@ -551,13 +577,18 @@ class TensorFlowReplica(Replica):
     ) -> None:
         assert not lefts, "its vectors are in the host's memory"
         views = self._views(out)
-        cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
+        totals: dict[str, Any] = {}
+        if self._loop:
+            cost, gradients, changes, counters, totals = self._go_round(self._loop, batch, seed, weight)
+            of_rows = []
+        else:
+            cost, gradients, of_rows, changes, counters = self._guarded(self._train, batch, seed, weight)
         value = float(cost)
         of_tables = [(int(n), _array(keys), _array(g)) for n, keys, g in of_rows if g is not None]
         used = {number for number, _, _ in of_tables}
         parameters, tables = (sorted(each) for each in self._trained)
         self.unused = (
-            *(self._names[n] for n, g in zip(parameters, gradients, strict=True) if g is None),
+            *(self._variables.names[n] for n, g in zip(parameters, gradients, strict=True) if g is None),
             *(self.lookups.entries[n].name for n in tables if n not in used),
         )
         put(out, of_tables, onto=onto)
@@ -572,11 +603,41 @@ class TensorFlowReplica(Replica):
                 np.copyto(target, _array(counter))
             views.report.fill(0)
         views.report[0] += value * weight
+        if self._loop:
+            self._loop.put(
+                out, {name: _array(tensor) for name, tensor in totals.items()}, _add if onto else np.copyto
+            )
+
+    def _go_round(
+        self, loop: ReplicaLoop, batch: Batch, seed: int, weight: float
+    ) -> tuple[Any, list[Any], list[Any], list[Any], dict[str, Any]]:
+        """Has the program's loop compute a slice: as ``_train``, and its summands."""
+        before: list[Any] = []
+
+        def begin() -> None:
+            before.extend(self._variables.read())
+            _seed(seed)
+            self._variables.seed(seed)
+
+        try:
+            found = loop.compute(SlicePart(batch, weight), begin, None)
+        except BaseException:
+            self.refresh()
+            raise
+        changes = self._variables.changes(before, tf.constant(weight, tf.float64))
+        counters = self._variables.counters()
+        self._variables.put_back(before)
+        cost = loop.no_cost if found.cost is None else found.cost
+        names = self._variables.names
+        gradients = [found.gradients.get(names[number]) for number in sorted(self._trained[0])]
+        return cost, gradients, changes, counters, loop.totals(found)
 
     def encode(self, batch: Batch, seed: int) -> list[Array]:
         return [_array(found) for found in self._guarded(self._encode, batch, seed, 1.0)]
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
+        if self._loop:
+            self._loop.load(lambda variable, value: variable.assign(value))
         cost, values = self._guarded(self._test, batch, seed, 1.0)
         value = float(cost)
         if not self.metrics.names:
@@ -584,6 +645,16 @@ class TensorFlowReplica(Replica):
         means = metric_values(values, self.metrics.names, self.metrics.measures)
         self.measured = measured_of(values, self.metrics.measures)
         return [value, *means]
+
+    def predict(self, batch: Batch, seed: int) -> dict[str, Array]:
+        if self._loop:
+            self._loop.load(lambda variable, value: variable.assign(value))
+        found = self._guarded(self._predict, batch, seed, 1.0)
+        count = int(next(iter(batch.values())).shape[0])
+        return {
+            name: check_prediction(name, np.array(value), count)  # a copy: memory of a tensor is TensorFlow's
+            for name, value in found.items()
+        }
 
     def _guarded(self, step: Step, batch: Batch, seed: int, weight: float) -> Any:
         """Steps put back what they change, unless something raises on the way."""
@@ -611,10 +682,10 @@ class TensorFlowReplica(Replica):
 
         Gradients of rows come with the number of the table and the keys, lookup by lookup.
         """
-        before = self._read()
-        self._set_seeds(seeds)
+        before = self._variables.read()
+        self._variables.set_seeds(seeds)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            leaves = [self._leaves[number] for number in sorted(self._trained[0])]
+            leaves = self._variables.leaves(self._trained[0])
             tape.watch(leaves)
             self.lookups.begin(tape)
             cost = self._calls.cost(batch, training=True)
@@ -624,13 +695,9 @@ class TensorFlowReplica(Replica):
         both = tape.gradient(cost, leaves, tf.cast(weight, cost.dtype))
         if all(gradient is None for gradient in both):
             raise CostError("forward() returned a cost that depends on no parameter; use params in it.")
-        changes = [
-            _change(old, variable.read_value(), weight)
-            for (entry, variable), old in zip(self._kept, before, strict=True)
-            if entry.rule is Rule.MEAN
-        ]
-        counters = [variable.read_value() for entry, variable in self._kept if entry.rule is Rule.FIRST]
-        self._put_back(before)
+        changes = self._variables.changes(before, weight)
+        counters = self._variables.counters()
+        self._variables.put_back(before)
         both = list(map(_dense, both, leaves))
         gradients, of_rows = both[:num_leaves], both[num_leaves:]
         tables = [(n, keys, gradient) for (n, keys, _), gradient in zip(looked_up, of_rows, strict=True)]
@@ -638,38 +705,40 @@ class TensorFlowReplica(Replica):
 
     def _encode(self, batch: Batch, seeds: Any, weight: Any) -> list[Any]:
         """What encode() makes of a slice. A Step."""
-        before = self._read()
-        self._set_seeds(seeds)
+        before = self._variables.read()
+        self._variables.set_seeds(seeds)
         self.lookups.begin(None)
         found = self._calls.encoded(batch, names_of(self.encoded))
-        self._put_back(before)
+        self._variables.put_back(before)
         return found
+
+    def _predict(self, batch: Batch, seeds: Any, weight: Any) -> dict[str, Any]:
+        """What predict() gives. A Step."""
+        before = self._variables.read()
+        self._variables.set_seeds(seeds)
+        self.lookups.begin(None)
+        found = self._calls.predictions(batch)
+        self._variables.put_back(before)
+        return {name: _of_files(tf.convert_to_tensor(value)) for name, value in found.items()}
 
     def _test(self, batch: Batch, seeds: Any, weight: Any) -> tuple[Any, Any]:
         """Cost and metrics. A Step."""
-        before = self._read()
-        self._set_seeds(seeds)
+        before = self._variables.read()
+        self._variables.set_seeds(seeds)
         self.lookups.begin(None)
         cost = self._calls.cost(batch, training=False)
         values = self._calls.metrics(batch) if self.metrics.names else {}
-        self._put_back(before)
+        self._variables.put_back(before)
         return cost, values
 
-    def _set_seeds(self, seeds: Any) -> None:
-        for number, variable in enumerate(self._seeds):
-            variable.assign(tf.cast(seeds[number], variable.dtype))
 
-    def _read(self) -> list[Any]:
-        return [variable.read_value() for _, variable in self._kept]
-
-    def _put_back(self, values: Sequence[Any]) -> None:
-        for (_, variable), value in zip(self._kept, values, strict=True):
-            variable.assign(value)
+def _of_files(value: Any) -> Any:
+    """A prediction, of a type that files have."""
+    return tf.cast(value, tf.float32) if value.dtype in (tf.bfloat16, tf.float16) else value
 
 
-def _change(old: Any, new: Any, weight: Any) -> Any:
-    """A constant buffer, an infinite one too, changes by exactly 0."""
-    return tf.where(old == new, tf.zeros_like(old), new - old) * tf.cast(weight, old.dtype)
+def _add(target: Array, value: Array) -> None:
+    np.add(target, value, out=target)
 
 
 def _dense(gradient: Any, leaf: tf.Variable | tf.Tensor) -> Any:
@@ -679,10 +748,11 @@ def _dense(gradient: Any, leaf: tf.Variable | tf.Tensor) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, tf.shape(leaf)[0])
 
 
-def _find(params: Mapping[str, Any]) -> _TensorFlowFound:
+def _find(params: Mapping[str, Any], *, needed: bool = True) -> _TensorFlowFound:
+    """needed: something has to be trained."""
     found = _TensorFlowFound(params)
     trained = found.tables or any(entry.rule is Rule.UPDATE for entry in found.entries)
-    if not found.unbuilt and not trained:
+    if needed and not found.unbuilt and not trained:
         raise ProgramError(
             "model() has no parameters to train: no floating tensor, no layer with weights, no table."
         )
@@ -728,9 +798,11 @@ def open_replica(
     if keras.backend.backend() != "tensorflow":
         raise ProgramError(f"Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow.")
     params = _with_variables(values)
-    found = _find(params)
+    loops = program.loop is not None
+    found = _find(params, needed=not loops)
     mode, lookups = _Mode(found.layers), _TensorFlowLookups(found.tables, seed)
-    take_optimizer(values)
+    take_optimizer(values, needed=not loops)
+    looping = _looping(program, params, found, sample, seed) if loops else None
     batch = {name: tf.constant(column) for name, column in sample.items()}
     found_metrics = without_metrics(tests)
     with lookups.allowed():
@@ -749,7 +821,40 @@ def open_replica(
             with blaming(program, "encode"):
                 mode(run=lambda: made.append(encode(**batch, params=params)), training=False)
                 encoded = _encoded(program, sample, batch_size, made[0])
-    return TensorFlowReplica(program, params, mode, lookups, found_metrics, metric_arguments or (), encoded)
+    return TensorFlowReplica(
+        program, params, mode, lookups, found_metrics, metric_arguments or (), encoded, looping
+    )
+
+
+def _looping(
+    program: Program,
+    params: Mapping[str, Any],
+    found: _TensorFlowFound,
+    sample: Mapping[str, Array],
+    seed: int,
+) -> Looping:
+    """The program's loop, and what it does in a step, which is tried with a few records."""
+    assert program.loop
+    if found.unbuilt:
+        raise ProgramError(
+            f"{', '.join(found.unbuilt)}: has no weights before it is first called; with loop(), say the "
+            "shape of its input in model(), such as by build() or keras.layers.Input."
+        )
+    if found.tables:
+        raise ProgramError("model(): with loop(), ef.Embedding is for PyTorch's programs.")
+    pairs = zip(found.entries, found.variables, strict=True)
+    tensors = TensorFlowTensors(program.path, {e.name: v for e, v in pairs if e.rule is Rule.UPDATE})
+
+    def between(step: int, stage: int) -> None:
+        """Random numbers outside of slices, too, follow from where they are drawn."""
+        _seed(mix(seed, (step << 7) + stage + 1) >> 1)
+
+    looping = Looping(program.path, program.loop, params, tensors, between)
+    batch = {name: tf.constant(column) for name, column in sample.items()}
+    _seed(seed)
+    traced(looping, tensors, batch, [*found.variables, *found.seeds])
+    _seed(seed)
+    return looping
 
 
 def _encoded(program: Program, sample: Mapping[str, Array], batch_size: int, found: object) -> list[Entry]:

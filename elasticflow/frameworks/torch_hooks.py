@@ -11,13 +11,14 @@ import torch
 class GradientHooks:
     """Hears of each parameter's gradient in the backward pass.
 
-    leaves, names: of the parameters, in the layout's order. reliable: whether hooks are told of final
-    gradients, each once. Not where the program's own hooks change them, or a backward pass of its own goes on
-    in this one; None: it is found out in the first slice.
+    leaves, names: of the parameters, in the layout's order. ``numbers``: by name. reliable: whether hooks are
+    told of final gradients, each once. Not where the program's own hooks change them, or a backward pass of
+    its own goes on in this one; None: it is found out in the first slice.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> None:
         self.leaves, self.names = leaves, names
+        self.numbers = {name: number for number, name in enumerate(names)}
         self.reliable: bool | None = None
         self._heard: list[list[tuple[torch.Tensor, int]]] = [[] for _ in leaves]
         """By parameter: the gradients that its hook was told of in this backward pass, and how often each had

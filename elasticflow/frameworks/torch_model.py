@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,8 +97,8 @@ def _set_data(tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
     return setter
 
 
-def find(values: Mapping[str, Any]) -> tuple[TorchFound, list[torch.nn.Module]]:
-    """An optimizer of PyTorch's own trains what it was given, and nothing else."""
+def find(values: Mapping[str, Any], *, needed: bool = True) -> tuple[TorchFound, list[torch.nn.Module]]:
+    """An optimizer of PyTorch's own trains what it was given alone. needed: something has to be trained."""
     found, modules = TorchFound(), list[torch.nn.Module]()
     given = trained_by(values.get("optimizer"))
     for key, value in values.items():
@@ -124,11 +124,18 @@ def find(values: Mapping[str, Any]) -> tuple[TorchFound, list[torch.nn.Module]]:
                 f"model()[{key!r}] is a {type(value).__name__}; allowed are tensors, torch.nn modules, "
                 "ef.Embedding tables, plain constants, and one 'optimizer'."
             )
-    if not found.tables and not any(entry.rule is Rule.UPDATE for entry in found.entries):
+    if needed and not found.tables and not any(entry.rule is Rule.UPDATE for entry in found.entries):
         raise ProgramError(
             "model() has no parameters to train: no floating tensor, no module with parameters, no table."
         )
     return found, modules
+
+
+def aligned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """The same values on the device, in memory that begins as the state's does."""
+    values = tensor.detach()
+    memory = aligned_empty(values.nbytes).view(values.numpy().dtype).reshape(values.shape)
+    return torch.from_numpy(memory).copy_(values).to(device.where)
 
 
 class FrozenTensors:
@@ -138,8 +145,7 @@ class FrozenTensors:
         self._tensors = dict(tensors)
         for tensor in self._tensors.values():
             tensor.requires_grad_(False)
-            aligned = aligned_empty(tensor.nbytes).view(tensor.detach().numpy().dtype).reshape(tensor.shape)
-            tensor.data = torch.from_numpy(aligned).copy_(tensor.detach()).to(device.where)
+            tensor.data = aligned(tensor, device)
         self._versions = self._now()
 
     def _now(self) -> dict[str, int]:
@@ -226,3 +232,11 @@ class ModelBuffers:
             return [change.mul_(weight) for change in changes], self._counters
 
         return found
+
+
+class ModelRest(NamedTuple):
+    """What of a model no gradient changes."""
+
+    buffers: ModelBuffers
+    modes: TrainingModes
+    frozen: FrozenTensors

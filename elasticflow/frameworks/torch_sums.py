@@ -21,7 +21,7 @@ class Twin(NamedTuple):
     """What ``compute`` makes of a slice, in the memory of the device: that of a vector itself, or beside it.
 
     groups: the vector's. gradients: of each parameter. means, firsts: groups of buffers. report: cost and
-    metrics.
+    metrics. totals: of a loop of the program's own.
     """
 
     groups: list[torch.Tensor]
@@ -29,6 +29,7 @@ class Twin(NamedTuple):
     means: list[torch.Tensor]
     firsts: list[torch.Tensor]
     report: torch.Tensor
+    totals: list[torch.Tensor]
 
 
 Tensors: TypeAlias = list[torch.Tensor] | tuple[torch.Tensor, ...]
@@ -83,6 +84,10 @@ class Into:
         report = torch.zeros_like(self._target.report)
         report[0] = cost
         self._put(lambda twin: [twin.report], [report])
+
+    def put_totals(self, numbers: Sequence[int], values: Tensors) -> None:
+        """numbers: of those that the slice gives."""
+        self._put(lambda twin: [twin.totals[number] for number in numbers], values)
 
     def finish(self) -> None:
         """All is there once this returns."""
@@ -147,7 +152,7 @@ class LeavingInto(Into):
         pairs += [
             (target, source)
             for rule, target, source in others
-            if rule not in (Rule.UPDATE, Rule.MEASURE, Rule.BATCH)
+            if rule not in (Rule.UPDATE, Rule.MEASURE, Rule.BATCH, Rule.KEPT)
         ]
         self._device.download(pairs, nothing)
         self._device.wait()
@@ -180,6 +185,7 @@ class Twins:
             of_rule(layout, groups, Rule.MEAN),
             of_rule(layout, groups, Rule.FIRST),
             view(layout, groups, report),
+            [view(layout, groups, entry) for entry in layout.of_rule(Rule.TOTAL)],
         )
 
     def into(
@@ -220,6 +226,7 @@ def add(left: Twin, right: Twin, trained: Sequence[int]) -> None:
         ([left.gradients[number] for number in trained], [right.gradients[number] for number in trained]),
         (left.means, right.means),
         ([left.report], [right.report]),
+        (left.totals, right.totals),
     ):
         if mine:
             torch._foreach_add_(mine, other)

@@ -12,21 +12,22 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from elasticflow.cluster.contract import Backend, Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
-from elasticflow.errors import ElasticFlowError, RunError
-from elasticflow.local import nursery
+from elasticflow.errors import RunError
+from elasticflow.local import forkserver, nursery
+from elasticflow.local.forkserver import ForkedNursery
+from elasticflow.local.modules import modules_of
 from elasticflow.local.process import Process, end, has_ended, recorded, recorded_in
 from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.fingerprint import environment
-from elasticflow.program.copy import fetch
-from elasticflow.program.loading import foreign_imports
+from elasticflow.process.unix_sockets import nearby
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir, last_line
 from elasticflow.run.settings import MemberSettings
@@ -58,15 +59,15 @@ class LocalBackend(Backend):
         self._placed: list[str] = []
         self._unsent: deque[bytes] = deque()
         self._ends = _Ends()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | ForkedNursery | None = None
         self._heard = False
         self._barren = 0
-        found = self._place.connect()
-        if found is None:
+        try:
+            self._nursery = self._place.connect()
+        except ConnectionRefusedError:
             self._adopt()
             self._nursery = self._launch()
         else:
-            self._nursery = found
             self._nursery.setblocking(False)
 
     # --- the interface ---------------------------------------------------------------------------
@@ -139,16 +140,40 @@ class LocalBackend(Backend):
 
     def _launch(self) -> sockets.socket:
         """Starts a nursery. It may take seconds to import; what it is told until then waits for it."""
-        modules: list[str] = []
-        with contextlib.suppress(ElasticFlowError):  # the worker says it better
-            sha256 = self._config.program_sha256
-            copy = fetch(RunDir(self._run_dir), sha256) if sha256 else None
-            modules = foreign_imports(self._config.program, copy)
         place = self._place
-        with place.listen() as listener, (self._logs / "nursery.log").open("ab") as log:
-            arguments = (listener.fileno(), place.members, self._config.lost_s, *modules)
-            child = self._child = subprocess.Popen(
-                [sys.executable, "-m", nursery.__name__, *map(str, arguments)],
+        modules = modules_of(self._config, RunDir(self._run_dir))
+        arguments = [str(place.members), str(self._config.lost_s), *modules]
+        with (self._logs / "nursery.log").open("ab") as log:
+            forked = self._fork(modules, arguments, log.fileno())
+            child, connection = forked or self._spawn(arguments, log.fileno())
+        self._child = child
+        connection.setblocking(False)
+        self._heard = False
+        # First it is written down, then it may begin: whoever comes next finds it.
+        # One that a fork server has buried already is nowhere to be looked up.
+        process = child.process if isinstance(child, ForkedNursery) else Process.of(child.pid)
+        process.record(place.nursery)
+        assert child.stdin is not None
+        with child.stdin as go, contextlib.suppress(BrokenPipeError):
+            go.write(b"\n")
+        return connection
+
+    def _fork(
+        self, modules: list[str], arguments: list[str], log: int
+    ) -> tuple[ForkedNursery, sockets.socket] | None:
+        """By a fork server, if one is there for this run."""
+        server = forkserver.socket_for(modules)
+        if server is None:
+            return None
+        with self._place.listen() as listener:
+            variables = environment(self._config.threads)
+            child = forkserver.fork_nursery(server, listener.fileno(), log, arguments, variables)
+            return (child, self._place.connect()) if child is not None else None
+
+    def _spawn(self, arguments: list[str], log: int) -> tuple[subprocess.Popen[bytes], sockets.socket]:
+        with self._place.listen() as listener:
+            child = subprocess.Popen(
+                [sys.executable, "-m", nursery.__name__, str(listener.fileno()), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -156,15 +181,7 @@ class LocalBackend(Backend):
                 pass_fds=[listener.fileno()],
                 bufsize=0,
             )
-            connection = place.connect()
-        assert connection is not None and child.stdin is not None
-        connection.setblocking(False)
-        self._heard = False
-        # First it is written down, then it may begin: whoever comes next finds it.
-        Process.of(child.pid).record(place.nursery)
-        with child.stdin as go, contextlib.suppress(BrokenPipeError):
-            go.write(b"\n")
-        return connection
+            return child, self._place.connect()
 
     def _say(self, *packets: bytes) -> None:
         """Sends packets, or keeps them until the nursery has read some: its answers lead here again."""
@@ -314,15 +331,15 @@ class _Records:
         for path in (self.nursery, self._keys / SOCKET):
             path.unlink(missing_ok=True)
 
-    def connect(self) -> sockets.socket | None:
-        """A line to the nursery; None if there is none."""
+    def connect(self) -> sockets.socket:
+        """A line to the nursery. Raises ConnectionRefusedError if there is none."""
         socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         try:
-            with self._address() as address:
+            with nearby(self._keys / SOCKET) as address:
                 socket.connect(address)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except (FileNotFoundError, ConnectionRefusedError) as error:
             socket.close()
-            return None
+            raise ConnectionRefusedError(str(error)) from error
         return socket
 
     def listen(self) -> sockets.socket:
@@ -330,7 +347,7 @@ class _Records:
         (self._keys / SOCKET).unlink(missing_ok=True)
         socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         try:
-            with self._address() as address:
+            with nearby(self._keys / SOCKET) as address:
                 socket.bind(address)
             socket.listen()
         except OSError as error:
@@ -340,12 +357,3 @@ class _Records:
                 "choose a --run-dir on another disk."
             ) from error
         return socket
-
-    @contextlib.contextmanager
-    def _address(self) -> Iterator[str]:
-        """The socket's path: short, since the kernel takes no more than 107 bytes."""
-        folder = os.open(self._keys, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield f"/proc/self/fd/{folder}/{SOCKET}"
-        finally:
-            os.close(folder)

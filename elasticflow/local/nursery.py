@@ -31,13 +31,13 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from elasticflow import launch
-from elasticflow.frameworks import warm_up
 from elasticflow.local.process import Process
 from elasticflow.process.fingerprint import own_code
 from elasticflow.process.stacks import num_threads
@@ -53,6 +53,7 @@ ALWAYS = (
     "elasticflow_ps.client",
     "elasticflow_ps.server",
 )
+NAME = "ef-nursery"
 PACKET = 1 << 20
 """Bytes of the longest packet there could be."""
 
@@ -80,13 +81,15 @@ class News(msgspec.Struct, frozen=True):
     ended: dict[str, int] = {}
 
 
-def preload(modules: list[str]) -> None:
+def preload(modules: Sequence[str]) -> None:
     """Imports modules; what cannot be imported is left for the worker to complain of."""
     own_code()  # what is loaded here; whoever is forked later says the same
     gc.disable()  # of what an import makes almost all stays: an eighth of its time would go into looking
     for name in (*ALWAYS, *modules):
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
+    from elasticflow.frameworks import warm_up  # only now: a master that starts a nursery has no use for them
+
     warm_up(list(sys.modules))
 
 
@@ -220,21 +223,23 @@ class Nursery:
             os.waitpid(process.pid, 0)
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """See the module's docstring."""
-    listener = sockets.socket(fileno=int(sys.argv[1]))
+    listener = sockets.socket(fileno=int(argv[0]))
     listener.set_inheritable(False)  # who else held it would make a dead nursery look alive
     if not os.read(0, 1):  # as for a child: it begins once it is known
         return
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    with contextlib.suppress(OSError):  # what ps and top call it
+        Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
     environment = dict(os.environ)  # before the imports change it
-    preload(sys.argv[4:])
+    preload(argv[3:])
     gc.freeze()  # what was imported stays; children need not look at it, nor copy its pages for that
     gc.enable()
-    Nursery(listener, Path(sys.argv[2]), float(sys.argv[3]), environment).run()
+    Nursery(listener, Path(argv[1]), float(argv[2]), environment).run()
     os._exit(0)  # tidying up after a framework takes half a second, and there is nothing to save
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

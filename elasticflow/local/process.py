@@ -50,6 +50,13 @@ class Process(msgspec.Struct, frozen=True):
         os.close(descriptor)
         return None
 
+    def wait(self) -> None:
+        """Until it has ended."""
+        watched = self.watch()
+        if watched is not None:
+            has_ended(watched, None)
+            os.close(watched)
+
     def kill(self, *numbers: int) -> None:
         """Sends it signals, by default SIGKILL; does nothing if it has ended."""
         watched = self.watch()
@@ -97,11 +104,11 @@ def _send(watched: int, number: int) -> None:
         signal.pidfd_send_signal(watched, number)
 
 
-def has_ended(watched: int, timeout_s: float = 0.0) -> bool:
-    """Whether the process of a descriptor of ``Process.watch`` has ended, or does in time."""
+def has_ended(watched: int, timeout_s: float | None = 0.0) -> bool:
+    """Whether the process of a descriptor of ``Process.watch`` has ended, or does in time. None: at all."""
     poller = select.poll()
     poller.register(watched, select.POLLIN)
-    return bool(poller.poll(timeout_s * 1000))
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def end(processes: Iterable[Process], *numbers: int) -> None:

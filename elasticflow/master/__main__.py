@@ -17,6 +17,7 @@ from elasticflow.cluster.contract import load_backend
 from elasticflow.errors import ElasticFlowError
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
+from elasticflow.master.tracking import await_tracking
 from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text, sendable
@@ -66,7 +67,9 @@ def main(argv: list[str] | None = None) -> int:
 
     run.journal.unlink(missing_ok=True)  # of a run before this one
     gc.freeze()
-    return Supervisor(master, clear).run()
+    code = Supervisor(master, clear).run()
+    await_tracking(run)
+    return code
 
 
 class _Ready:

@@ -79,6 +79,13 @@ class CutAction:
 
 
 @dataclass(frozen=True)
+class PauseAction:
+    """Tell the leading server that after the next step no server goes on."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class SettledAction:
     """Tell the servers that the checkpoint of a version is committed, or given up."""
 
@@ -199,7 +206,7 @@ class EndAction:
 
 Action: TypeAlias = (
     StartAction | FixAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
-    | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction | InspectAction
-    | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction | HandOverAction | EndAction
-    | LookAction
+    | PauseAction | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction
+    | InspectAction | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction
+    | HandOverAction | EndAction | LookAction
 )  # fmt: skip

@@ -23,7 +23,7 @@ class Board:
         """To be called now and then; ``status`` is asked when it is time."""
         if self._writer and now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
-            self._writer.write(status())
+            self._writer.write(status)
 
     def close(self) -> None:
         """Hangs out no more."""

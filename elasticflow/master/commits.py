@@ -10,10 +10,12 @@ class Commits:
     """tick: the version that a checkpoint is of. committed_tick: the newest that is committed.
 
     troubles: by server, why it cannot write its part just now.
+    unsure: a master before may have committed more than is known; that is read as soon as it can be.
     """
 
     def __init__(self, committed_tick: int | None) -> None:
         self.committed_tick = committed_tick
+        self.unsure = False
         self.troubles: dict[str, str] = {}
         self._parts: dict[int, dict[str, Part]] = {}
         self._under_way: dict[int, bool] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import (
     Departing,
     Diverged,
@@ -17,6 +18,7 @@ from elasticflow.wire.messages import (
     Leaving,
     Lost,
     Offer,
+    Paused,
     Progress,
     Ready,
     ServerEnded,
@@ -54,10 +56,20 @@ class ReconnectedEvent:
 
 @dataclass(frozen=True)
 class CommittedEvent:
-    """A checkpoint is committed, or could not be."""
+    """A checkpoint is committed, or could not be. standing: what evaluations had decided by then."""
 
     tick: int
     error: str = ""
+    standing: WatchStanding | None = None
+
+
+@dataclass(frozen=True)
+class FoundEvent:
+    """Which checkpoint is the newest, for a master that could not read that when it began. None: there is
+    none, or the storage cannot say for as long as it is waited for. standing: see CommittedEvent."""
+
+    tick: int | None
+    standing: WatchStanding | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class ClockEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer | Stacks | Here | Diverged | Skipped | Inspected | ServerEnded
-    | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | ScaleEvent | StopEvent
-    | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | ClockEvent
+    | Offer | Paused | Stacks | Here | Diverged | Skipped | Inspected | ServerEnded
+    | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | FoundEvent | ScaleEvent
+    | StopEvent | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | ClockEvent
 )  # fmt: skip

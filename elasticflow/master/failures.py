@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 MOST_EARLY = 10
 """So many processes in a row that die before they are ready, and none that lives, end the run."""
 MOST_GONE = 100
@@ -10,35 +12,61 @@ died of a slice it is tried apart: so what ends them is something else, or does 
 
 MANY_GONE = 3
 """After so many a tick's slices are tried apart, where servers that know of deadly ones die with workers."""
+MOST_UNKNOWN = 2 * MANY_GONE
+"""So many workers, gone at one step, count as failures only once that was done: some began before it was."""
+UNTOLD_S, MOST_UNTOLD = 1.0, 32
+"""Of what servers have made in their last second, and of no more ticks, they may not have told."""
+
+
+def untold_in(step_s: float) -> int:
+    """Ticks that servers which died may have made, and told nobody of. step_s: of one; 0: nobody knows."""
+    return min(MOST_UNTOLD, math.ceil(UNTOLD_S / step_s)) if step_s else MOST_UNTOLD
 
 
 class Failures:
     """Counts them.
 
     own: failures that members have told of, or their exits. early: processes in a row that never were ready.
-    gone: workers that were ready and have gone since ``reached``, the latest version, was made; wordless: of
-    them, those that were counted as failures though they had not said a word of an error.
+    gone: workers that were ready and have gone, and may all have died of one tick: no version was made that
+    shows that they have not, ``reached`` is the latest. wordless: of them, those that were counted as
+    failures though they had not said a word of an error.
     """
 
     def __init__(self, own: int = 0, early: int = 0) -> None:
         self.own, self.early = own, early
         self.gone = self.wordless = self.reached = 0
+        self._suspect_to = self._untold = 0
+        """The last tick that they may have died of; of it, those that may have been made and not told of."""
 
     def fail(self, most: int) -> bool:
-        """Another one. Whether there are more than ``max_failures``."""
+        """Another one. Whether there are more than ``max_failures``.
+
+        Workers that went without a word, and their servers with them, at one step, one after the other, do
+        not count until its slices are tried apart: it may be a record that ends them.
+        """
         self.own += 1
-        return self.own > most
+        unknown = self.wordless if self._untold and 1 < self.gone <= MOST_UNKNOWN else 0
+        return self.own - unknown > most
 
     def die_early(self) -> bool:
         """Another process that was never ready. Whether these are too many in a row."""
         self.early += 1
         return self.early > MOST_EARLY
 
-    def go(self, failed: bool) -> bool:
-        """Another worker that was ready. Whether these are too many without a step."""
+    def go(self, failed: bool, untold: int = 0) -> bool:
+        """Another worker that was ready. Whether these are too many without a step.
+
+        untold: see ``untold_in``, where servers go with workers; else 0.
+        """
         self.gone += 1
         self.wordless += failed
+        self._suspect_to, self._untold = self.reached + untold, untold
         return self.gone > MOST_GONE
+
+    @property
+    def careful_to(self) -> int:
+        """The last tick that workers may have died of, one after the other, with all who knew; -1: none."""
+        return self._suspect_to if self._untold and self.gone >= MANY_GONE else -1
 
     def become_ready(self) -> None:
         """A process is ready: whatever killed those before it, it lives."""
@@ -47,12 +75,9 @@ class Failures:
     def make_step(self, version: int) -> None:
         """A version was made; perhaps once more, after servers had to go back."""
         if version > self.reached:
-            self.reached, self.gone, self.wordless = version, 0, 0
-
-    @property
-    def careful_to(self) -> int:
-        """The last tick that workers may have died of, one after the other, with all who knew; -1: none."""
-        return self.reached if self.gone >= MANY_GONE else -1
+            self.reached = version
+            if version > self._suspect_to:
+                self.gone = self.wordless = 0
 
     def explain(self) -> None:
         """It was found out why workers had ended without a word: of a record, by no failure of theirs."""

@@ -47,7 +47,7 @@ class JournalWriter:
     def __init__(self, path: RunPath, check: Callable[[], None] = lambda: None) -> None:
         self._path, self._check = path, check
         self._background = Background(patience_s=float("inf"))
-        self._waiting: tuple[int, bytes] | None = None
+        self._waiting: Callable[[], Journal] | None = None
         self._lock = threading.Lock()
         self._asked = self._written = 0
         """Numbers of the newest journal that was to be written, and that was."""
@@ -57,9 +57,9 @@ class JournalWriter:
         """Readable when ``turn`` has something to do."""
         return self._background.fd
 
-    def write(self, journal: Journal) -> None:
-        """Has it written, soon."""
-        self._waiting = self._numbered(journal)
+    def write(self, journal: Callable[[], Journal]) -> None:
+        """Has it written, soon: as it is then."""
+        self._waiting = journal
         self.turn()
 
     def write_now(self, journal: Journal) -> None:
@@ -70,9 +70,10 @@ class JournalWriter:
         """Goes on with what is still to be written."""
         self._background.turn()
         if self._waiting is not None and not self._background.busy:
-            waiting, self._waiting = self._waiting, None
+            number, data = self._numbered(self._waiting())
+            self._waiting = None
             self._background.submit(
-                lambda: self._replace(*waiting), lambda result, error: None, lambda text: None
+                lambda: self._replace(number, data), lambda result, error: None, lambda text: None
             )
 
     def close(self) -> None:

@@ -38,7 +38,9 @@ class Row(msgspec.Struct):
     """Servers by place. chunks: by place, fixed once the program is known; none: it stands by.
 
     start: where the present generation began. coming: by server, the one that is to take its place while it
-    lives. leaving: those whose places were taken so; they have copies, until all serve again.
+    lives. leaving: those whose places were taken so; they have copies, until all serve again. pausing: the
+    leading server was told that after the next step no server goes on. paused: those that have told that they
+    do not.
     """
 
     names: list[str]
@@ -50,6 +52,8 @@ class Row(msgspec.Struct):
     """By server that was halted: the (place, version) it holds."""
     coming: dict[str, str] = msgspec.field(default_factory=dict)
     leaving: list[str] = msgspec.field(default_factory=list)
+    pausing: bool = False
+    paused: list[str] = msgspec.field(default_factory=list)
 
     @property
     def leader(self) -> str:
@@ -59,6 +63,16 @@ class Row(msgspec.Struct):
     def holders(self) -> list[str]:
         """Servers that hold chunks."""
         return [name for name, chunks in zip(self.names, self.chunks, strict=True) if chunks]
+
+    def pause(self, name: str) -> bool:
+        """A server does not go on. Whether none does."""
+        self.paused += [] if name in self.paused else [name]
+        return set(self.holders) <= set(self.paused)
+
+    def go_on(self) -> None:
+        """What there was of a pause is over."""
+        self.pausing = False
+        self.paused.clear()
 
     def replace(self, old: str, new: str) -> None:
         """Another server takes the place of one that is lost."""

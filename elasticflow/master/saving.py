@@ -11,7 +11,6 @@ from elasticflow.checkpoint import (
     FORMAT,
     OF_FROZEN,
     Manifest,
-    ProgramUse,
     check_model,
     commit,
     commits,
@@ -43,6 +42,7 @@ from elasticflow.run.work import (
 )
 from elasticflow.step.layout import Layout
 from elasticflow.step.schedule import SLICING
+from elasticflow.training.programs import ProgramUse
 from elasticflow.wire.messages import Excluded, Spec
 from elasticflow_ps.optimizers import kernel_for
 
@@ -50,6 +50,7 @@ from elasticflow_ps.optimizers import kernel_for
 class Saving:
     """A run's checkpoints. manifest: the one gone on from, None if there is none yet. damages: of newer ones.
 
+    unread: the storage could not say which is the newest; None is not known to be true then.
     fence: looked at before each commit; None: nobody else can be this run's master.
     """
 
@@ -59,6 +60,7 @@ class Saving:
         self._run, self._config, self._fence = run, config, fence
         self._storage = run.storage()
         self._taken: Taken | None = None
+        self.unread = False
         self.manifest, self.damages = self._restore(resume, adopts)
 
     @property
@@ -80,9 +82,9 @@ class Saving:
         One who adopts a run that goes on only needs to know the newest.
         """
         if adopts:
-            with contextlib.suppress(CheckpointError):  # without it, the journal's word must do
-                steps = commits(self._storage)
-                return (load_manifest(self._storage, steps[-1]) if steps else None), []
+            with contextlib.suppress(CheckpointError):
+                return self.newest(), []
+            self.unread = True  # the journal's word must do until it has been
             return None, []
         if self._config.init_from and not commits(self._storage):
             discard_unfinished(self._storage)
@@ -99,6 +101,11 @@ class Saving:
             check_same_work(manifest, self._config)
         return manifest, damages
 
+    def newest(self) -> Manifest | None:
+        """Of the newest checkpoint; None if there is none yet. Raises CheckpointError."""
+        steps = commits(self._storage)
+        return load_manifest(self._storage, steps[-1]) if steps else None
+
     def lines(self) -> Iterator[tuple[str, str]]:
         """(severity, text), for people, of what this run has taken of others' weights just now."""
         if self._taken:
@@ -110,7 +117,7 @@ class Saving:
 
     def tidy(self) -> None:
         """Removes what is left of checkpoints that failed, once nobody writes any more."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, CheckpointError):
             discard_unfinished(self._storage)
 
     def programs(self) -> tuple[ProgramUse, ...]:

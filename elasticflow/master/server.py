@@ -7,7 +7,6 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import zmq
@@ -16,24 +15,29 @@ from elasticflow.cluster.contract import How, load_backend
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master import wanting
 from elasticflow.master.announcing import Announcing
 from elasticflow.master.board import Board
 from elasticflow.master.connections import Connections, listen
 from elasticflow.master.fence import LOOK_S, Fence, Superseded
-from elasticflow.master.journal import Journal, JournalWriter, read_journal
+from elasticflow.master.ground import Ground
+from elasticflow.master.journal import Journal, read_journal
 from elasticflow.master.keyring import Keyring
 from elasticflow.master.log import say
-from elasticflow.master.members import Member, MemberState, RunState
+from elasticflow.master.measuring import begin_metrics
+from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.noticing import exited, noticed
 from elasticflow.master.orders import ORDERS
 from elasticflow.master.reporting import leave_report
 from elasticflow.master.saving import Saving
+from elasticflow.master.starting import Starting
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
+from elasticflow.master.succession import Succession
+from elasticflow.master.tracking import begin_tracking
 from elasticflow.run import reserve
 from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, RunDir, publish
-from elasticflow.run.settings import MemberSettings
 from elasticflow.run.telling import Status
 from elasticflow.storage.background import Background
 from elasticflow.wire.gate import admit_only_members
@@ -41,7 +45,6 @@ from elasticflow.wire.keys import MasterKeys, read_keys, role_of
 from elasticflow.wire.messages import (
     Answer,
     Beat,
-    Carry,
     Departing,
     Grant,
     Heartbeat,
@@ -49,13 +52,13 @@ from elasticflow.wire.messages import (
     Progress,
     Quit,
     ScaleRequest,
-    Situation,
     StatusRequest,
     StopRequest,
     ToMaster,
     Written,
 )  # fmt: skip
-from elasticflow.wire.sockets import Context, poll_ms
+from elasticflow.wire.polling import Polling
+from elasticflow.wire.sockets import Context
 from elasticflow.worker.strategy import load_strategy
 
 FAREWELL_S = 5.0
@@ -80,13 +83,10 @@ class Master:
         term: int | None,
     ) -> None:
         self._run = run
-        self._fence = Fence(run.storage(), term, LOOK_S, config.storage_patience_s) if term else None
+        fence = Fence(run.storage(), term, LOOK_S, config.storage_patience_s) if term else None
         load_strategy(config.strategy)
         before = read_journal(run.journal) if again else None
-        self._term_before = before.term if before else None
-        """Of the master whose members this one adopts; None: it begins, or goes on from a checkpoint."""
-        self._incarnation = before.incarnation + 1 if before else 1
-        self._saving = Saving(run, config, self._fence, resume=resume, adopts=before is not None)
+        self._saving = Saving(run, config, fence, resume=resume, adopts=before is not None)
         manifest = self._saving.manifest
         self._backend = load_backend(config.backend)(config, str(run.path))
         listener = listen(context, keys, self._backend.host, config.port, before)
@@ -107,11 +107,20 @@ class Master:
             standing=manifest.standing if manifest else None,
         )
         self._background = Background(config.storage_patience_s)
+        self._ground = Ground(run, self._background)
         self._keyring = Keyring(run, keys, config.storage_patience_s)
-        self._journal = JournalWriter(run.journal, self._fence.check if self._fence else lambda: None)
-        self._carried: dict[str, str] = {}
-        """By server that its worker is told to carry: that worker."""
+        self._starting = Starting(
+            run,
+            self._state,
+            self._backend,
+            self._connections,
+            self._keyring,
+            is_wanted=lambda name: not self._end and name in self._state.members,
+            failed=lambda name, why: self._handle(ev.ExitedEvent(name, True, why)),
+        )
+        self._succession = Succession(run, fence, before, self._remembered)
         self._end: ac.EndAction | None = None
+        self._polling = Polling()
 
     @property
     def endpoint(self) -> str:
@@ -123,7 +132,7 @@ class Master:
     def run(self, client_fd: int | None) -> ac.EndAction:
         """Runs until the run is over. client_fd: readable when the client is gone."""
         self._client_fd = client_fd
-        if self._term_before is not None:
+        if self._succession.adopts:
             self._adopt()
         else:
             self._begin()
@@ -135,7 +144,7 @@ class Master:
             self._handle(ev.ClockEvent())
             self._announcing.size(self._state)
             if self._end is None and self._announcing.outlook():
-                self._journal.write(self._remembered())
+                self._succession.write()
             self._announcing.progress()
             self._connections.answer_watchers(self._status, all_=self._end is not None)
         return self._farewell(self._end)
@@ -151,7 +160,7 @@ class Master:
         for severity, text in self._saving.lines():
             self._announcing.note(severity, text)
         try:
-            self._journal.write_now(self._remembered())
+            self._succession.write_now()
         except OSError as error:
             raise RunError(f"{self._run.path}: cannot be written: {error.strerror}.") from error
         self._story.resized(0, self._state.target, self._state.reason)
@@ -160,12 +169,15 @@ class Master:
     def _adopt(self) -> None:
         """Goes on where the master before this one died, with those of its members that live."""
         with contextlib.suppress(OSError):  # so that people see the next one by another number
-            self._journal.write_now(self._remembered())
-        own = [each.name for each in self._state.members.values() if not self._is_carried(each)]
+            self._succession.write_now()
+        own = [each.name for each in self._state.members.values() if not self._starting.is_carried(each)]
         living = self._backend.living(own)
-        how = (self._term_before != self._term and self._backend.began_again()) or "died"
-        self._story.fault("master", "master", f"{how}; master {self._incarnation} goes on", time.monotonic())
-        self._announcing.note("info", f"master {self._incarnation} goes on with {len(living)} members")
+        how = (self._succession.in_another_term and self._backend.began_again()) or "died"
+        goes_on = f"master {self._succession.incarnation} goes on"
+        self._story.fault("master", "master", f"{how}; {goes_on}", time.monotonic())
+        self._announcing.note("info", f"{goes_on} with {len(living)} members")
+        if self._saving.unread:
+            self._read_newest()
         carried = [each for each in self._state.members.values() if each.carrier in living]
         living = {**living, **{each.name: each.pid for each in carried}}
         homeless = {each.name for each in self._state.of("server") if not each.carrier}.difference(own)
@@ -173,50 +185,50 @@ class Master:
         mine = self._state.members.keys() - homeless
         if self._state.staff.grant:
             self._backend.limit_workers(self._state.target)
-        self._do(self._state.adopt(living, time.monotonic()))
+        self._do(self._state.adopt(living, time.monotonic(), unread=self._saving.unread))
         self._bury()
         for server in carried:
-            self._start(ac.StartAction(server.name, "server", server.carrier), waits=True)
+            self._starting.start(ac.StartAction(server.name, "server", server.carrier), waits=True)
         for name in sorted(mine):
             if name not in living:
                 self._handle(ev.ExitedEvent(name, False, "ended while there was no master", taken=True))
 
-    def _is_carried(self, member: Member) -> bool:
-        """Whether it lives with a worker, or waits for one: it is no affair of the backend's."""
-        return member.role == "server" and self._state.config.all_reduce
-
-    def _is_homeless(self, member: Member) -> bool:
-        """It waits for a worker to carry it. If it lives, a master before had not written down whose."""
-        return self._is_carried(member) and not member.carrier
+    def _read_newest(self) -> None:
+        """The one before may have committed a checkpoint, and died before that was written down."""
+        self._background.submit(
+            self._saving.newest,
+            lambda manifest, error: self._handle(
+                ev.FoundEvent(manifest.tick, manifest.standing) if manifest else ev.FoundEvent(None)
+            ),
+            lambda text: self._announcing.trouble(text, self._state),
+        )
 
     def _turn(self, timeout_s: float | None) -> float:
         """Waits for something to happen, and handles it. Returns when it happened."""
-        poller = zmq.Poller()
-        ours = [
+        ours: list[Any] = [
             self._connections.listener.socket,
             self._connections.listener.monitor,
             self._background.fd,
             self._keyring.fd,
-            self._journal.fd,
+            *self._succession.fds,
         ]
-        ours += [self._fence.fd] if self._fence else []
         ours += [] if self._client_fd is None else [self._client_fd]
         if (backend_s := self._backend.next_time_s()) is not None:
             left_s = backend_s - time.monotonic()
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
-        for source in (*ours, *self._backend.wait_fds()):
-            poller.register(source, zmq.POLLIN)
         begun_s = time.monotonic()
-        ready = {source for source, _ in poller.poll(poll_ms(timeout_s))}
+        look_s = max(0.0, self._ground.turn(begun_s) - begun_s)
+        timeout_s = look_s if timeout_s is None else min(timeout_s, look_s)
+        ready = self._polling.wait([*ours, *self._backend.wait_fds()], timeout_s)
         woken_s = time.monotonic()
         if timeout_s is not None:
             self._excuse(woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
+        if self._ground.is_gone and self._end is None:
+            self._give_up(self._ground.whereabouts.story())
         self._keyring.turn()
-        if self._fence and self._fence.fd in ready:
-            self._fence.check()
-        self._journal.turn()
+        self._succession.turn(ready)
         self._announcing.show(woken_s, self._status)
         if self._client_fd in ready:
             self._lose_client()
@@ -266,13 +278,12 @@ class Master:
 
         Raises Superseded: then members and report are another master's affair.
         """
-        if self._fence:
-            with contextlib.suppress(OSError):
-                self._fence.check()
+        with contextlib.suppress(OSError):
+            self._succession.check()
         taking_part = (MemberState.READY, MemberState.DRAINING, MemberState.HALTED)
         for member in list(self._state.members.values()):
             if member.state not in taking_part:
-                self._kill(ac.KillAction(member.name))
+                self._starting.kill(ac.KillAction(member.name))
         deadline = time.monotonic() + FAREWELL_S
         while (left_s := deadline - time.monotonic()) > 0:
             if not self._backend.num_running and not self._background.busy:
@@ -282,17 +293,18 @@ class Master:
         if self._story.parts_failed:
             self._saving.tidy()
         report = self._story.report(self._state, end, **self._counters())
-        leave_report(self._run, report, self._background, self._state.config.storage_patience_s)
+        run = self._ground.whereabouts.moved_to() if self._ground.is_gone else self._run
+        if run:
+            leave_report(run, report, self._background, self._state.config.storage_patience_s)
         self._connections.answer_watchers(self._status, all_=self._end is not None)
         self._close()
         return end
 
     def _close(self) -> None:
-        if self._fence:
-            self._fence.close()
+        self._succession.close()
         self._background.close()
+        self._ground.whereabouts.close()
         self._keyring.close()
-        self._journal.close()
         self._announcing.close()
         self._connections.listener.close(linger_ms=1000)
 
@@ -305,7 +317,7 @@ class Master:
         """Whoever told this master to end may mean it alone."""
         if self._backend.comes_again():
             with contextlib.suppress(OSError, Superseded):
-                self._journal.write_now(self._remembered())
+                self._succession.write_now()
             self.abandon()
         else:
             self.close()
@@ -328,20 +340,23 @@ class Master:
         if isinstance(message, StatusRequest):
             self._connections.watch(route, message.newer_than)
         elif isinstance(message, ScaleRequest):
-            self._connections.send(route, Answer(error=self._scale(message.workers)))
+            if not (error := wanting.refusal(self._state, message.workers)):
+                self._handle(ev.ScaleEvent(message.workers))
+            self._connections.send(route, Answer(error=error))
         elif isinstance(message, Grant):
-            self._connections.send(route, self._obey(message))
+            self._obey(message)
+            self._connections.send(route, wanting.situation(self._state, self._backend))
         elif isinstance(message, StopRequest):
             self._connections.send(route, Answer())
             self._handle(ev.StopEvent(message.reason))
-        elif (member := self._state.members.get(message.name)) is None or self._is_homeless(member):
+        elif (member := self._state.members.get(message.name)) is None or self._starting.is_homeless(member):
             self._connections.send(route, Quit(reason="not a member of this run (any more)"))
         else:
             if self._connections.meet(message.name, route):  # first: plans are numbered anew
                 self._connections.send(route, Beat(incarnation=self._connections.session(message.name)))
                 self._handle(ev.ReconnectedEvent(message.name))
                 if self._state.config.all_reduce and role_of(message.name) == "worker":
-                    self._tell_carrier(message.name)
+                    self._starting.tell_carrier(message.name)
             if isinstance(message, Heartbeat):
                 self._connections.send(route, Beat(incarnation=self._connections.session(message.name)))
             elif isinstance(message, Join) and not self._is_welcome(message):
@@ -362,62 +377,37 @@ class Master:
             self._connections.tell(join.name, Quit(reason=self._end.text))
         return self._end is None
 
-    def _scale(self, workers: int) -> str:
-        most = self._state.config.num_slices
-        if self._state.staff.grant:
-            return f"a service grants this run its workers, now {self._state.target}: {self._state.reason}."
-        if not 1 <= workers <= most:
-            return f"workers must be from 1 to {most}, the number of slices of a batch, not {workers}."
-        self._handle(ev.ScaleEvent(workers))
-        return ""
-
-    def _obey(self, grant: Grant) -> Situation:
-        """Has as many workers as a service grants, which is told again and again."""
-        staff = self._state.staff
-        if self._end is None and grant.number != staff.grant:
-            workers = max(1, min(grant.workers, self._state.config.num_slices))
-            self._handle(ev.ScaleEvent(workers, f"granted: {grant.why}", grant.number))
+    def _obey(self, grant: Grant) -> None:
+        """Has as many workers as a service grants."""
+        if self._end is None and (news := wanting.news_of(self._state, grant)):
+            self._handle(news)
         self._backend.limit_workers(self._state.target)
-        schedule = self._state.schedule
-        return Situation(
-            number=staff.grant,
-            workers=max(len(self._state.of("worker")), self._backend.num_worker_places),
-            ready=self._state.num_ready,
-            step=schedule.steps_before(self._state.version) if schedule else 0,
-            steps=schedule.total_steps if schedule else 0,
-        )
 
     def _status(self) -> Status:
-        members = self._state.members.values()
-        places = {each.name: f"carried by {each.carrier}" for each in members if each.carrier}
-        places |= {name: where for name in self._state.members if (where := self._backend.where(name))}
-        return self._story.status(self._state, places=places, **self._counters())
-
-    @property
-    def _term(self) -> int:
-        """0: nobody claims any, for there is one machine."""
-        return self._fence.term if self._fence else 0
+        return self._story.status(self._state, places=self._starting.places(), **self._counters())
 
     def _counters(self) -> dict[str, int]:
-        return {"incarnation": self._incarnation, **self._connections.counters()}
+        return {"incarnation": self._succession.incarnation, **self._connections.counters()}
 
     # --- events and actions ----------------------------------------------------------------------
 
     def _handle(self, event: ev.Event) -> None:
         accepted = isinstance(event, (Progress, Written)) and self._state.accepts(event)
+        if isinstance(event, (Written, ev.CommittedEvent)) and event.error:
+            self._ground.look_now()
         actions = self._state.handle(event, time.monotonic())
         self._announcing.happened(event, self._state, accepted=accepted)
         self._do(actions)
         if actions or not isinstance(event, _TOLD_AGAIN):
-            self._journal.write(self._remembered())
+            self._succession.write()
 
     def _remembered(self) -> Journal:
         return Journal(
-            incarnation=self._incarnation,
+            incarnation=self._succession.incarnation,
             port=self._connections.listener.port,
             memory=self._state.memory(),
             story=self._story.remembered(),
-            term=self._term,
+            term=self._succession.term,
         )
 
     def _do(self, actions: list[ac.Action]) -> None:
@@ -439,56 +429,15 @@ class Master:
         self._state.state = RunState.FAILED
         self._finish(ac.EndAction(RunState.FAILED, text))
 
-    def _start(self, action: ac.StartAction, *, waits: bool = False) -> None:
-        waits = waits or self._state.state is RunState.STARTING
-        if action.carrier:
-            done = partial(self._carry, action.name, action.carrier)
-            return self._keyring.give(action.name, done, waits=waits)
-        settings = MemberSettings.of(
-            self._state.config,
-            name=action.name,
-            role=action.role,
-            host=self._backend.member_host,
-            master=self.endpoint,
-            run_dir=str(self._run.path),
-            started_s=time.time(),
-        )
-        self._keyring.give(action.name, lambda error: self._launch(settings, error), waits=waits)
-
-    def _launch(self, settings: MemberSettings, error: str) -> None:
-        if self._has_keys(settings.name, error):
-            self._backend.start(settings)
-
-    def _carry(self, name: str, carrier: str, error: str) -> None:
-        if self._has_keys(name, error):
-            self._carried[name] = carrier
-            self._tell_carrier(carrier)
-
-    def _has_keys(self, name: str, error: str) -> bool:
-        """A member's keys are there, or cannot be; meanwhile it may not be wanted any more."""
-        wanted = not self._end and name in self._state.members
-        if wanted and error:
-            self._handle(ev.ExitedEvent(name, True, f"could not be given its keys: {error}"))
-        return wanted and not error
-
-    def _tell_carrier(self, worker: str) -> None:
-        servers = tuple(name for name, carrier in self._carried.items() if carrier == worker)
-        self._connections.tell(worker, Carry(servers=servers))
-
-    def _kill(self, action: ac.KillAction) -> None:
-        if carrier := self._carried.pop(action.name, ""):
-            return self._tell_carrier(carrier)
-        end = self._backend.give_up if action.never_came else self._backend.kill
-        end(action.name)
-
-    def _assign(self, action: ac.AssignAction) -> None:
-        self._connections.tell(action.name, self._keyring.told(action.name, action.assignment))
+    def _fix(self, action: ac.FixAction) -> None:
+        self._saving.fix(action.config)
+        self._story.goes_with(action.config)
 
     def _commit(self, action: ac.CommitAction) -> None:
         manifest = self._saving.manifest_of(self._state, action)
         self._background.submit(
             lambda: self._saving.commit(manifest),
-            lambda _, error: self._handle(ev.CommittedEvent(action.tick, error)),
+            lambda _, error: self._handle(ev.CommittedEvent(action.tick, error, manifest.standing)),
             lambda text: self._announcing.trouble(text, self._state),
         )
 
@@ -506,7 +455,7 @@ class Master:
 
     def _hand_over(self, action: ac.HandOverAction) -> None:
         with contextlib.suppress(OSError, Superseded):
-            self._journal.write_now(self._remembered())  # what the other one begins with
+            self._succession.write_now()  # what the other one begins with
         try:
             self._backend.hand_over()
         except RunError as error:
@@ -521,10 +470,10 @@ class Master:
 
 
 _DO: dict[type, Callable[[Master, Any], None]] = {
-    ac.StartAction: Master._start,
-    ac.FixAction: lambda master, action: master._saving.fix(action.config),
-    ac.KillAction: Master._kill,
-    ac.AssignAction: Master._assign,
+    ac.StartAction: lambda master, action: master._starting.start(action),
+    ac.FixAction: Master._fix,
+    ac.KillAction: lambda master, action: master._starting.kill(action),
+    ac.AssignAction: lambda master, action: master._starting.assign(action),
     ac.CommitAction: Master._commit,
     ac.PruneAction: Master._prune,
     ac.NoteAction: lambda master, action: master._announcing.note(action.kind, action.text),
@@ -574,6 +523,7 @@ def serve(
             address = Address(master.endpoint, sockets.gethostname(), os.getpid())
             publish(run.address, address, durable=False)
         ready("")
+        beside = [begin_tracking(run, config), begin_metrics(run, config)]
         try:
             end = master.run(client_fd)
         except Superseded:
@@ -585,6 +535,8 @@ def serve(
         with contextlib.suppress(OSError, RunError):  # or another master would begin what is over
             if run.read_address().endpoint == master.endpoint:  # else it has begun
                 run.address.unlink(missing_ok=True)
+        for process in filter(None, beside):
+            process.poll()  # one goes on, and is the supervisor's then; the other ends with this process
         return end
     finally:
         authenticator.stop()

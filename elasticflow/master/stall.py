@@ -12,17 +12,14 @@ step takes, with all others waiting, is not waited for any more. Pure: events an
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Sequence
-from statistics import median
 from typing import NamedTuple
 
+from elasticflow.master.pace import StepPace
 from elasticflow.wire.messages import Stacks
 
 STEPS = 20
 """A run does not stand still before so many times the median step has passed."""
-REMEMBERED = 9
-"""So many measurements say how long a step takes."""
 ANSWER_S = 10.0
 """For so long a main thread may be busy with something else: rows, a parcel, a collection of garbage."""
 STOP_S = 30.0
@@ -42,10 +39,13 @@ class Verdict(NamedTuple):
 
 
 class Stall:
-    """stall_s: the setting. ``rounds``: how often something was done about it, and no step came of it."""
+    """stall_s: the setting. ``rounds``: how often something was done about it, and no step came of it.
+
+    ``pace``: how long steps take.
+    """
 
     def __init__(self, stall_s: float) -> None:
-        self._stall_s = stall_s
+        self._stall_s, self.pace = stall_s, StepPace()
         self.rounds = 0
         self.number = 0
         """Of the last question."""
@@ -53,26 +53,16 @@ class Stall:
         self._mark: Hashable = None
         self._runs = False
         self._still_s, self._seen_s = 0.0, 0.0
-        self._steps_s: deque[float] = deque(maxlen=REMEMBERED)
-        self._version: tuple[int, float] | None = None
-        self._first_s = 0.0
         self._asked: tuple[str, ...] = ()
         self._asked_s: float | None = None
         self._stacks: dict[str, Stacks] = {}
         self._here: set[str] = set()
 
-    # --- how long things take ----------------------------------------------------------------------
-
-    def guess(self, step_s: float) -> None:
-        """What a step may take, as long as none was made."""
-        self._first_s = max(self._first_s, step_s)
+    # --- how long things may take ------------------------------------------------------------------
 
     def made(self, version: int, now_s: float) -> None:
         """The run has come to this version."""
-        if self._version and version > self._version[0]:
-            before, since_s = self._version
-            self._steps_s.append(max(0.0, now_s - since_s) / (version - before))
-        self._version = version, now_s
+        self.pace.made(version, now_s)
         if version > self._stuck_at:
             self.rounds = 0
 
@@ -81,9 +71,8 @@ class Stall:
 
         stopping: somebody waits for its end.
         """
-        step_s = median(self._steps_s) if self._steps_s else self._first_s
         least_s = min(STOP_S, self._stall_s) if stopping else self._stall_s
-        return max(least_s, STEPS * step_s * max(1.0, size))
+        return max(least_s, STEPS * self.pace.step_s * max(1.0, size))
 
     @property
     def answer_s(self) -> float:
@@ -107,8 +96,7 @@ class Stall:
     def excuse(self, seconds: float) -> None:
         """For so long nobody could do anything, or be heard."""
         self._seen_s += seconds
-        if self._version:
-            self._version = self._version[0], self._version[1] + seconds
+        self.pace.excuse(seconds)
         if self._asked_s is not None:
             self._asked_s += seconds
 

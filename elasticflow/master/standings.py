@@ -40,7 +40,9 @@ class Standings:
         """A run begins at this version, or goes on there, maybe by other rules than before."""
         tick = self._schedule.last_evaluation(version)
         found = self._by_tick.get(tick, WatchStanding(rules=self._rules, tick=tick))
-        self._by_tick = {tick: found.by(self._rules)} if self._rules.any else {}
+        # Of versions that servers have in memory, which a master that knew nothing of the program has heard.
+        later = {t: each for t, each in self._by_tick.items() if t > tick and each.rules == self._rules}
+        self._by_tick = {tick: found.by(self._rules), **later} if self._rules.any else {}
 
     def learn(self, standing: WatchStanding) -> bool:
         """One more. Returns whether it is of an evaluation of which nothing was known before."""
@@ -48,6 +50,12 @@ class Standings:
         self._newest = max(self._newest, standing.tick)
         self._by_tick[standing.tick] = standing
         return news
+
+    def hear(self, standing: WatchStanding) -> None:
+        """By who holds such a version: the leading server may have died before it told this master of it."""
+        known = self._by_tick.get(standing.tick)
+        if known is None or known.asks:
+            self._by_tick[standing.tick] = standing
 
     def at(self, version: int) -> WatchStanding | None:
         """That of the last evaluation before this version; None: it is not known, or there are no rules."""

@@ -85,9 +85,9 @@ class MasterState(Facts):
         """What the next master needs, should this one die. Holds what goes on changing: encode it now."""
         return takeover.memory(self)
 
-    def adopt(self, living: Mapping[str, int], now_s: float) -> list[Action]:
+    def adopt(self, living: Mapping[str, int], now_s: float, *, unread: bool = False) -> list[Action]:
         """Goes on in place of a master that died: see ``takeover.adopt``."""
-        return takeover.adopt(self, living, now_s)
+        return takeover.adopt(self, living, now_s, unread=unread)
 
     def next_time_s(self) -> float | None:
         """When to send a ClockEvent at the latest."""
@@ -96,7 +96,7 @@ class MasterState(Facts):
         if self.row.phase is Phase.SERVING:
             times.append(self.cuts.due_s(stopping))
         times += [leave_s(m) if m.expiring else replace_s(m) for m in self.of("worker", *HERE)]
-        times += [] if self.cuts.move_by_s is None else [self.cuts.move_by_s]
+        times += [by_s for by_s in (self.cuts.move_by_s, self.stall.pace.pause_by_s) if by_s is not None]
         alone_s = self.conclusion.alone_s
         times += [] if alone_s is None else [alone_s + standstill.ALONE_S]
         times += [
@@ -144,6 +144,7 @@ HANDLERS: Handlers = {
     **checkpoints.HANDLERS,
     **standstill.HANDLERS,
     **ending.HANDLERS,
+    **takeover.HANDLERS,
     ClockEvent: on_time,
 }
 """Who decides about which event."""

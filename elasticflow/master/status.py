@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from elasticflow.checkpoint import ProgramUse
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.costs import KEPT, Fault, Faults
+from elasticflow.master.curve import LossCurve
 from elasticflow.master.members import Member, RunState
 from elasticflow.master.outlook import Outlook, look
+from elasticflow.master.speed import StepSpeed
 from elasticflow.master.state import MasterState
 from elasticflow.process.clocks import since_boot
 from elasticflow.process.texts import EVENT_CHARS, sendable
@@ -43,12 +43,11 @@ from elasticflow.run.telling import (
     WorkersSeconds,
 )
 from elasticflow.step.schedule import Schedule
+from elasticflow.training.programs import ProgramUse
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Progress, Usage, Written
 from elasticflow.wire.seal import Guard
 
-RATE_WINDOW_S = 5.0
-"""The speed is that of steps of so long: of fewer it would jump, of more it would say what was."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the deadline will be kept."""
 SHOWN = 50
@@ -97,6 +96,11 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     """What evaluations have decided."""
     start: list[StartPart] = []
     """What the time until the first step went into, as far as it is known."""
+    curve: LossCurve = msgspec.field(default_factory=LossCurve)
+
+    def __post_init__(self) -> None:
+        if not self.curve.points and self.curve.step < self.start_step:
+            self.curve.first = self.curve.step = self.start_step
 
 
 def _sum(usages: list[Usage]) -> Usage:
@@ -132,8 +136,7 @@ class Story:
             started_at=wall(), start_step=start_step, faults=Faults(window_s=window_s), boot=boot()
         )
         self._origin_s = clock() - max(self._memory.time_s, self._passed_s(*boot()))
-        self._steps: deque[tuple[float, int]] = deque()
-        """(time, steps done) since the number of workers, or what they had done, changed last."""
+        self._speed = StepSpeed()
         self._looked_s = float("-inf")
 
     def _passed_s(self, boot: str, boot_s: float) -> float:
@@ -201,7 +204,8 @@ class Story:
         steps = self._steps_before(lost_version) - self._steps_before(start_version)
         time_s = self._time_s(now_s)
         self._memory.faults.regrouped(lost_version, start_version, steps, source, time_s, moved=moved)
-        self._steps.clear()
+        self._speed.forget()
+        self._memory.curve.begin(self._steps_before(start_version))
 
     def resized(self, old: int, new: int, reason: str) -> None:
         """The number of workers to have has changed."""
@@ -232,9 +236,9 @@ class Story:
                 rest_s = max(0.0, time_s - sum(part.seconds for part in memory.start))
                 memory.start.append(StartPart("servers and first step", round(rest_s, 3)))
         memory.loss = progress.loss if progress.loss is not None else memory.loss
-        self._steps.append((now_s, steps))
-        while self._steps[0][0] < now_s - RATE_WINDOW_S and len(self._steps) > 2:
-            self._steps.popleft()
+        self._speed.add(now_s, steps)
+        of_step = progress.loss, progress.lr, memory.num_ready
+        memory.curve.add(steps, *of_step, time_s, last=progress.last)
         names = ("cost", *state.spec.metrics)
         for tick, values in progress.evaluations:
             work = state.schedule.at(tick)
@@ -298,8 +302,7 @@ class Story:
         memory.skipped = len(state.divergence.skipped)
         if state.num_ready != memory.num_ready:
             memory.num_ready = state.num_ready
-            while len(self._steps) > 1:  # so many have another speed
-                self._steps.popleft()
+            self._speed.begin_anew()
         faults, time_s = memory.faults, self._time_s()
         known = {fault.member: fault for fault in faults.open("storage")}
         for name in known.keys() - state.troubles.keys():
@@ -326,6 +329,10 @@ class Story:
     def _step(self) -> int:
         return max(self._memory.start_step, self._steps_before(self._memory.version))
 
+    def goes_with(self, config: Config) -> None:
+        """Something that the settings had left open is decided."""
+        self._config = config
+
     def so_far(self, most: int = KEPT) -> Past:
         """The past; of events, faults and so on the last ones, at most so many each."""
         memory, schedule, time_s = self._memory, self._memory.schedule, self._time_s()
@@ -344,6 +351,8 @@ class Story:
             mode=self._config.mode,
             staleness=self._config.staleness,
             snapshot_s=self._config.snapshot_s,
+            strategy=self._config.strategy,
+            strategy_why=self._config.strategy_why,
             compression=self._config.compression,
             guarded=Guard.between_hosts(
                 encrypt=self._config.encrypt_data, authenticate=self._config.authenticate_data
@@ -392,6 +401,7 @@ class Story:
             num_events=memory.num_events,
             events=memory.events[-most:],
             best=_best(memory.standing),
+            losses=memory.curve.points[-most:],
             lr_scale=memory.standing.scale * memory.standing.factor if memory.standing else 1.0,
         )
 
@@ -418,16 +428,12 @@ class Story:
         }
 
     def _records_per_s(self) -> float | None:
-        """Of late, with the workers that there are; it sinks while nothing is heard for longer than usual."""
-        schedule = self._memory.schedule
-        if len(self._steps) < 2 or schedule is None:
+        """Of late, with the workers that there are."""
+        schedule, recent = self._memory.schedule, self._speed.recent(self._clock())
+        if recent is None or schedule is None:
             return None
-        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
-        if last_s <= first_s or last <= first:
-            return None
-        seconds = last_s - first_s
-        still_s = max(0.0, self._clock() - last_s - max(RATE_WINDOW_S, seconds))
-        return (last - first) * schedule.records_per_epoch / schedule.steps_per_epoch / (seconds + still_s)
+        steps, seconds = recent
+        return steps * schedule.records_per_epoch / schedule.steps_per_epoch / seconds
 
     def _eta_s(self) -> float | None:
         """Seconds until the end, at this speed; None as long as nobody can know."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from elasticflow.master.log import say
+from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import EXIT_CODES
 
 CRASHED = 70
@@ -140,4 +141,4 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _cause(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    return how_it_ended(code) if code < 0 else f"failed with exit code {code}"

@@ -10,12 +10,18 @@ class FdEvent:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._may_be_set = False
 
     def set(self) -> None:
+        self._may_be_set = True  # before: who waits for it may clear it at once
         os.eventfd_write(self.fd, 1)
+        self._may_be_set = True  # after: it may have been cleared since, and that before this was written
 
     def clear(self) -> None:
-        try:  # not ``suppress``, which takes longer, and this is asked at each turn of a loop
+        if not self._may_be_set:
+            return  # as it is at nearly every turn of a loop
+        self._may_be_set = False
+        try:  # not ``suppress``, which takes longer
             os.eventfd_read(self.fd)
         except BlockingIOError:  # it is not set
             pass

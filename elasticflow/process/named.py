@@ -10,8 +10,17 @@ from elasticflow.errors import ConfigError
 
 
 def load_named(key: str, name: str, homes: Mapping[str, str]) -> Any:
-    """The class of this name. homes: ``module:Class`` by name. Raises ConfigError for other names."""
+    """The class of this name. homes: ``module:Class`` by name.
+
+    Raises ConfigError for other names, and if its package is not installed.
+    """
     if name not in homes:
         raise ConfigError(f"{key}: {name!r} is unknown; there are {', '.join(sorted(homes))}.")
     module, _, attribute = homes[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    package = module.partition(".")[0]
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ConfigError(f"{key}: {name} needs the package {package}, which is not here.") from error

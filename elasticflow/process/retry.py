@@ -29,6 +29,10 @@ class Backoff:
         return min(grown_s, self.most_s, self.patience_s - passed_s)
 
 
+class RemovedError(OSError):
+    """What was worked in was removed, or renamed, by somebody: it is not away, and will not come back."""
+
+
 _AWAY = frozenset(
     {
         errno.EAGAIN,
@@ -53,8 +57,10 @@ def is_away(error: BaseException | None) -> bool:
 def is_curable(error: BaseException) -> bool:
     """Whether the same act may go well later: the medium refused it, or there was no memory.
 
-    Not so for a name that is taken, a value that is wrong, or a bug.
+    Not so for a name that is taken, a folder that was removed, a value that is wrong, or a bug.
     """
     if isinstance(error, (CheckpointError, RunError)):
         return error.__cause__ is None or is_curable(error.__cause__)
-    return isinstance(error, (OSError, MemoryError)) and not isinstance(error, FileExistsError)
+    return isinstance(error, (OSError, MemoryError)) and not isinstance(
+        error, (FileExistsError, RemovedError)
+    )

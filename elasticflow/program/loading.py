@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from itertools import dropwhile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from elasticflow.adapters.scripts import PlainScript, check_one_call, plain_script
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
 from elasticflow.training.standing import Watch, WatchRules, keep_best
 
@@ -23,7 +25,12 @@ if TYPE_CHECKING:
     from elasticflow.program.copy import Copy
 
 REQUIRED = ("model", "forward")
-OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable", "on_epoch")
+OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable", "on_epoch", "loop")
+NOT_WITH_LOOP = {
+    "encode": "a loop goes through a step's records as often as it likes",
+    "trainable": "a loop decides itself what it pushes",
+}
+"""Functions for which there is no use beside ``loop``, and why."""
 RULES = {"early_stopping": "stopping", "keep_best": "best"}
 """What a program may say of its evaluations, by the name of the rule that it is."""
 
@@ -32,7 +39,8 @@ RULES = {"early_stopping": "stopping", "keep_best": "best"}
 class Program:
     """The functions that a program defines; the optional ones are None where it has none.
 
-    whole: where ``forward`` was made to take the columns of ``encode``, what it was before.
+    whole: where ``forward`` was made to take the columns of ``encode``, what it was before. loop: of the
+    program's own, see ``elasticflow.frameworks.session``; ``forward``, if it has none, then only raises.
     """
 
     path: str
@@ -47,6 +55,8 @@ class Program:
     whole: Callable[..., Any] | None = None
     trainable: Callable[[int], object] | None = None
     on_epoch: Callable[[Any], object] | None = None
+    loop: Callable[[Any], object] | None = None
+    has_forward: bool = True
 
     @property
     def reads(self) -> str:
@@ -107,21 +117,40 @@ def load(path: str, copy: Copy | None = None) -> Program:
 
     copy: the run's, which gives the source of the file and of the modules beside it, whatever is there now.
     """
-    _tree(path, copy)
-    module = _execute(path, copy)
+    script = plain_script(_tree(path, copy))
+    module: Any = _execute(path, copy, script)
     defined = {name: getattr(module, name, None) for name in (*REQUIRED, *OPTIONAL)}
+    has_forward = defined["forward"] is not None
+    if defined["loop"] is not None:
+        _check_loop(path, defined)
+        defined["forward"] = defined["forward"] or _no_forward
     for name in REQUIRED:
         if not callable(defined[name]):
             found = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
             raise ProgramError(
-                f"{path}: defines no {name}(). A program defines {'() and '.join(REQUIRED)}(), "
+                f"{path}: defines no {name}(). A program defines {'() and '.join(REQUIRED)}() or loop(), "
                 f"and may define {'(), '.join(OPTIONAL)}(); found: {', '.join(sorted(found)) or 'none'}."
             )
     functions: dict[str, Any] = defined
-    return Program(path=path, **functions, rules=_rules(path, module, copy))
+    return Program(path=path, **functions, rules=_rules(path, module, copy), has_forward=has_forward)
 
 
-def _rules(path: str, module: ModuleType, copy: Copy | None) -> WatchRules:
+def _check_loop(path: str, defined: dict[str, Any]) -> None:
+    if not callable(defined["loop"]):
+        raise ProgramError(
+            f"{path}: loop is a {type(defined['loop']).__name__}; it must be a function of session."
+        )
+    for name, why in NOT_WITH_LOOP.items():
+        if defined[name] is not None:
+            raise ProgramError(f"{path}: defines loop() and {name}(): {why}. Leave out one of them.")
+
+
+def _no_forward(*, params: Any, **columns: Any) -> Any:
+    """Stands for the ``forward`` that a program with a loop of its own need not have."""
+    raise ProgramError("defines loop(), and no forward(), which evaluations need.")
+
+
+def _rules(path: str, module: object, copy: Copy | None) -> WatchRules:
     """What evaluations decide. Who may stop early keeps the best checkpoint. Raises ProgramError."""
     found = {rule: getattr(module, name, None) for name, rule in RULES.items()}
     for name, rule in RULES.items():
@@ -140,7 +169,20 @@ def _rules(path: str, module: ModuleType, copy: Copy | None) -> WatchRules:
     return WatchRules(stopping=stopping, best=best, plateau=plateau, consults=consults)
 
 
-def _execute(path: str, copy: Copy | None) -> ModuleType:
+def import_library(path: str, copy: Copy | None = None) -> None:
+    """What a plain script trains with is imported before anything is seeded. Raises ProgramError."""
+    script = plain_script(_tree(path, copy))
+    try:
+        for module in (script.library.framework, script.module) if script else ():
+            importlib.import_module(module)
+    except Exception as error:
+        raise ProgramError(f"{path}: cannot be imported: {describe(error, path)}") from error
+
+
+def _execute(path: str, copy: Copy | None, script: PlainScript | None) -> object:
+    """What has the program's functions: its module, or what a plain script's call comes to."""
+    if script:
+        check_one_call(path, script)
     file = Path(path).resolve()
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
@@ -157,12 +199,22 @@ def _execute(path: str, copy: Copy | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
+        if script:
+            return _captured(path, script, module, spec.loader)
         spec.loader.exec_module(module)
     except ElasticFlowError:
         raise
     except (Exception, SystemExit) as error:
         raise ProgramError(f"{path}: cannot be imported: {describe(error, path)}") from error
     return module
+
+
+def _captured(path: str, script: PlainScript, module: ModuleType, loader: Any) -> object:
+    """Runs a plain script up to its call."""
+    from elasticflow.adapters.capture import run_to_call
+
+    with naming(path):
+        return SimpleNamespace(**run_to_call(path, script, module, loader.get_code(module.__name__)))
 
 
 def describe(error: BaseException, path: str) -> str:
@@ -221,6 +273,26 @@ def naming(path: str) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from error
 
 
+def arguments_of_predict(program: Program, there: Sequence[str], *, needed: bool = False) -> list[str]:
+    """Those of ``predict`` that are arguments of ``forward``, which are ``there``; it may have no others.
+
+    needed: none that has a default. Raises ProgramError.
+    """
+    assert program.predict is not None
+    plain = [
+        p
+        for p in inspect.signature(program.predict).parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "params"
+    ]
+    unknown = [p.name for p in plain if p.name not in there and p.default is p.empty]
+    if unknown:
+        raise ProgramError(
+            f"{program.path}: predict() takes {unknown[0]}, which is no argument of forward(); there are "
+            f"{', '.join(there)}."
+        )
+    return [p.name for p in plain if p.name in there and not (needed and p.default is not p.empty)]
+
+
 def bind(
     program: Program, name: str, columns: Sequence[str], positional: bool, optional: Sequence[str] = ()
 ) -> dict[str, str]:
@@ -234,6 +306,8 @@ def bind(
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if "params" not in {p.name for p in plain} and not takes_any:
         raise ProgramError(f"{program.path}: {name}() must take an argument named params.")
+    if not program.has_forward and name == "forward":
+        return {column: column for column in (*columns, *optional)}
     arguments = [p for p in plain if p.name != "params"]
     names = ", ".join(p.name for p in arguments) or "none"
     if positional:

@@ -33,15 +33,14 @@ class CopiedLoader(importlib.machinery.SourceFileLoader):
         return importlib.util.decode_source(self._source)
 
     def get_code(self, fullname: str) -> CodeType:
+        text = self.get_source(fullname)
+        # Without a time of change, it is never compared with the file.
+        linecache.cache[self._path] = (len(text), None, text.splitlines(keepends=True), self._path)
         code: CodeType = compile(self._source, self._path, "exec", dont_inherit=True)
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        code = self.get_code(module.__name__)
-        text = self.get_source(module.__name__)
-        # Without a time of change, it is never compared with the file.
-        linecache.cache[self._path] = (len(text), None, text.splitlines(keepends=True), self._path)
-        exec(code, module.__dict__)  # noqa: S102
+        exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102
 
 
 class _Finder(importlib.abc.MetaPathFinder):

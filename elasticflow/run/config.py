@@ -17,8 +17,9 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from elasticflow.adapters.scripts import script_settings
 from elasticflow.errors import ConfigError
-from elasticflow.run import dates
+from elasticflow.run import dates, tracks
 
 MOST = 2**31 - 1
 """Of what is counted; a run of more would end after all who have begun it."""
@@ -32,8 +33,8 @@ COMPRESSIONS = ("none", "bf16", "top-k")
 TOP_K = 0.01
 DEVICES = ("auto", "cpu", "cuda", "delayed")
 """``delayed`` is for tests: see ``elasticflow.frameworks.devices``."""
-PARAMETER_SERVER, ALL_REDUCE = "parameter_server", "all_reduce"
-STRATEGIES = (PARAMETER_SERVER, ALL_REDUCE)
+PARAMETER_SERVER, ALL_REDUCE, AUTO = "parameter_server", "all_reduce", "auto"
+STRATEGIES = (PARAMETER_SERVER, ALL_REDUCE, AUTO)
 MOST_PLACES, USUAL_PLACES = 32, 8
 """Nobody talks to more than so many others, however many workers there are."""
 DATED = ("data", "run_dir")
@@ -49,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_dir: str = ""
     backend: str = "local"
     strategy: str = PARAMETER_SERVER
+    strategy_why: str = ""
+    """Once ``auto`` has chosen one: why."""
 
     workers: str = "2"
     servers: Processes = 1
@@ -112,6 +115,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     start_s: PositiveSeconds = 900.0
     stall_s: PositiveSeconds = 600.0
     timeline: bool = False
+    track: list[str] = []
+    """Who draws the run's curves, see ``elasticflow.run.tracks``."""
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    metrics_address: str = "127.0.0.1"
+    metrics_token_file: str = ""
 
     slurm: dict[str, Any] = {}
     """Settings of the SLURM backend, which knows and checks them."""
@@ -170,6 +178,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.suspect_s < self.lost_s:
             raise ConfigError(f"lost_s: {self.lost_s} must be more than suspect_s, {self.suspect_s}.")
         self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
+        tracks.check_names(self.track)
+        if not self.metrics_port and (self.metrics_address != "127.0.0.1" or self.metrics_token_file):
+            name = "metrics_token_file" if self.metrics_token_file else "metrics_address"
+            raise ConfigError(f"{name}: is of no use without metrics_port; name one, such as 9477.")
         self.time_limit_s  # noqa: B018
         self.max_time_s  # noqa: B018
 
@@ -193,7 +205,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _check_strategy(self) -> None:
         if self.strategy not in STRATEGIES:
-            raise ConfigError(f"strategy: {self.strategy!r}; allowed are {' and '.join(STRATEGIES)}.")
+            raise ConfigError(f"strategy: {self.strategy!r}; allowed are {', '.join(STRATEGIES)}.")
+        if self.strategy == AUTO:
+            return
         if not self.all_reduce:
             if self.places:
                 raise ConfigError(
@@ -215,9 +229,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.strategy == ALL_REDUCE
 
     @property
+    def undecided(self) -> bool:
+        """Whether it is not known yet who holds the model: that the program decides, see ``choosing``."""
+        return self.strategy == AUTO and not self.asynchronous
+
+    @property
     def num_servers(self) -> int:
         """So many a backend is asked for."""
-        return 0 if self.all_reduce else self.servers
+        return 0 if self.all_reduce or self.undecided else self.servers
 
     @property
     def num_places(self) -> int:
@@ -248,6 +267,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def free_slices(self) -> bool:
         """Whether the first worker may choose another number of slices than ``num_slices``."""
         return not self.slices and not self.asynchronous
+
+    def chosen(self, strategy: str, why: str) -> Config:
+        """The same, once ``auto`` has chosen."""
+        places, servers = (self.places, 1) if strategy == ALL_REDUCE else (0, self.servers)
+        return msgspec.structs.replace(
+            self, strategy=strategy, strategy_why=why, places=places, servers=servers
+        )
 
     def fixed(self, num_slices: int) -> Config:
         """The same, with a number of slices that is chosen once and for all."""
@@ -354,7 +380,8 @@ def make(
 ) -> Config:
     """The settings ``before``, under those of the file, if any, under the options that are not None.
 
-    before: of the run that goes on, None for a new one. What it had found out of its file's ``deadline`` and
+    before: of the run that goes on, None for a new one: of a plain script's text what it says comes first.
+    What it had found out of its file's ``deadline`` and
     ``date`` stays so, since the file was written for the beginning; options may change it.
     at_s: the time, since 1970, for deadlines and dates.
     """
@@ -363,13 +390,21 @@ def make(
     for name in ("deadline", "date"):
         if before and before.get(name):
             in_file.pop(name, None)
+    if before and before.get("strategy_why") and in_file.get("strategy") == AUTO:
+        in_file.pop("strategy")  # what it has chosen stays, unless an option asks anew
     values = {**(before or {}), **in_file, **given}
+    if before is None and isinstance(values.get("program"), str):
+        values = {**script_settings(values["program"], values.keys()), **values}
+    if "strategy" in in_file.keys() | given.keys():
+        values.pop("strategy_why", None)
     if isinstance(given.get("args"), dict):
         values["args"] = {
             **((before or {}).get("args") or {}),
             **(in_file.get("args") or {}),
             **given["args"],
         }
+    if isinstance(values.get("track"), str):
+        values["track"] = [each.strip() for each in values["track"].split(",") if each.strip()]
     for name in ("workers", "checkpoint_every", "time_limit", "max_time"):  # YAML reads a plain number as one
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             values[name] = str(values[name])

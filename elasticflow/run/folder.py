@@ -36,11 +36,14 @@ import msgspec
 
 from elasticflow import __version__
 from elasticflow.errors import ConfigError, NoRunError, RunError, UnknownError
+from elasticflow.process.locked_files import LOOK_S, is_locked, wait_until_free
+from elasticflow.process.packages import require
 from elasticflow.process.retry import is_away
 from elasticflow.process.stamps import unstamped
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config, differences
 from elasticflow.run.telling import Report
+from elasticflow.run.tracks import check_packages
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys, write_secret
@@ -61,8 +64,8 @@ PRIVATE = ("keys", "program", "checkpoints", "rows")
 """Folders that are shown to nobody: what is in them opens the run, or is the model."""
 LAST_WORDS_BYTES = 1 << 16
 """Of a log, as much as its last line is looked for in."""
-LOOKS, LOOK_S = 5, 0.01
-"""How often, and how far apart, ``hold`` tries a lock that is taken."""
+LOOKS = 5
+"""How often ``hold`` tries a lock that is taken."""
 
 
 class HostJob(msgspec.Struct, frozen=True):
@@ -184,6 +187,7 @@ class RunDir:
         self.report = self.path / "report.json"
         self.attempts = self.path / "attempts.json"
         self.shown = self.path / "status.json"
+        self.digests = self.path / "digests.json"
 
     @property
     def folder(self) -> Path:
@@ -227,6 +231,14 @@ class RunDir:
             raise ConfigError(
                 "timeline: is recorded in a folder that all see, and not on HDFS; leave it out."
             )
+        if config.track and isinstance(self.path, HdfsPath):
+            raise ConfigError(
+                "track: curves are drawn in a folder of this machine, and not on HDFS; leave it out, and "
+                "have them drawn where you look at them: elasticflow track RUN --with NAME --to FOLDER."
+            )
+        check_packages(config.track)
+        if config.metrics_port:
+            require("prometheus_client", "metrics_port", "metrics")
         if config.share == "group" and isinstance(self.path, HdfsPath):
             raise ConfigError(
                 "share: group is for folders that all see, and not for HDFS; leave it out, and let others "
@@ -277,7 +289,8 @@ class RunDir:
         """Removes what whoever was killed while writing a file of this folder has left. The lock is held."""
         for path in self.folder.glob(".*.json.*"):
             if re.fullmatch(r"\.\w+\.json\.[0-9a-f]{8}", path.name):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # what stays is in nobody's way
+                    path.unlink()
 
     def config(self) -> Config:
         """The run's settings. Raises RunError if this is no run's folder, or a later ElasticFlow's."""
@@ -374,20 +387,9 @@ class RunDir:
 
     def is_locked(self) -> bool:
         """Whether a master runs here."""
-        if isinstance(self.path, HdfsPath) or not self.lock.exists():
-            return False
-        descriptor = os.open(self.lock, os.O_RDWR)
-        try:
-            # Shared: of two that look at the same time neither takes the other for a master.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return not isinstance(self.path, HdfsPath) and is_locked(self.lock)
 
     def wait_until_free(self, timeout_s: float) -> None:
-        """Waits until no master runs here, for so long at most; the kernel's own wait has no limit."""
-        deadline = time.monotonic() + timeout_s
-        while self.is_locked() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+        """Waits until no master runs here, for so long at most."""
+        if not isinstance(self.path, HdfsPath):
+            wait_until_free(self.lock, timeout_s)

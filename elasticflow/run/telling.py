@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from elasticflow.checkpoint import ProgramUse
+from elasticflow.training.programs import ProgramUse
 
 FORMAT = 1
 """Of these structures. New fields may come with the same number; what is there keeps its name and sense."""
@@ -39,6 +39,19 @@ class StartPart(msgspec.Struct):
 
     what: str
     seconds: float
+
+
+class LossPoint(msgspec.Struct):
+    """The mean loss of steps up to this one, from that of the point before on. lr: of the last of them.
+
+    loss: None: it was no number, which JSON does not know. workers: that took part.
+    """
+
+    step: int
+    time_s: float
+    loss: float | None
+    lr: float | None
+    workers: int
 
 
 class Resize(msgspec.Struct, rename={"old": "from", "new": "to"}):
@@ -161,7 +174,9 @@ class Past(msgspec.Struct, kw_only=True):
     was made because of faults. stalled_s: that workers stood idle until they were given the slices of
     others. shortage: why there are fewer workers than wanted. best: None: nobody asks for it, or there is
     none yet. lr_scale: what evaluations have the learning rate multiplied by. start: what ``first_step_s``
-    is made of, one after the other, as the first worker has measured it; empty where nobody knows.
+    is made of, one after the other, as the first worker has measured it; empty where nobody knows. strategy:
+    ``auto`` as long as nothing is chosen; strategy_why: why it was, empty where the settings say it. losses:
+    of this attempt, without those of steps that were undone.
     """
 
     format: int = FORMAT
@@ -220,6 +235,9 @@ class Past(msgspec.Struct, kw_only=True):
     best: ToldBest | None = None
     lr_scale: float = 1.0
     start: list[StartPart] = []
+    strategy: str = "parameter_server"
+    strategy_why: str = ""
+    losses: list[LossPoint] = []
 
 
 class Status(Past, kw_only=True):

@@ -13,11 +13,13 @@ import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from elasticflow.errors import RunError
 from elasticflow.storage.hdfs import HdfsPath
-from elasticflow.storage.webhdfs import FileStatus
+
+if TYPE_CHECKING:
+    from elasticflow.storage.webhdfs import FileStatus
 
 ROOT, HDFS_ROOT = 0, "hdfs"
 FOR_PEOPLE = ("logs", "timelines")

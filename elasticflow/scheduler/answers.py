@@ -39,13 +39,16 @@ class AnswerKind(str, Enum):
 @dataclass(frozen=True)
 class JobAnswer:
     """finish_s: when it would be done as things are; None: nobody knows. earliest_s: the earliest deadline
-    that would be promised now. priority, priority_s: the lowest that would make it earlier, and how early."""
+    that would be promised now. priority, priority_s: the lowest that would make it earlier, and how early.
+    is_whole: nothing was left out for lack of time; else there may be an earlier one.
+    """
 
     kind: AnswerKind
     finish_s: float | None = None
     earliest_s: float | None = None
     priority: int | None = None
     priority_s: float | None = None
+    is_whole: bool = True
 
     def text(self, clock: Callable[[float], str]) -> str:
         """For a person; ``clock`` writes a time."""
@@ -53,15 +56,26 @@ class JobAnswer:
         if self.kind is not AnswerKind.NOT_BEFORE:
             return f"{self.kind.value}{done}"
         if self.earliest_s is None:
-            return "no deadline can be promised now"
+            return (
+                "no deadline can be promised now" if self.is_whole else "which could be is not known so soon"
+            )
         other = ""
         if self.priority is not None and self.priority_s is not None:
             other = f"; with priority {self.priority} at {clock(self.priority_s)}"
-        return f"not before {clock(self.earliest_s)}{other}"
+        earliest = clock(self.earliest_s)
+        return (
+            f"{f'not before {earliest}' if self.is_whole else f'would be by {earliest} at the latest'}{other}"
+        )
 
 
-def answer(policy: Elastic, job: Job, now_s: float) -> JobAnswer:
-    """What would be, or for a job under way is, said to this job. Changes nothing."""
+def answer(
+    policy: Elastic, job: Job, now_s: float, *, is_late: Callable[[], bool] = lambda: False
+) -> JobAnswer:
+    """What would be, or for a job under way is, said to this job. Changes nothing.
+
+    is_late: asked before each decision that is tried: who asks cannot wait for another. Then the best that is
+    known is the answer, ``is_whole`` or not.
+    """
     track = policy.tracks.get(job.job_id) or _told(policy, job, now_s)[1]
     finish_s = None
     if track is not None:
@@ -73,23 +87,32 @@ def answer(policy: Elastic, job: Job, now_s: float) -> JobAnswer:
         return JobAnswer(AnswerKind.PROMISED, finish_s)
     if track is not None and track.standing is Standing.HOPEFUL:
         return JobAnswer(AnswerKind.HOPEFUL, finish_s)
-    earliest_s = earliest_promise_s(policy, job, now_s)
-    for priority in _priorities(policy, job):
-        sooner_s = earliest_promise_s(policy, replace(job, priority=priority), now_s)
+    earliest_s = earliest_promise_s(policy, job, now_s, is_late)
+    for priority in () if is_late() else _priorities(policy, job):
+        sooner_s = earliest_promise_s(policy, replace(job, priority=priority), now_s, is_late)
         if sooner_s is not None and (
             earliest_s is None or sooner_s < earliest_s - _close_s(earliest_s, now_s)
         ):
-            return JobAnswer(AnswerKind.NOT_BEFORE, finish_s, earliest_s, priority, sooner_s)
-    return JobAnswer(AnswerKind.NOT_BEFORE, finish_s, earliest_s)
+            return JobAnswer(
+                AnswerKind.NOT_BEFORE, finish_s, earliest_s, priority, sooner_s, is_whole=not is_late()
+            )
+    return JobAnswer(AnswerKind.NOT_BEFORE, finish_s, earliest_s, is_whole=not is_late())
 
 
-def earliest_promise_s(policy: Elastic, job: Job, now_s: float) -> float | None:
-    """The earliest deadline that would be promised now, a little later at most; None: none would."""
+def earliest_promise_s(
+    policy: Elastic, job: Job, now_s: float, is_late: Callable[[], bool] = lambda: False
+) -> float | None:
+    """The earliest deadline that would be promised now, a little later at most; None: none would.
+
+    Where it became late meanwhile: one that would be promised, or None if none was found until then.
+    """
     alone_s = policy.alone_s(job)
     if alone_s == inf:
         return None
     too_early_s, left_s = now_s, alone_s
     for _ in range(MOST_DOUBLINGS):
+        if is_late():
+            return None
         if _is_promised(policy, job, now_s + left_s, now_s):
             break
         too_early_s, left_s = now_s + left_s, 2 * left_s
@@ -97,7 +120,7 @@ def earliest_promise_s(policy: Elastic, job: Job, now_s: float) -> float | None:
         return None
     at_s = now_s + left_s
     for _ in range(MOST_HALVINGS):
-        if at_s - too_early_s <= _close_s(at_s, now_s):
+        if at_s - too_early_s <= _close_s(at_s, now_s) or is_late():
             break
         middle_s = (too_early_s + at_s) / 2
         if _is_promised(policy, job, middle_s, now_s):

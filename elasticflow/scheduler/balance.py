@@ -17,6 +17,7 @@ import numpy as np
 
 from elasticflow.scheduler.ladder import Floats, Ints
 from elasticflow.scheduler.shares import Need, SharePlan, plan_of_shares
+from elasticflow.scheduler.timeline import ClusterTimeline
 
 STEEPNESS = 30.0
 """How fast the price rises: with a tenth of the GPUs free one costs 2.5 times as much as with all."""
@@ -59,12 +60,14 @@ class Player:
 class Prices:
     """The load that the players make over time, and what it costs."""
 
-    def __init__(self, now_s: float, num_gpus: int, players: Sequence[Player]) -> None:
-        self.now_s, self.num_gpus = now_s, num_gpus
-        self.starts_s, ends_s = _grid(now_s, [one.need.deadline_s for one in players])
+    def __init__(self, empty: ClusterTimeline, players: Sequence[Player]) -> None:
+        self.now_s, self.num_gpus = empty.now_s, int(empty.free.max())
+        self.starts_s, ends_s = _grid(
+            self.now_s, [one.need.deadline_s for one in players], empty.starts_s[1:]
+        )
         self.lasts_s = np.diff(self.starts_s, append=ends_s)
         self.num_turns = 0
-        self.load = np.zeros(len(self.starts_s), dtype=np.int64)
+        self.load = self.num_gpus - _least(empty, self.starts_s, ends_s)
         for one in players:
             num_steps = int(self.starts_s.searchsorted(one.need.deadline_s, "left"))
             one.lasts_s = np.diff(self.starts_s[:num_steps], append=one.need.deadline_s)
@@ -139,11 +142,14 @@ class Prices:
         return float((vectors.rates[rungs] * np.maximum(one.lasts_s - lost, 0.0)).sum())
 
 
-def balance(players: Sequence[Player], now_s: float, num_gpus: int) -> dict[str, SharePlan]:
-    """Plans for as many as can be, those with a promise first of all; empty if these do not come to fit."""
-    if not num_gpus or len(players) > MOST_PLAYERS:
+def balance(players: Sequence[Player], empty: ClusterTimeline) -> dict[str, SharePlan]:
+    """Plans for as many as can be, those with a promise first of all; empty if these do not come to fit.
+
+    empty: what there is before anybody takes anything.
+    """
+    if not empty.free.max() or len(players) > MOST_PLAYERS:
         return {}
-    one = Prices(now_s, num_gpus, players)
+    one = Prices(empty, players)
     inside: list[Player] = [each for each in players if each.must_stay]
     if not all([one.answer(each) for each in inside]) or not _settle(one, inside, SWEEPS):
         return {}
@@ -189,9 +195,21 @@ def _try(one: Prices, inside: list[Player], outsider: Player) -> None:
         one.place(each, rungs)
 
 
-def _grid(now_s: float, deadlines_s: Sequence[float]) -> tuple[Floats, float]:
-    """When steps start, and when the last ends: at each deadline, unless there are too many, and between."""
-    ends = np.unique(np.array([one for one in deadlines_s if one > now_s] or [now_s + 1.0]))
+def _least(empty: ClusterTimeline, starts_s: Floats, end_s: float) -> Ints:
+    """GPUs that there are all through each of these steps."""
+    firsts = empty.starts_s.searchsorted(starts_s, "right") - 1
+    lasts = empty.starts_s.searchsorted(np.append(starts_s[1:], end_s), "left")
+    return np.array([empty.free[a : max(b, a + 1)].min() for a, b in zip(firsts, lasts, strict=True)])
+
+
+def _grid(now_s: float, deadlines_s: Sequence[float], changes_s: Floats) -> tuple[Floats, float]:
+    """When steps start, and when the last ends: at each deadline, unless there are too many, and between.
+
+    changes_s: of what there is; those before the last deadline count like deadlines.
+    """
+    last_s = max([now_s, *deadlines_s])
+    known = [one for one in (*deadlines_s, *changes_s[changes_s < last_s].tolist()) if one > now_s]
+    ends = np.unique(np.array(known or [now_s + 1.0]))
     if len(ends) > MOST_STEPS // 2:
         ends = ends[np.linspace(0, len(ends) - 1, MOST_STEPS // 2).astype(int)]
     edges = np.concatenate([[now_s], ends])

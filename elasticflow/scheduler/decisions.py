@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Admitted:
-    """The deadline is promised."""
+    """The deadline is promised; of a soft one, ``by_s``, which is later. None: the deadline itself."""
 
     job_id: str
     reason: str
+    by_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from elasticflow.scheduler.capacity import Capacity
+from elasticflow.scheduler.curves import Curve
 from elasticflow.scheduler.jobs import Job
 
 
@@ -57,6 +59,22 @@ class ProfileCorrectedEvent:
 
 
 @dataclass(frozen=True)
+class ProfileReplacedEvent:
+    """What was guessed of a job follows from other measurements now. measured: its rates that were."""
+
+    job_id: str
+    curve: Curve
+    measured: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class CapacityEvent:
+    """So many GPUs may be used, now and as far as that is known ahead."""
+
+    capacity: Capacity
+
+
+@dataclass(frozen=True)
 class TickEvent:
     """Time has passed; the scheduler asked for it."""
 
@@ -68,5 +86,7 @@ Event = (
     | NodeBackEvent
     | ProgressEvent
     | ProfileCorrectedEvent
+    | ProfileReplacedEvent
+    | CapacityEvent
     | TickEvent
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticflow.scheduler.curves import Curve
+from elasticflow.scheduler.values import Softness, aims_s, value_at
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Job:
 
     curve: only sizes that the job may have. deadline_s: None for best effort.
     requested_gpus: what a user of a scheduler without elasticity would ask for; only such policies read it.
-    cost_cap_gpu_s: the job may use no more GPU-seconds than that.
+    soft: what it is worth to be done later. cost_cap_gpu_s: the job may use no more GPU-seconds than that.
     """
 
     job_id: str
@@ -26,6 +27,16 @@ class Job:
     user: str = ""
     priority: int = 0
     cost_cap_gpu_s: float | None = None
+    soft: Softness = ()
+
+    @property
+    def aims_s(self) -> list[float]:
+        """Moments to be done by that are worth something, the best first; none of a best-effort job."""
+        return [] if self.deadline_s is None else aims_s(self.deadline_s, self.soft)
+
+    def value_at(self, time_s: float) -> float:
+        """What it is worth to be done then, of 1; of a best-effort job always all."""
+        return 1.0 if self.deadline_s is None else value_at(self.soft, time_s - self.deadline_s)
 
     @property
     def is_best_effort(self) -> bool:

@@ -26,6 +26,7 @@ def metrics(schedule: JobSchedule) -> dict[str, Any]:
         "in_time": len(in_time),
         "in_time_promised_on_arrival": sum(one.admitted_s == one.submit_s for one in in_time),
         "satisfactory_ratio": len(in_time) / len(with_deadline) if with_deadline else None,
+        "kept_later": sum(one.in_time and one.by_s is not None for one in with_deadline),
         "admitted_and_late": sum(one.late for one in with_deadline),
         "lateness_s": _spread([_lateness_s(one) for one in admitted if one.finished_s is not None]),
         "completion_s": _spread([one.finished_s - one.submit_s for one in in_time if one.finished_s]),

@@ -43,7 +43,6 @@ class Rules:
 class Packing:
     """plans by job. dropped: had no promise, and have no room. late: were promised, and cannot be in time."""
 
-    num_gpus: int
     timeline: ClusterTimeline
     order: list[Track]
     plans: dict[str, SharePlan] = field(default_factory=dict)
@@ -52,6 +51,8 @@ class Packing:
     num_urgent: int = 0
     num_again: int = 0
     num_carried: int = 0
+    aims_s: dict[str, float] = field(default_factory=dict)
+    """Of soft jobs that are planned later than they were to be."""
 
     def add(self, track: Track, plan: SharePlan) -> None:
         """The job will have these GPUs."""
@@ -90,16 +91,19 @@ class Packing:
         self.plans.pop(to[-1].job_id, None)
         return position
 
-    def _dearness(self, position: int) -> tuple[int, float]:
-        """Low priority first, then GPU-seconds; of equals the first."""
+    def _dearness(self, position: int) -> tuple[int, bool, float]:
+        """Low priority first, then who loses only a part by it, then GPU-seconds; of equals the first."""
         track = self.order[position]
-        plan = self.plans.get(track.job_id)
-        return -track.job.priority, plan.gpu_seconds if plan else track.steady_cost()
+        plan, is_soft = self.plans.get(track.job_id), bool(track.job.soft) and _is_hopeful(track)
+        return -track.job.priority, is_soft, plan.gpu_seconds if plan else track.steady_cost()
 
 
-def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing:
-    """Plans for all of them that fit; every promised job has one, be it late."""
-    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+def pack(tracks: Iterable[Track], empty: ClusterTimeline, rules: Rules) -> Packing:
+    """Plans for all of them that fit; every promised job has one, be it late.
+
+    empty: what there is before anybody takes anything.
+    """
+    packing = Packing(empty.copy(), by_deadline(tracks))
     snapshots: dict[int, ClusterTimeline] = {}
     at = 0
     while at < len(packing.order):
@@ -108,7 +112,7 @@ def pack(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
         track = packing.order[at]
         plan = plan_one(track, packing.timeline, rules)
         if plan is None and not _is_hopeful(track) and not packing.has_hopeful_before(at):
-            old = None if packing.num_urgent else carry(packing, now_s, rules)
+            old = None if packing.num_urgent else carry(packing, empty, rules)
             if old is not None:
                 packing = old
                 break
@@ -133,22 +137,22 @@ def _is_hopeful(track: Track) -> bool:
     return track.standing is not Standing.PROMISED
 
 
-def carry(packing: Packing, now_s: float, rules: Rules) -> Packing | None:
+def carry(packing: Packing, empty: ClusterTimeline, rules: Rules) -> Packing | None:
     """The plans that the promised jobs had, from now on; those without a promise have none. None if that
     does not do: a plan that was kept to goes on to do, whatever a new one by deadline would be."""
     promised = [one for one in packing.order if not _is_hopeful(one)]
     others = [one for one in packing.order if _is_hopeful(one)]
-    carried = kept(promised, now_s, packing.num_gpus, rules)
+    carried = kept(promised, empty, rules)
     if carried is not None:
         carried.dropped, carried.late = packing.dropped + others, packing.late
         carried.num_carried = len(promised)
     return carried
 
 
-def kept(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing | None:
+def kept(tracks: Iterable[Track], empty: ClusterTimeline, rules: Rules) -> Packing | None:
     """All keep the plans that they had; who had none, or whose plan does not do any more, is dropped. None if
     one of these has a promise."""
-    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    packing = Packing(empty.copy(), by_deadline(tracks))
     for track in packing.order:
         plan = None
         if track.plan is not None:
@@ -166,11 +170,11 @@ def kept(tracks: Iterable[Track], now_s: float, num_gpus: int, rules: Rules) -> 
     return packing
 
 
-def rebalanced(tracks: Sequence[Track], now_s: float, num_gpus: int, rules: Rules) -> Packing | None:
+def rebalanced(tracks: Sequence[Track], empty: ClusterTimeline, rules: Rules) -> Packing | None:
     """Plans of jobs that make room for one another; None if those with a promise do not come to fit."""
-    players = [player for track in tracks if (player := _player(track, now_s, rules))]
-    plans = balance(players, now_s, num_gpus)
-    packing = Packing(num_gpus, ClusterTimeline(now_s, num_gpus, rules.max_steps), by_deadline(tracks))
+    players = [player for track in tracks if (player := _player(track, empty.now_s, rules))]
+    plans = balance(players, empty)
+    packing = Packing(empty.copy(), by_deadline(tracks))
     needs = {one.name: one.need for one in players}
     for track in packing.order:
         guide = plans.get(track.job_id)

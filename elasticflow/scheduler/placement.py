@@ -19,7 +19,7 @@ MoveCost = Callable[[str], float]
 
 @dataclass
 class Placement:
-    """Who has which GPUs. Changed by ``arrange`` alone, and by nodes that come and go."""
+    """Who has which GPUs. Changed by ``arrange`` and ``put`` alone, and by nodes that come and go."""
 
     shape: ClusterShape
     held: dict[str, Gpus] = field(default_factory=dict)
@@ -76,6 +76,11 @@ class Placement:
                 waiting.append((-size, job_id))
         self._grow(sorted(waiting), move_cost)
         return {job_id: gpus for job_id, gpus in self.held.items() if before.get(job_id) != gpus}
+
+    def put(self, held: Mapping[str, Gpus]) -> None:
+        """Gives jobs these very GPUs, which nobody has."""
+        for job_id, gpus in held.items():
+            self._take(job_id, gpus)
 
     def copy(self) -> Placement:
         """One on which something can be tried out."""

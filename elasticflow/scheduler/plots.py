@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticflow.errors import ConfigError
+from elasticflow.scheduler.forecast import Forecast
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.schedule import DecisionTime, JobSchedule, Outcome
 
@@ -36,6 +37,8 @@ LATE, NEVER = "promised, but late", "rejected: not possible even alone"
 FIRST = (AT_ONCE, LATER, LATE)
 KEPT = {AT_ONCE: "tab:green", LATER: "tab:olive", LATE: "tab:red", NEVER: "0.9"}
 """Colours of what is always told apart."""
+OF_STANDING = {"promised": "tab:green", "hopeful": "tab:olive"}
+"""Of jobs in a picture of plans."""
 MOST_REASONS = 6
 """So many reasons of rejection are told apart in a picture, the most common ones."""
 
@@ -141,6 +144,32 @@ def means(times_s: Floats, level: Floats, edges_s: Floats) -> Floats:
     sums = np.concatenate([[0.0], np.cumsum(level * np.diff(until_s))])
     found: Floats = np.diff(np.interp(edges_s, until_s, sums)) / np.diff(edges_s)
     return found
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def forecast(plans: Forecast) -> Figure:
+    """A row a job: as wide as it is planned to run, as high as its GPUs; red: its deadline."""
+    figure, axes = _axes("Who gets how many GPUs until when", "minutes from now", "")
+    figure.set_figheight(2.0 + 0.4 * len(plans.jobs))
+    for place, job in enumerate(plans.jobs):
+        since_s, kind = plans.now_s, OF_STANDING.get(job.standing, "tab:blue")
+        for share in job.shares:
+            since, until = (since_s - plans.now_s) / 60, (share.until_s - plans.now_s) / 60
+            since_s = share.until_s
+            if share.num_gpus:
+                high = 0.15 + 0.7 * share.num_gpus / max(1, plans.num_gpus)
+                alpha = 1.0 if job.is_firm else 0.35
+                axes.barh(place, until - since, left=since, height=high, color=kind, alpha=alpha)
+                axes.text(since, place, f" {share.num_gpus}", va="center", fontsize="small")
+        if job.deadline_s is not None:
+            due = (min(job.deadline_s, plans.end_s) - plans.now_s) / 60
+            axes.plot([due, due], [place - 0.45, place + 0.45], color="tab:red", linewidth=2)
+    axes.set_yticks(range(len(plans.jobs)), [f"{job.name}: {job.standing}" for job in plans.jobs])
+    axes.set_xlim(0, (plans.end_s - plans.now_s) / 60)
+    axes.set_ylim(len(plans.jobs) - 0.5, -0.5)
+    return figure
 
 
 # --- deadlines ------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended.
+    """How a job ended. by_s: what was promised instead of its deadline, which was soft.
 
     admitted_s: when its deadline was promised, None if never. finished_s: None if it did not finish.
     reason: why it was rejected or late, for a person.
@@ -49,13 +49,14 @@ class Outcome:
     admitted_s: float | None
     finished_s: float | None
     reason: str = ""
+    by_s: float | None = None
 
     @property
     def in_time(self) -> bool:
-        """Admitted, and finished by its deadline."""
+        """Admitted, and finished by what was promised."""
         if self.deadline_s is None or self.admitted_s is None or self.finished_s is None:
             return False
-        return self.finished_s <= self.deadline_s + 1e-6
+        return self.finished_s <= (self.deadline_s if self.by_s is None else self.by_s) + 1e-6
 
     @property
     def late(self) -> bool:

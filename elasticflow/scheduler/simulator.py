@@ -10,6 +10,7 @@ from itertools import count
 from math import inf
 
 from elasticflow.scheduler import events as ev
+from elasticflow.scheduler.capacity import Capacity
 from elasticflow.scheduler.curves import Curve
 from elasticflow.scheduler.decisions import Admitted, Decision, Placed, Rejected, WakeAt
 from elasticflow.scheduler.jobs import Job
@@ -95,6 +96,8 @@ class _Simulation:
         for outage in self.world.outages:
             self._agenda.put(outage.start_s, partial(self._lose, outage.node))
             self._agenda.put(outage.end_s, partial(self._give_back, outage.node))
+        for told_s, capacity in self.world.capacities:
+            self._agenda.put(told_s, partial(self._foretell, capacity))
         for slow in self.world.slow:
             self._agenda.put(slow.start_s, partial(self._set_speed, slow.node, slow.factor))
             self._agenda.put(slow.end_s, partial(self._set_speed, slow.node, 1.0))
@@ -113,6 +116,7 @@ class _Simulation:
             self._place(self.running[decision.job_id], decision.gpus)
         elif isinstance(decision, Admitted):
             self.endings[decision.job_id].admitted_s = self.now_s
+            self.endings[decision.job_id].by_s = decision.by_s
         elif isinstance(decision, Rejected):
             self.endings[decision.job_id].reason = decision.reason
             self._stop(self.running.pop(decision.job_id))
@@ -184,6 +188,9 @@ class _Simulation:
 
     def _give_back(self, node: int) -> list[ev.Event]:
         return [ev.NodeBackEvent(node)]
+
+    def _foretell(self, capacity: Capacity) -> list[ev.Event]:
+        return [ev.CapacityEvent(capacity)]
 
     def _set_speed(self, node: int, factor: float) -> list[ev.Event]:
         """The jobs on the node go on at another speed; the policy hears of it once it was measured."""

@@ -39,24 +39,25 @@ class _User:
 
     def __init__(self, weight: float) -> None:
         self.weight, self.given = weight, 0
-        self._heap: list[tuple[float, int, Candidate, int, int]] = []
+        self._heap: list[tuple[float, int, Candidate, int, int, int]] = []
         self._order = 0
 
-    def offer(self, one: Candidate, rung: int) -> None:
-        """The job's next larger share, if it is worth having."""
-        step = _next_share(one, rung)
+    def offer(self, one: Candidate, rung: int, num_spare: int) -> None:
+        """The job's next larger share of at most so many GPUs more, if it is worth having."""
+        step = _next_share(one, rung, num_spare)
         if step is not None:
             gain, target, extra = step
             self._order += 1
-            heapq.heappush(self._heap, (-gain, self._order, one, target, extra))
+            heapq.heappush(self._heap, (-gain, self._order, one, rung, target, extra))
 
     def take(self, num_spare: int) -> tuple[Candidate, int, int] | None:
         """The best share that there are GPUs for, which counts as given; None if there is none."""
         while self._heap:
-            _, _, one, target, extra = heapq.heappop(self._heap)
+            _, _, one, rung, target, extra = heapq.heappop(self._heap)
             if extra <= num_spare:
                 self.given += extra
                 return one, target, extra
+            self.offer(one, rung, num_spare)  # fewer may be worth having, too
         return None
 
 
@@ -71,7 +72,7 @@ def distribute(
     users: dict[str, _User] = {}
     for one in candidates:
         name = one.user if weights else ""
-        users.setdefault(name, _User(weights.get(name, 1.0))).offer(one, one.rung)
+        users.setdefault(name, _User(weights.get(name, 1.0))).offer(one, one.rung, num_spare)
     while users and num_spare > 0:
         name = min(users, key=lambda each: (users[each].given / users[each].weight, each))
         taken = users[name].take(num_spare)
@@ -81,11 +82,11 @@ def distribute(
         one, rung, extra = taken
         num_spare -= extra
         given[one.job_id] = rung
-        users[name].offer(one, rung)
+        users[name].offer(one, rung, num_spare)
     return given
 
 
-def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:
+def _next_share(one: Candidate, rung: int, num_spare: int) -> tuple[float, int, int] | None:
     """Of the larger shares that pay, the one that brings most a GPU: its gain, its rung, and GPUs.
 
     What the job has already costs nothing to keep; more must bring more than the change costs.
@@ -98,7 +99,7 @@ def _next_share(one: Candidate, rung: int) -> tuple[float, int, int] | None:
     best = None
     for target in range(rung + 1, one.highest + 1):
         extra = sizes[target] - size
-        if not extra:
+        if not extra or extra > num_spare:
             continue
         if sizes[target] > one.has:
             cost_s, new_rate = costs_s[target], rates[target]

@@ -52,6 +52,11 @@ class Speeds:
         self._known.clear()
         return True
 
+    def count_on(self, overheads: Overheads) -> None:
+        """Changes cost that from now on."""
+        self.overheads = overheads
+        self._known.clear()
+
     def ladders(self, job: Job, slowness: float = 1.0) -> Ladders:
         """For a job that has ``slowness`` times the speed of its kind."""
         key = (job.curve, slowness)

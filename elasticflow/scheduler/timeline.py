@@ -56,6 +56,15 @@ class ClusterTimeline:
             if self._len > self.max_steps:
                 self._merge()
 
+    def limit(self, start_s: float, end_s: float, most: int) -> None:
+        """No more than so many are free between these times."""
+        for time_s in (start_s, end_s):
+            if time_s < np.inf:
+                self.mark(time_s)
+        first = max(int(self.starts_s.searchsorted(start_s, "right")) - 1, 0)
+        part = self.free[first : self.num_before(end_s)]
+        np.minimum(part, most, out=part)
+
     def copy(self) -> ClusterTimeline:
         """One that can be changed by itself."""
         other = ClusterTimeline(self.now_s, 0, self.max_steps)

@@ -12,6 +12,9 @@ from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.shares import Need, SharePlan
 from elasticflow.scheduler.speeds import Ladders
 
+SURELY_S = 1e-3
+"""A moment that is computed is past after so long."""
+
 
 class Standing(Enum):
     """What a job may count on."""
@@ -47,6 +50,7 @@ class Track:
     slowness: float = 1.0
     surprise_s: float = 0.0
     plan: SharePlan | None = None
+    aim_s: float | None = None
 
     @property
     def job_id(self) -> str:
@@ -55,7 +59,9 @@ class Track:
 
     @property
     def deadline_s(self) -> float:
-        """Infinite for a best-effort job."""
+        """By when it is planned to be done: later than it said, if soft; infinite for a best-effort job."""
+        if self.aim_s is not None:
+            return self.aim_s
         return inf if self.job.deadline_s is None else self.job.deadline_s
 
     @property
@@ -107,6 +113,17 @@ class Track:
         """When it is done for sure if nothing changes."""
         rate = self.ladders.safe.rates[self.ladders.safe.rung(len(self.gpus))]
         return max(self.ready_s, self.updated_s) + self.remaining / rate if rate else inf
+
+    def sure_s(self) -> float:
+        """From when on it is in time for sure, if it goes on as expected; infinite if that never comes.
+
+        What is left then is so little that it is done by its deadline at its careful rate, too.
+        """
+        finish_s, safe = self.finish_s(), self.ladders.safe
+        careful = safe.rates[safe.rung(len(self.gpus))] / self.rate if self.gpus else 1.0
+        if careful >= 1.0 or finish_s + SURELY_S > self.deadline_s:
+            return inf
+        return (finish_s - careful * self.deadline_s) / (1.0 - careful) + SURELY_S
 
     def steady_cost(self) -> float:
         """GPU-seconds that it needs, at the one size that is in time by itself; infinite if none is."""

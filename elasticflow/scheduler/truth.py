@@ -61,10 +61,17 @@ class TrueEnding:
     admitted_s: float | None = None
     finished_s: float | None = None
     reason: str = ""
+    by_s: float | None = None
 
     def outcome(self) -> Outcome:
         """For the record."""
         job = self.job
         return Outcome(
-            job.job_id, job.submit_s, job.deadline_s, self.admitted_s, self.finished_s, self.reason
+            job.job_id,
+            job.submit_s,
+            job.deadline_s,
+            self.admitted_s,
+            self.finished_s,
+            self.reason,
+            self.by_s,
         )

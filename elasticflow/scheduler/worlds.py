@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elasticflow.scheduler.capacity import Capacity
 from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.curves import Curve, curve
 from elasticflow.scheduler.jobs import Job
@@ -26,11 +27,15 @@ class Slowness:
 
 @dataclass(frozen=True)
 class World:
-    """curves: the true curve of a profile, where it is another one."""
+    """curves: the true curve of a profile, where it is another one.
+
+    capacities: from when on somebody knows what may be used, and what that is.
+    """
 
     curves: Mapping[Curve, Curve] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
     slow: tuple[Slowness, ...] = ()
+    capacities: tuple[tuple[float, Capacity], ...] = ()
 
     def true_curve(self, job: Job) -> Curve:
         """How fast the job really is."""

@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 
 import zmq
 
+from elasticflow.errors import UnknownError
 from elasticflow.run.folder import Address, RunDir
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
-from elasticflow.service.paces import Pace
+from elasticflow.service.beginnings import Beginning
+from elasticflow.service.paces import Paces
 from elasticflow.service.state import Granted
 from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys
@@ -23,8 +25,6 @@ from elasticflow.wire.sockets import Context, Socket
 
 PAUSED = "held at zero by the service"
 """Why a run was stopped that goes on as soon as it is granted workers again."""
-NEWS = 0.1
-"""A pace is told that differs by this part from the last with as many workers."""
 TRIES = 3
 """A run that ends so often in a row without a word, and without a step, is given up."""
 
@@ -44,14 +44,18 @@ class Follower(ABC):
         self._keys: MemberKeys | None = None
         self._tries, self._tried_at = 0, -1
         self._counted = False
-        self._pace = Pace(measure_s)
-        self._paces: dict[int, float] = {}
-        """That were told, by workers."""
+        self._paces = Paces(measure_s)
+        self._beginning = Beginning()
 
     @property
     def socket(self) -> Socket | None:
         """Readable when the run says something."""
         return self._link
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether something has come up on which it acts in its next turn: that should be soon."""
+        return False
 
     @abstractmethod
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
@@ -59,6 +63,11 @@ class Follower(ABC):
 
         held: workers that it may have, as far as the service knows.
         """
+
+    def note(self, granted: Granted, now_s: float) -> None:
+        """What it is granted from now on: of one that had nothing it is seen how long it takes to begin."""
+        has = self.situation.workers if self.situation else None
+        self._beginning.note(granted.workers, has, granted.number == 1 and not self.step, now_s)
 
     def listen(self, now_s: float) -> list[hp.Happening]:
         """What the run says; does not wait."""
@@ -92,10 +101,16 @@ class Follower(ABC):
             self._send(StopRequest(reason=PAUSED))
 
     def _connect(self, address: Address, keys: MemberKeys) -> None:
-        """To the master that there is, with the keys of this attempt."""
+        """To the master that there is, with the keys of this attempt. Raises UnknownError: not just now."""
         self._let_go()
-        self._link, self._address = control_link(self._context, keys, address.endpoint), address
-        self._keys, self._link.linger = keys, 0
+        try:
+            self._link = control_link(self._context, keys, address.endpoint)
+        except zmq.ZMQError as error:
+            raise UnknownError(
+                f"its master cannot be spoken to: {error}. A service needs two open files for each run "
+                "that is under way: allow it more ('ulimit -n', or LimitNOFILE= in its unit)."
+            ) from error
+        self._address, self._keys, self._link.linger = address, keys, 0
 
     def _send(self, message: ToMaster) -> None:
         assert self._link is not None and self._keys is not None
@@ -111,11 +126,10 @@ class Follower(ABC):
             happened.append(hp.Counted(name=self.name, steps=situation.steps))
         if before is None or (before.workers, before.number) != (situation.workers, situation.number):
             happened.append(hp.Held(name=self.name, workers=situation.workers, number=situation.number))
+        if situation.ready and (seconds := self._beginning.ready(now_s)) is not None:
+            happened.append(hp.Began(name=self.name, seconds=seconds))
         settled = situation.workers == situation.ready
-        rate = self._pace.see(situation.ready, settled, situation.step, now_s)
-        known = self._paces.get(situation.ready)
-        if rate and (known is None or abs(rate / known - 1) > NEWS):
-            self._paces[situation.ready] = rate
+        if rate := self._paces.see(situation.ready, settled, situation.step, now_s):
             happened.append(hp.Paced(name=self.name, workers=situation.ready, rate=rate))
         return happened
 

@@ -1,6 +1,6 @@
 """What a service does on a cluster, in threads of their own: it looks, begins runs, and takes them back.
 
-Looking waits for nobody who begins a run, which takes a cluster longer.
+Looking waits for nobody who begins a run, which takes a cluster longer, or reads a folder.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -17,8 +18,10 @@ from elasticflow.cluster.contract import load_cluster
 from elasticflow.cluster.presence import presence_of, unknown
 from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ElasticFlowError, RunError, UnknownError
-from elasticflow.run.folder import UNKNOWN, Address, RunDir
+from elasticflow.run.config import Config
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow.run.telling import Report
+from elasticflow.run.trust import check_trust, name_of
 from elasticflow.wire.keys import MemberKeys, read_keys
 
 T = TypeVar("T")
@@ -39,6 +42,13 @@ class RunSight(NamedTuple):
     words: str = ""
 
 
+class RunFolder(NamedTuple):
+    """Of a run that is handed in. owner: by name."""
+
+    config: Config
+    owner: str
+
+
 class Hands:
     """Of a service of this cluster. ``fds`` are readable when ``turn`` has answers to give."""
 
@@ -46,21 +56,28 @@ class Hands:
         self.cluster, self.share = cluster, share
         self._looks: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
         self._acts: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
-        self.fds = (self._looks.fd, self._acts.fd)
+        self._reads: Clerk[ElasticFlowError] = Clerk(ElasticFlowError)
+        self.fds = (self._looks.fd, self._acts.fd, self._reads.fd)
 
     def turn(self) -> None:
         """Gives the answers that have come."""
         self._looks.turn()
         self._acts.turn()
+        self._reads.turn()
 
     def close(self) -> None:
         """Waits for what is being done, but not for a cluster that hangs."""
         self._acts.close()
         self._looks.close(0.0)
+        self._reads.close(0.0)
 
     def passes(self, error: ElasticFlowError) -> bool:
         """Whether it may be otherwise when this is tried again."""
         return isinstance(error, (UnknownError, *self.share.passing))
+
+    def read(self, run: RunDir, answer: Callable[[RunFolder | ElasticFlowError], None]) -> None:
+        """What a run's folder says, wherever that is."""
+        self._reads.order(partial(_curable, partial(read_folder, run)), answer)
 
     def look_at_nodes(self, answer: Callable[[list[ShareNode] | ElasticFlowError], None]) -> None:
         """Of the share."""
@@ -69,6 +86,10 @@ class Hands:
     def look_at(self, run: RunDir, answer: Callable[[RunSight | ElasticFlowError], None]) -> None:
         """How a run is."""
         self._looks.order(partial(_curable, partial(sight_of, run, self.share)), answer)
+
+    def listen_for(self, run: RunDir, answer: Callable[[RunSight | ElasticFlowError], None]) -> None:
+        """Whether a master listens by now, of a run whose leader begins. The cluster is not asked."""
+        self._reads.order(partial(_curable, partial(listens, run)), answer)
 
     def begin(self, run: RunDir, answer: Callable[[str | ElasticFlowError], None]) -> None:
         """Has a leader started, by the cluster's own submit; the answer is its job's id."""
@@ -88,16 +109,32 @@ class Hands:
         return str(job)
 
 
+def read_folder(run: RunDir) -> RunFolder:
+    """Raises RunError if nobody may rely on it, OSError."""
+    check_trust(run.path)
+    path = run.path
+    return RunFolder(run.config(), name_of(path.stat().st_uid) if isinstance(path, Path) else path.whoami())
+
+
+def listens(run: RunDir) -> RunSight:
+    """Of a run that is alive: its master, as its folder tells."""
+    with contextlib.suppress(RunError):  # not yet
+        return RunSight(True, (run.read_address(), read_keys(run.client_keys, MemberKeys)))
+    return RunSight(True, waits="its leader begins")
+
+
 def sight_of(run: RunDir, share: ClusterShare) -> RunSight:
     """Asks the cluster, if the folder does not tell all. Raises ElasticFlowError, OSError."""
     job = run.host()
     if job is None:
         return RunSight(alive=False)
+    if job.id == UNKNOWN and (found := share.leader_of(job)):
+        job = HostJob(job.backend, found, job.run)  # a service that was killed did not come to write it down
+        publish(run.job, job)
     presence = presence_of(run)
     if presence.is_alive():
-        if presence.has_master():
-            with contextlib.suppress(RunError):  # it begins, or ends, just now
-                return RunSight(True, (run.read_address(), read_keys(run.client_keys, MemberKeys)))
+        if presence.has_master() and (here := listens(run)).master:
+            return here
         if presence.silence():
             raise unknown(run, presence)
         return RunSight(alive=True, waits=presence.waits_for())

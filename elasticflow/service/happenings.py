@@ -17,6 +17,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s: since 1970; None: best effort. kind: runs of one kind are equally fast, see ``learned``.
     most_workers: more cannot share a batch, or are not wanted. steps: of the whole run; None: nobody knows
     before its program was loaded. rates: steps a second by workers, as far as they were ever measured.
+    soft: (seconds after the deadline, what it is worth to be done then).
     """
 
     name: str
@@ -28,6 +29,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     steps: int | None = None
     rates: dict[int, float] = {}
+    soft: list[tuple[float, float]] = []
 
 
 class HandedIn(_Happening, frozen=True):
@@ -55,6 +57,13 @@ class Paced(_Happening, frozen=True):
     name: str
     workers: int
     rate: float
+
+
+class Began(_Happening, frozen=True):
+    """A run that had no worker had its first one ready so long after it was granted some."""
+
+    name: str
+    seconds: float
 
 
 class Held(_Happening, frozen=True):
@@ -89,8 +98,33 @@ class NodeSeen(_Happening, frozen=True):
     why: str = ""
 
 
+class Foreseen(_Happening, frozen=True):
+    """From when on how many workers may be used, as far as that is known ahead; the last for ever."""
+
+    steps: list[tuple[float, int]]
+
+
+class Shared(_Happening, frozen=True):
+    """Others need what is above so many workers, from now on; None: nobody does."""
+
+    workers: int | None = None
+
+
 class Woken(_Happening, frozen=True):
     """It is as late as the policy wanted to be told."""
 
 
-Happening: TypeAlias = HandedIn | Counted | Advanced | Paced | Held | Over | Cancelled | NodeSeen | Woken
+Happening: TypeAlias = (
+    HandedIn
+    | Counted
+    | Advanced
+    | Paced
+    | Began
+    | Held
+    | Over
+    | Cancelled
+    | NodeSeen
+    | Foreseen
+    | Shared
+    | Woken
+)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.local.forkserver import VARIABLE, ForkServers
 from elasticflow.run.folder import last_line
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
@@ -20,8 +21,11 @@ from elasticflow.wire.sockets import Context
 class FollowerHere(Follower):
     """See Follower. Its master is a process in a session of its own, which outlives the service."""
 
-    def __init__(self, context: Context, name: str, run_dir: str, measure_s: float) -> None:
+    def __init__(
+        self, context: Context, name: str, run_dir: str, measure_s: float, fork_servers: ForkServers
+    ) -> None:
         super().__init__(context, name, run_dir, measure_s)
+        self._fork_servers = fork_servers
         self._child: subprocess.Popen[bytes] | None = None
 
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
@@ -56,10 +60,16 @@ class FollowerHere(Follower):
             command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume"]
             with self.run.master_log.open("ab") as log:
                 self._child = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, VARIABLE: str(self._fork_servers.folder)},
+                    start_new_session=True,
                 )
         except (ElasticFlowError, OSError) as error:
             return self._cannot_begin(error)
+        self._fork_servers.ensure_for(self.run)  # for those after it
         return []
 
     def _make_ready(self) -> None:

@@ -4,6 +4,10 @@ Each service claims a term (``master.fence``) and writes a file of its own, ``jo
 line names the file before and how much of it was read: what an older service, which was not dead, wrote after
 that never counts, and that service finds after each line that it is superseded, before it acts on it. A line
 that was torn by a crash, the last one, never counts either: nobody acted on it.
+
+A file that has become long is followed by another, ``TERM-PART.jsonl``, which begins with all that is known.
+The service goes on from what it has written there, as whoever reads it will. So a service that begins reads
+little, however long ago the first one began; the files before are kept for ``elasticflow replay``.
 """
 
 from __future__ import annotations
@@ -13,23 +17,37 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
 from elasticflow.process.texts import as_json
 from elasticflow.scheduler.cluster import ClusterShape
+from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies import policy
 from elasticflow.service.happenings import Happening
+from elasticflow.service.records import StateRecord, recall_all, record_all
 from elasticflow.service.state import ServiceState
 from elasticflow.storage import storage_of
 
 T = TypeVar("T")
-MOST_BYTES = 1 << 20
-"""A service that starts when nothing is under way begins a new journal, if the old one is longer."""
+FILES = "journal"
+"""Where it lies in a service's folder."""
+LONG_BYTES = 1 << 20
+"""A file that is longer is followed by another, unless what is known takes more than a quarter of that."""
+KEPT_BYTES = 64 << 20
+"""Of all files; of more the oldest are removed that nobody has to read."""
+
+
+class UserQuota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a user. weight: of what is left over, beside others'. most_workers: for promises; None: any."""
+
+    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    most_workers: Annotated[int, Meta(ge=0)] | None = None
 
 
 class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,23 +58,48 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
     gpus_per_node: int
     overheads: Overheads
     cluster: str = "local"
+    quotas: dict[str, UserQuota] = {}
 
     def new_state(self, numbered: int = 0) -> ServiceState:
         """Of a service that knows of no task, after so many. Raises ConfigError."""
         shape = ClusterShape(self.nodes, self.gpus_per_node)
-        return ServiceState(policy(self.policy, shape, self.overheads), numbered)
+        quotas = Quotas(
+            {user: each.weight for user, each in self.quotas.items()},
+            {user: each.most_workers for user, each in self.quotas.items() if each.most_workers is not None},
+        )
+        return ServiceState(policy(self.policy, shape, self.overheads, quotas), numbered)
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line. before: the term of the file that this one goes on from; 0: none. taken: its bytes.
+class ChapterId(NamedTuple):
+    """Of a journal's file. part: of those of one term, which follow each other."""
 
-    numbered: of a file that goes on from none, so many tasks there were before.
+    term: int
+    part: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.term:08}{f'-{self.part:06}' if self.part else ''}.jsonl"
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first line. before, part: the file that this one goes on from; 0: none. taken: its bytes.
+
+    numbered: of a file that goes on from none, so many tasks there were before. known: all that came of the
+    files before.
     """
 
     rules: ServiceRules
     before: int
     taken: int
     numbered: int = 0
+    part: int = 0
+    known: StateRecord | None = None
+
+    def begun(self, before: ServiceState | None) -> ServiceState:
+        """With what the file begins. before: the state at the end of the file before, if that was read."""
+        state = before or self.rules.new_state(self.numbered)
+        if self.known is not None:
+            recall_all(state, self.rules.new_state().policy, self.known)
+        return state
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +109,77 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[Happening]
 
 
+class Chapter(NamedTuple):
+    """A file of a journal, as far as it counts: of ``num_bytes``."""
+
+    opening: Opening
+    turns: list[Turn]
+    num_bytes: int
+
+
+class JournalFiles:
+    """Of a journal, to read, in one folder. Raises RunError where one is damaged, OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, file: ChapterId) -> Path:
+        """Of this file."""
+        return self.folder / str(file)
+
+    def all(self) -> list[ChapterId]:
+        """In the order in which they were begun."""
+        return sorted(each for path in self.folder.glob("*.jsonl") if (each := chapter_id(path)))
+
+    def newest(self) -> ChapterId | None:
+        """That holds anything: whoever made a later one died before it had decided anything."""
+        return max((each for each in self.all() if _has_begun(self.path(each))), default=None)
+
+    def chapters(self, newest: ChapterId, *, all_kept: bool = False) -> list[Chapter]:
+        """What has happened, by files: from the last one on that begins with all that is known.
+
+        all_kept: from the oldest one on that there is.
+        """
+        found: list[Chapter] = []
+        file, taken = newest, None
+        while True:
+            lines = self._sound(file, self.path(file).read_bytes()[:taken].splitlines(keepends=True))
+            opening = self._decoded(file, lines[0], Opening)
+            turns = [self._decoded(file, line, Turn) for line in lines[1:]]
+            found.append(Chapter(opening, turns, sum(map(len, lines))))
+            file, taken = ChapterId(opening.before, opening.part), opening.taken
+            if not opening.before or (opening.known and not (all_kept and self.path(file).exists())):
+                return found[::-1]
+
+    def _sound(self, file: ChapterId, lines: list[bytes]) -> list[bytes]:
+        """Those that are whole. Raises RunError if another than the last one is not."""
+        if lines and not _is_whole(lines[-1]):
+            lines.pop()
+        damaged = next((number for number, line in enumerate(lines, 1) if not _is_whole(line)), None)
+        if damaged or not lines:
+            raise RunError(
+                f"{self.path(file)}: line {damaged or 1} is damaged. Put back a copy of the folder, or move "
+                f"{self.folder} away: then nothing of what was promised is known any more."
+            )
+        return lines
+
+    def _decoded(self, file: ChapterId, line: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(line[9:], type=kind)
+        except msgspec.MsgspecError as error:
+            raise RunError(
+                f"{self.path(file)}: was written by another ElasticFlow, and cannot be read: {error}"
+            ) from error
+
+
+def chapter_id(path: Path) -> ChapterId | None:
+    """None: it is no journal's."""
+    numbers = path.stem.split("-")
+    if path.suffix != ".jsonl" or len(numbers) > 2 or not all(map(str.isdigit, numbers)):
+        return None
+    return ChapterId(*map(int, numbers))
+
+
 class ServiceJournal:
     """Of one service, in its folder. ``state`` is what came of all before.
 
@@ -73,97 +187,110 @@ class ServiceJournal:
     """
 
     def __init__(self, folder: Path, rules: ServiceRules) -> None:
-        self._files = folder / "journal"
-        self._files.mkdir(mode=0o700, exist_ok=True)
+        self._rules = rules
+        self._files = files = JournalFiles(folder / FILES)
+        files.folder.mkdir(mode=0o700, exist_ok=True)
         self._storage = storage_of(str(folder))
+        self._file: int | None = None
         self.term = claim(self._storage)
-        before = max((int(path.stem) for path in self._files.glob("*.jsonl") if _has_begun(path)), default=0)
-        self.state, taken = self._replayed(before) if before else (rules.new_state(), 0)
-        found = self._opening(before).rules if before else rules
+        newest_file = files.newest()
+        if newest_file is None:
+            self.state = rules.new_state()
+            self._begin(ChapterId(self.term), Opening(rules=rules, before=0, taken=0))
+            return
+        chapters = files.chapters(newest_file)
+        self.state = told_again(chapters)
+        found = chapters[0].opening.rules
         if self.state.under_way() and found != rules:
             raise ConfigError(
                 f"{folder}: {len(self.state.under_way())} runs are under way, and rely on "
                 f"{found.nodes} nodes of {found.gpus_per_node} ({found.cluster}), {found.policy} and "
-                f"{found.overheads}; "
+                f"{found.overheads}{', and on quotas' if found.quotas != rules.quotas else ''}; "
                 "the settings say something else by now. Set them back until 'elasticflow jobs' shows none."
             )
-        num_bytes = sum(path.stat().st_size for path in self._files.glob("*.jsonl"))
-        if before and not self.state.under_way() and (found != rules or num_bytes > MOST_BYTES):
-            before, taken, self.state = 0, 0, rules.new_state(self.state.numbered)
-        self._file = os.open(self._path(self.term), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        numbered = 0 if before else self.state.numbered
-        self._append(Opening(rules=rules, before=before, taken=taken, numbered=numbered))
-        descriptor = os.open(self._files, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        if not before:
-            for path in self._files.glob("*.jsonl"):
-                if path != self._path(self.term):
-                    path.unlink()
+        if found != rules:
+            self.state = rules.new_state(self.state.numbered)
+            self._begin(
+                ChapterId(self.term), Opening(rules=rules, before=0, taken=0, numbered=self.state.numbered)
+            )
+            self._prune(0)
+        else:
+            self._go_on(ChapterId(self.term), newest_file, chapters[-1].num_bytes)
+
+    @property
+    def path(self) -> Path:
+        """Of the file that it writes."""
+        return self._files.path(self._id)
 
     def handle(self, happened: Sequence[Happening], now_s: float) -> None:
         """Writes it down, then has the state decide; before that, raises Superseded if it is."""
+        if self._num_bytes > max(LONG_BYTES, 4 * self._known_bytes):
+            self._go_on(self._id._replace(part=self._id.part + 1), self._id, self._num_bytes)
         self._append(Turn(now_s=now_s, happened=list(happened)))
         self.state.handle(happened, now_s)
 
     def close(self) -> None:
         """Writes no more."""
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
-    def _append(self, value: Opening | Turn) -> None:
+    def _go_on(self, file: ChapterId, before: ChapterId, taken: int) -> None:
+        """Begins a file with all that is known, and goes on from that."""
+        known = record_all(self.state)
+        opening = Opening(rules=self._rules, before=before.term, part=before.part, taken=taken, known=known)
+        self._begin(file, opening).begun(self.state)
+        self._prune(KEPT_BYTES)
+
+    def _begin(self, file: ChapterId, opening: Opening) -> Opening:
+        """Returns it as whoever reads the file will have it."""
+        self.close()
+        self._id, self._num_bytes = file, 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        self._file = os.open(self.path, flags, 0o600)
+        line = self._append(opening)
+        self._known_bytes = self._num_bytes
+        descriptor = os.open(self._files.folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        return msgspec.json.decode(line, type=Opening)
+
+    def _prune(self, most_bytes: int) -> None:
+        """Removes the oldest files, as many as it takes; none that has to be read."""
+        paths = [self._files.path(each) for each in self._files.all() if each < self._id]
+        num_bytes = sum(path.stat().st_size for path in paths)
+        for path in paths:
+            if num_bytes <= most_bytes:
+                break
+            num_bytes -= path.stat().st_size
+            path.unlink()
+
+    def _append(self, value: Opening | Turn) -> bytes:
+        assert self._file is not None
         line = as_json(value)
         told = b"%08x %s\n" % (zlib.crc32(line), line)
         # A disk that becomes full takes a part. Nothing may follow that: the next service begins a file.
         if os.write(self._file, told) < len(told):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path(self.term)))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         os.fsync(self._file)
+        self._num_bytes += len(told)
         if (now := newest(self._storage)) > self.term:
             raise Superseded(f"service of term {self.term} is superseded by that of term {now}")
+        return line
 
-    def _replayed(self, term: int) -> tuple[ServiceState, int]:
-        """What came of a file and those before it, and how many bytes of it count."""
-        chain, opening = [(term, self._lines(term))], self._opening(term)
-        while opening.before:
-            chain.append((opening.before, self._lines(opening.before, opening.taken)))
-            opening = self._opening(opening.before)
-        state = opening.rules.new_state(opening.numbered)
-        for each, lines in reversed(chain):
-            for line in lines[1:]:
-                turn = self._decoded(each, line, Turn)
-                state.handle(turn.happened, turn.now_s)
-        return state, sum(map(len, chain[0][1]))
 
-    def _opening(self, term: int) -> Opening:
-        lines = self._lines(term)
-        return self._decoded(term, lines[0], Opening)
-
-    def _lines(self, term: int, most_bytes: int | None = None) -> list[bytes]:
-        """Those that are whole. Raises RunError if another than the last one is not."""
-        lines = self._path(term).read_bytes()[:most_bytes].splitlines(keepends=True)
-        if lines and not _is_whole(lines[-1]):
-            lines.pop()
-        damaged = next((number for number, line in enumerate(lines, 1) if not _is_whole(line)), None)
-        if damaged or not lines:
-            raise RunError(
-                f"{self._path(term)}: line {damaged or 1} is damaged. Put back a copy of the folder, or move "
-                f"{self._files} away: then nothing of what was promised is known any more."
-            )
-        return lines
-
-    def _decoded(self, term: int, line: bytes, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(line[9:], type=kind)
-        except msgspec.MsgspecError as error:
-            raise RunError(
-                f"{self._path(term)}: was written by another ElasticFlow, and cannot be read: {error}"
-            ) from error
-
-    def _path(self, term: int) -> Path:
-        return self._files / f"{term:08}.jsonl"
+def told_again(chapters: Sequence[Chapter]) -> ServiceState:
+    """What came of them."""
+    state: ServiceState | None = None
+    for chapter in chapters:
+        state = chapter.opening.begun(state)
+        for turn in chapter.turns:
+            state.handle(turn.happened, turn.now_s)
+    assert state is not None
+    return state
 
 
 def _has_begun(path: Path) -> bool:
-    """Else whoever made the file died before it had decided anything."""
     with path.open("rb") as file:
         return _is_whole(file.readline())
 

@@ -7,34 +7,43 @@ journal. What was promised or granted is on the disk before anybody hears of it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import zmq
 
-from elasticflow.cluster.share import ClusterShare, ShareNode, load_share
+from elasticflow.cluster.share import ClusterShare, load_share
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
+from elasticflow.local.forkserver import ForkServers
 from elasticflow.master.log import say
+from elasticflow.process.clocks import SteadyClock
+from elasticflow.process.locked_files import hold
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
-from elasticflow.run.trust import check_trust, name_of
+from elasticflow.run.trust import check_trust
+from elasticflow.scheduler.values import checked
 from elasticflow.service import happenings as hp
-from elasticflow.service import roster, talk
+from elasticflow.service import talk
 from elasticflow.service.follower import Follower
-from elasticflow.service.hands import Hands
+from elasticflow.service.hands import Hands, RunFolder, read_folder
 from elasticflow.service.here import FollowerHere
 from elasticflow.service.journal import ServiceJournal
 from elasticflow.service.memory import Known, kind_of
 from elasticflow.service.settings import ServiceConfig, folder_of
-from elasticflow.service.state import TaskStanding, Ticket
+from elasticflow.service.share_watch import ShareWatch
+from elasticflow.service.state import ServiceState, TaskStanding, Ticket
 from elasticflow.service.submitted import SubmittedFollower
+from elasticflow.service.task_log import TaskLog
 from elasticflow.wire.sockets import Context, poll_ms
 
 LOCAL = "local"
+MOST_RUNS = 65_000
+"""Connections to masters; ZeroMQ allows 1,023 unless it is told."""
+ANSWER_S = 0.5
+"""So long is looked for what could be promised to who hands a run in: it hears it within a second."""
 LONGEST_S = 2 * 366 * 86400.0
 """Nobody plans for longer."""
 
@@ -49,18 +58,19 @@ class Service:
         self._lock = _hold(self.folder)
         self._known = Known(self.folder / "known.json")
         self._journal = ServiceJournal(self.folder, config.rules)
-        self._state = self._journal.state
-        self._began_s, self._woke_s = time.time(), time.monotonic()
+        self._clock = SteadyClock()
         self._context: Context = zmq.Context()
+        self._context.max_sockets = MOST_RUNS
         self._desk = talk.Desk(self.folder)
         self._followers: dict[str, Follower] = {}
-        self._told: dict[str, tuple[str, str]] = {}
+        self._log = TaskLog(self._state)
         self._look_s = 0.0
         self._news: list[hp.Happening] = []
         """That came up while something else was decided."""
         self._hands = Hands(config.cluster, share) if share else None
         """None: the runs are this machine's."""
-        self._nodes_s, self._nodes_told = 0.0, ""
+        self._fork_servers = ForkServers(self.folder / "forkservers")
+        self._watch = ShareWatch(config, self._state, self._clock, self._hands)
         if share:
             self._begin_share(share)
 
@@ -68,16 +78,24 @@ class Service:
         """Until this process is ended. Raises Superseded, OSError: then it must end."""
         say(f"{self.folder}: service of term {self._journal.term}, {self._state.capacity} workers")
         while True:
-            self._wait()
+            ready = self._wait()
             if self._hands:
                 self._hands.turn()
             for person, question in self._desk.receive():
-                self._desk.answer(person, self._answered(question))
-            happened = self._followed()
-            if self._now_s() >= self._state.wake_s:
+                if self._hands and isinstance(question, talk.HandIn):
+                    run = RunDir(question.run_dir)  # its folder may be far away: nobody else waits for that
+                    self._hands.read(run, partial(self._folder_read, person, question))
+                else:
+                    self._desk.answer(person, self._answered(question))
+            happened = [*self._watch.foreseen(), *self._followed(ready)]
+            if self._now_s() >= self._state.due_s:
                 happened.append(hp.Woken())
             if happened:
                 self._handle(happened)
+
+    @property
+    def _state(self) -> ServiceState:
+        return self._journal.state
 
     def close(self) -> None:
         """Lets go of everything; the runs go on."""
@@ -86,15 +104,16 @@ class Service:
             follower.close()
         if self._hands:
             self._hands.close()
+        self._fork_servers.close()
         self._context.term()
         self._journal.close()
         os.close(self._lock)
 
     def _now_s(self) -> float:
-        """Since 1970, by a clock that nobody sets."""
-        return self._began_s + time.monotonic() - self._woke_s
+        return self._clock.now_s()
 
-    def _wait(self) -> None:
+    def _wait(self) -> set[object]:
+        """Until there is something to do. Which sockets, or descriptors, are readable."""
         poller = zmq.Poller()
         for descriptor, sends in self._desk.waiting:
             poller.register(descriptor, zmq.POLLOUT if sends else zmq.POLLIN)
@@ -103,29 +122,34 @@ class Service:
                 poller.register(follower.socket, zmq.POLLIN)
         for fd in self._hands.fds if self._hands else ():
             poller.register(fd, zmq.POLLIN)
-        due_s = 0.0 if self._news else min(self._look_s, self._state.wake_s)
-        poller.poll(poll_ms(max(0.0, due_s - self._now_s())))
+        due_s = 0.0 if self._news else min(self._look_s, self._state.due_s)
+        return {each for each, _ in poller.poll(poll_ms(max(0.0, due_s - self._now_s())))}
 
     # --- runs ------------------------------------------------------------------------------------
 
-    def _followed(self) -> list[hp.Happening]:
-        """What runs have said; at times all are looked at, and told again what they are granted."""
+    def _followed(self, ready: Collection[object]) -> list[hp.Happening]:
+        """What runs have said; at times all are looked at, and told again what they are granted.
+
+        ready: what is readable.
+        """
         now_s = self._now_s()
         looks = now_s >= self._look_s
         self._look_s = now_s + self._config.poll_s if looks else self._look_s
-        self._look_at_nodes()
-        happened, self._news = self._news, []
+        self._watch.look()
+        happened, self._news = [*self._news, *self._watch.take()], []
         for ticket in self._state.under_way():
             follower = self._follower(ticket)
-            if looks:
+            if looks or follower.has_answer:
                 happened += self._turned(follower)
-            else:
+            elif follower.socket in ready:
                 happened += follower.listen(now_s)
         return happened
 
     def _turned(self, follower: Follower) -> list[hp.Happening]:
         held = self._state.ledger.accounts[follower.name].held
-        return follower.turn(self._state.granted(follower.name), held, self._now_s())
+        granted, now_s = self._state.granted(follower.name), self._now_s()
+        follower.note(granted, now_s)
+        return follower.turn(granted, held, now_s)
 
     def _follower(self, ticket: Ticket) -> Follower:
         name = ticket.task.name
@@ -137,7 +161,9 @@ class Service:
 
     def _new_follower(self, name: str, run_dir: str) -> Follower:
         what = self._context, name, run_dir, self._config.measure_s
-        return SubmittedFollower(*what, self._hands) if self._hands else FollowerHere(*what)
+        if self._hands:
+            return SubmittedFollower(*what, self._hands)
+        return FollowerHere(*what, self._fork_servers)
 
     # --- the share of a cluster ------------------------------------------------------------------
 
@@ -147,38 +173,14 @@ class Service:
             nodes = range(self._config.nodes)
             self._handle([hp.NodeSeen(node=node, up=False, why="was never seen") for node in nodes])
         try:
-            self._nodes_seen(share.nodes())
+            self._watch.seen(share.nodes())
         except ConfigError:
             raise
         except ElasticFlowError as error:  # runs go on, and are followed; it is asked again
-            self._nodes_seen(error)
-        news, self._news = self._news, []
+            self._watch.seen(error)
+        news, self._news = [*self._news, *self._watch.take()], []
         if news:
             self._handle(news)
-
-    def _look_at_nodes(self) -> None:
-        """Unless that was done a short while ago, or is being done."""
-        if self._hands and self._now_s() >= self._nodes_s:
-            self._nodes_s = inf
-            self._hands.look_at_nodes(self._nodes_seen)
-
-    def _nodes_seen(self, answer: list[ShareNode] | ElasticFlowError) -> None:
-        """A cluster that does not answer has the nodes that it had."""
-        self._nodes_s = self._now_s() + self._config.look_s
-        words = f"warning: its nodes are not known just now: {answer}"
-        if isinstance(answer, ElasticFlowError):
-            if words != self._nodes_told:
-                say(words)
-            self._nodes_told = words
-            return
-        self._nodes_told = ""
-        names = {number: seen.name for number, seen in self._state.nodes.items()}
-        down = self._state.policy.placement.down
-        shape = self._state.policy.shape
-        seen = roster.changes(names, down, shape.num_nodes, shape.gpus_per_node, answer)
-        for each in seen:
-            say(f"node {each.name}: {'is there' if each.up else f'is gone: {each.why}'}")
-        self._news += seen
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class Service:
             if self._state.ledger.accounts[name].number != before.get(name, 0):
                 follower = self._follower(ticket)
                 self._news += self._turned(follower)
-        self._report()
+        self._log.say_news(happened)
 
     def _learn(self, happened: Sequence[hp.Happening]) -> None:
         """For later runs of the same programs."""
@@ -210,32 +212,32 @@ class Service:
                 self._known.paced(kind, happening.workers, happening.rate)
             elif isinstance(happening, hp.Counted):
                 task = self._state.tickets[happening.name].task
-                with contextlib.suppress(ElasticFlowError):  # its folder is gone
-                    self._known.counted(task.kind, RunDir(task.run_dir).config(), happening.steps)
+                counted = partial(self._counted, task.kind, happening.steps)
+                if self._hands:
+                    self._hands.read(RunDir(task.run_dir), counted)
+                else:
+                    with contextlib.suppress(ElasticFlowError, OSError):  # its folder is gone
+                        counted(read_folder(RunDir(task.run_dir)))
 
-    def _report(self) -> None:
-        """Into the log: what is news of each task."""
-        for name, ticket in self._state.tickets.items():
-            account = self._state.ledger.accounts.get(name)
-            words = (
-                f"{ticket.standing.value}{f' ({ticket.state})' if ticket.state else ''}: {ticket.said}",
-                f"{account.granted} workers: {ticket.why}" if account else "",
-            )
-            if self._told.get(name) != words:
-                self._told[name] = words
-                say(f"{name}: {'; '.join(word for word in words if word)}")
+    def _counted(self, kind: str, steps: int, folder: RunFolder | ElasticFlowError) -> None:
+        if not isinstance(folder, ElasticFlowError):
+            self._known.counted(kind, folder.config, steps)
 
     # --- people ----------------------------------------------------------------------------------
 
     def _answered(self, question: talk.Question) -> talk.ServiceAnswer:
         try:
             if isinstance(question, talk.HandIn):
-                return self._answer_to(self._hand_in(question))
+                return self._handed_in(question, self._read(question))
             if isinstance(question, talk.Cancel):
                 return self._answer(self._cancel(question.name))
             if isinstance(question, talk.MarkNode):
                 return self._mark(question)
-            return self._answer(*self._state.tickets.values())
+            if isinstance(question, talk.SetShare):
+                self._handle([hp.Shared(workers=question.workers)])
+                return self._answer(*self._state.under_way())
+            under_way = self._state.under_way() if question.under_way else []
+            return self._answer(*under_way, *self._over(question.over))
         except ElasticFlowError as error:
             return talk.ServiceAnswer(error=str(error))
 
@@ -248,25 +250,40 @@ class Service:
             section=self._config.section,
             away={seen.name or str(seen.node): seen.why for seen in nodes if not seen.up},
             tasks=[self._told_of(ticket) for ticket in tickets],
+            now_at=self._now_s(),
         )
 
     def _answer_to(self, ticket: Ticket) -> talk.ServiceAnswer:
-        """Who hands a task in for which there is no room hears what could be promised instead."""
-        answer = self._answer(ticket)
-        if instead := self._state.instead(ticket.task.name):
+        """Who hands a task in for which there is no room hears soon what could be promised instead."""
+        answer, by_s = self._answer(ticket), time.monotonic() + ANSWER_S
+        if instead := self._state.instead(ticket.task.name, lambda: time.monotonic() > by_s):
             answer.tasks[0].said = instead.text(lambda at_s: f"{at_s:.0f} s")
         return answer
 
-    def _hand_in(self, asked: talk.HandIn) -> Ticket:
+    def _read(self, asked: talk.HandIn) -> RunFolder:
+        try:
+            return read_folder(RunDir(asked.run_dir))
+        except OSError as error:
+            raise UnknownError(f"{asked.run_dir}: cannot be read: {error}") from error
+
+    def _folder_read(
+        self, person: talk.Asker, asked: talk.HandIn, folder: RunFolder | ElasticFlowError
+    ) -> None:
+        try:
+            if isinstance(folder, ElasticFlowError):
+                raise folder
+            answer = self._handed_in(asked, folder)
+        except ElasticFlowError as error:
+            answer = talk.ServiceAnswer(error=str(error))
+        self._desk.answer(person, answer)
+
+    def _handed_in(self, asked: talk.HandIn, folder: RunFolder) -> talk.ServiceAnswer:
+        return self._answer_to(self._hand_in(asked, *folder))
+
+    def _hand_in(self, asked: talk.HandIn, config: Config, owner: str) -> Ticket:
         for ticket in self._state.under_way():
             if ticket.task.run_dir == asked.run_dir:
                 return ticket
-        run = RunDir(asked.run_dir)
-        try:
-            check_trust(run.path)
-            config, owner = run.config(), _owner(run)
-        except OSError as error:
-            raise UnknownError(f"{run.path}: cannot be read: {error}") from error
         self._check(asked, config)
         kind = kind_of(config)
         most = min(
@@ -282,6 +299,7 @@ class Service:
             priority=asked.priority,
             steps=self._known.steps(kind, config),
             rates=self._known.rates(kind),
+            soft=list(checked(asked.soft)),
         )
         self._handle([hp.HandedIn(task=task)])
         return self._state.tickets[task.name]
@@ -292,6 +310,8 @@ class Service:
             raise RunError(f"{asked.run_dir}: its deadline is over already.")
         if asked.deadline_s is not None and asked.deadline_s > self._now_s() + LONGEST_S:
             raise RunError(f"{asked.run_dir}: its deadline is years away; hand it in with --best-effort.")
+        if asked.soft and asked.deadline_s is None:
+            raise RunError(f"{asked.run_dir}: --soft says what a deadline is worth, and it has none.")
         if config.backend != self._config.cluster:
             raise RunError(
                 f"{asked.run_dir}: is for {config.backend}; this service begins runs on "
@@ -317,12 +337,18 @@ class Service:
         if not 0 <= asked.node < nodes:
             raise RunError(f"node {asked.node}: this service has {nodes} nodes, 0 to {nodes - 1}.")
         self._handle([hp.NodeSeen(node=asked.node, up=asked.up)])
-        return self._answer(*self._state.tickets.values())
+        return self._answer(*self._state.under_way())
+
+    def _over(self, most: int) -> list[Ticket]:
+        """The last that came to their ends."""
+        ended = [ticket for ticket in self._state.tickets.values() if ticket.ended_s is not None]
+        return sorted(ended, key=lambda ticket: ticket.ended_s or 0.0)[len(ended) - min(most, len(ended)) :]
 
     def _told_of(self, ticket: Ticket) -> talk.ToldTask:
         name = ticket.task.name
         account = self._state.ledger.accounts.get(name)
         follower = self._followers.get(name)
+        shares, is_plan = self._state.planned(name)
         return talk.ToldTask(
             name=name,
             run=ticket.task.run_dir,
@@ -342,6 +368,9 @@ class Service:
             ended_at=ticket.ended_s,
             eta_at=self._state.eta_s(name),
             earliest_at=ticket.earliest_s,
+            plan=[talk.ToldShare(until_at=one.until_s, workers=one.num_gpus) for one in shares],
+            planned=is_plan,
+            by_at=ticket.by_s,
         )
 
 
@@ -354,22 +383,14 @@ def serve(config: ServiceConfig) -> None:
         service.close()
 
 
-def _owner(run: RunDir) -> str:
-    """Raises OSError."""
-    return name_of(run.path.stat().st_uid) if isinstance(run.path, Path) else run.path.whoami()
-
-
 def _hold(folder: Path) -> int:
     """The folder for this process alone. Raises RunError, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_trust(folder)
     folder.chmod(0o700)
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return hold(folder / "lock")
     except BlockingIOError:
-        os.close(lock)
         raise RunError(
             f"{folder}: another service uses this folder; end it first, or choose another."
         ) from None
-    return lock

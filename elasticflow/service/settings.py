@@ -13,7 +13,8 @@ from elasticflow.errors import ConfigError
 from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies import POLICIES
-from elasticflow.service.journal import ServiceRules
+from elasticflow.service.hours import Hours
+from elasticflow.service.journal import ServiceRules, UserQuota
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Some = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -36,6 +37,11 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     poll_s: Annotated[float, Meta(gt=0, le=60)] = 0.5
     cluster: Literal["local", "slurm", "yarn"] = "local"
     look_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    hours: list[Hours] = []
+    quotas: dict[str, UserQuota] = {}
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    metrics_address: str = "127.0.0.1"
+    metrics_token_file: str = ""
     slurm: dict[str, Any] = {}
     yarn: dict[str, Any] = {}
 
@@ -60,6 +66,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             gpus_per_node=self.workers_per_node,
             overheads=Overheads(self.shrink_s, self.start_s, self.grow_s, self.failure_s),
             cluster=self.cluster,
+            quotas=self.quotas,
         )
 
 

@@ -7,25 +7,34 @@ to it that it is so, as often as it must.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
 from elasticflow.scheduler import events as ev
 from elasticflow.scheduler.answers import JobAnswer, answer
+from elasticflow.scheduler.capacity import Capacity, capacity
 from elasticflow.scheduler.curves import Curve, curve
 from elasticflow.scheduler.decisions import Admitted, Decision, Deferred, Placed, Rejected, WakeAt
+from elasticflow.scheduler.forecast import PlannedShare, shares_of
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.policies.base import Policy
 from elasticflow.scheduler.policies.elastic import Elastic
 from elasticflow.scheduler.tracks import Standing
 from elasticflow.service import happenings as hp
+from elasticflow.service.beginnings import LAST, expected_s
+from elasticflow.service.doubts import Doubt, over, weigh
 from elasticflow.service.learned import believed
 from elasticflow.service.ledger import Account, Ledger
 
 TRIAL_S, TRIAL_WITHIN_S = 60.0, 1800.0
 """Of a program that was never measured the policy plans so long on one worker, to be had within that time."""
+
+
+GUESSED_ANEW = 0.1
+"""What was not measured is guessed anew if that makes it differ by this part."""
 
 
 class TaskStanding(str, Enum):
@@ -50,6 +59,8 @@ class TaskStanding(str, Enum):
 
 
 ENDS = (TaskStanding.REFUSED, TaskStanding.OVER)
+WITHOUT_PROMISE = (TaskStanding.HOPEFUL, TaskStanding.LATE, TaskStanding.BEST_EFFORT)
+"""Of those that were measured."""
 
 
 @dataclass
@@ -57,7 +68,9 @@ class Ticket:
     """What is known of a task. earliest_s: the deadline that could be promised; None: nobody knows.
 
     why: it has as many workers as it has; said: of its deadline. rates: steps a second by workers, measured.
-    tried: the policy knows the task by its true curve. state: how its run ended.
+    tried: the policy knows the task by its true curve. state: how its run ended. by_s: what is
+    promised, later than its deadline, which is soft; None: its deadline. doubts: of numbers of workers that
+    brought nothing.
     """
 
     task: hp.Task
@@ -69,9 +82,11 @@ class Ticket:
     steps: int | None = None
     done: int = 0
     rates: dict[int, float] = field(default_factory=dict)
+    doubts: dict[int, Doubt] = field(default_factory=dict)
     tried: bool = False
     state: str = ""
     promised_s: float | None = None
+    by_s: float | None = None
     ended_s: float | None = None
 
     @property
@@ -106,13 +121,26 @@ class ServiceState:
         self.ledger = Ledger()
         self.nodes: dict[int, hp.NodeSeen] = {}
         """As they were last seen, by number."""
+        self.foreseen: list[tuple[float, int]] = []
+        """From when on how many workers there may be; empty: nobody has said."""
+        self.shared: int | None = None
+        """No more than so many just now; None: as many as there are."""
+        self.beginnings: deque[float] = deque(maxlen=LAST)
+        """Seconds that the last ones took."""
+        self._least_s = policy.overheads.base_s
         self._arriving: list[Ticket] = []
         """Whom the policy is to be told of at the end of this turn."""
 
     @property
     def capacity(self) -> int:
         """Workers that there can be at once."""
-        return self.policy.placement.num_up
+        return self.policy.num_usable
+
+    @property
+    def share(self) -> Capacity:
+        """What may be used now, and as far as that is known ahead."""
+        most = self.policy.shape.num_gpus if self.shared is None else self.shared
+        return capacity((from_s, min(size, most)) for from_s, size in self.foreseen or [(0.0, most)])
 
     def handle(self, happened: Sequence[hp.Happening], now_s: float) -> None:
         """Takes in what has happened, and decides once."""
@@ -120,8 +148,9 @@ class ServiceState:
         told: list[ev.Event] = []
         for happening in happened:
             told += self._take_in(happening)
+        told += self._try_again()
         told += [
-            ev.ArrivalEvent(self._job(ticket)) for ticket in self._arriving if ticket in self.under_way()
+            ev.ArrivalEvent(self._job(ticket)) for ticket in self._arriving if ticket.standing not in ENDS
         ]
         self._arriving = []
         if told:
@@ -130,6 +159,12 @@ class ServiceState:
             }
             self._decide([ev.ProgressEvent(remaining), *told])
         self.ledger.settle(self.capacity, self._by_urgency())
+
+    @property
+    def due_s(self) -> float:
+        """When something is to be decided at the latest, though nothing happens."""
+        doubts = (doubt for ticket in self.under_way() for doubt in ticket.doubts.values())
+        return min([self.wake_s, *(doubt.until_s for doubt in doubts if doubt.until_s > self.now_s)])
 
     def granted(self, name: str) -> Granted:
         """What the run of this task may have: none, if it is not under way."""
@@ -145,22 +180,32 @@ class ServiceState:
         finish_s = track.plan.finish_s if track.plan else track.finish_s()
         return None if finish_s == inf else finish_s
 
-    def instead(self, name: str) -> JobAnswer | None:
-        """What could be promised now to a task for which there is no room; None: there is, or none knows."""
+    def planned(self, name: str) -> tuple[tuple[PlannedShare, ...], bool]:
+        """What it gets from now on, and whether that is its plan; nothing of a trial: it has no end."""
+        track = self.policy.tracks.get(name)
+        if track is None or not self.tickets[name].tried:
+            return (), False
+        return shares_of(track, self.now_s)
+
+    def instead(self, name: str, is_late: Callable[[], bool] = lambda: False) -> JobAnswer | None:
+        """What could be promised now to a task for which there is no room; None: there is, or none knows.
+
+        is_late: see ``scheduler.answers``.
+        """
         track = self.policy.tracks.get(name)
         if track is None or track.standing is not Standing.WAITING or not isinstance(self.policy, Elastic):
             return None
-        return answer(self.policy, track.job, self.now_s)
+        return answer(self.policy, track.job, self.now_s, is_late=is_late)
 
     def under_way(self) -> list[Ticket]:
         """Those that are not over, in the order in which they were handed in."""
-        return [ticket for ticket in self.tickets.values() if ticket.standing not in ENDS]
+        return [self.tickets[name] for name in self.ledger.accounts]
 
     def check_invariants(self) -> None:
         """What is true after every event."""
         self.policy.check_invariants()
         accounts = self.ledger.accounts
-        assert set(accounts) == {ticket.task.name for ticket in self.under_way()}
+        assert list(accounts) == [name for name, each in self.tickets.items() if each.standing not in ENDS]
         assert all(0 <= each.granted <= each.held for each in accounts.values())
         assert all(each.granted <= each.wanted for each in accounts.values())
         assert sum(each.wanted for each in accounts.values()) <= self.capacity
@@ -177,9 +222,17 @@ class ServiceState:
             return []
         if isinstance(happening, hp.NodeSeen):
             return self._see(happening)
+        if isinstance(happening, hp.Foreseen):
+            self.foreseen = happening.steps
+            return [ev.CapacityEvent(self.share)]
+        if isinstance(happening, hp.Shared):
+            self.shared = happening.workers
+            return [ev.CapacityEvent(self.share)]
         if isinstance(happening, hp.Woken):
-            self.wake_s = inf
+            self.wake_s = inf if self.wake_s <= self.now_s else self.wake_s
             return [ev.TickEvent()]
+        if isinstance(happening, hp.Began):
+            return self._see_beginning(happening.seconds)
         ticket = self.tickets[happening.name]
         if ticket.standing in ENDS:
             return []
@@ -203,6 +256,7 @@ class ServiceState:
     def _hand_in(self, task: hp.Task) -> list[ev.Event]:
         self.numbered += 1
         ticket = Ticket(task, self.now_s, steps=task.steps, rates=dict(task.rates))
+        weigh(ticket.doubts, ticket.rates, None, self.now_s)
         self.tickets[task.name], self.ledger.accounts[task.name] = ticket, Account()
         self._arriving.append(ticket)
         return []
@@ -227,13 +281,46 @@ class ServiceState:
             return []
         return [ev.NodeBackEvent(seen.node) if seen.up else ev.NodeLostEvent(seen.node)]
 
+    def _see_beginning(self, seconds: float) -> list[ev.Event]:
+        """Plans count on it from now on, if it is news."""
+        self.beginnings.append(seconds)
+        before = self.policy.overheads
+        base_s = expected_s(self.beginnings, self._least_s, before.base_s)
+        if base_s == before.base_s:
+            return []
+        self.policy.count_on(replace(before, base_s=base_s))
+        return [ev.TickEvent()]
+
     def _pace(self, ticket: Ticket, workers: int, rate: float) -> list[ev.Event]:
         ticket.rates[workers] = rate
+        weigh(ticket.doubts, ticket.rates, workers, self.now_s)
         if not ticket.tried:
             return self._know(ticket)
         if ticket in self._arriving or workers not in self.policy.tracks[ticket.task.name].job.curve.sizes:
             return []
+        now, before = (
+            believed(ticket.rates, ticket.task.most_workers),
+            self.policy.tracks[ticket.task.name].job.curve,
+        )
+        guessed = [size for size in now.sizes if size not in ticket.rates]
+        if any(abs(now.rate(size) / before.rate(size) - 1) > GUESSED_ANEW for size in guessed):
+            return [self._guessed_anew(ticket, now)]
         return [ev.ProfileCorrectedEvent(ticket.task.name, workers, rate)]
+
+    def _guessed_anew(self, ticket: Ticket, now: Curve) -> ev.Event:
+        measured = {size: ticket.rates[size] for size in now.sizes if size in ticket.rates}
+        return ev.ProfileReplacedEvent(ticket.task.name, now, measured)
+
+    def _try_again(self) -> list[ev.Event]:
+        """Forgets of runs without a promise, which could rest on it, what is not believed any longer."""
+        told: list[ev.Event] = []
+        for name, account in self.ledger.accounts.items():
+            ticket = self.tickets[name]
+            again = set(over(ticket.doubts, ticket.rates, account.wanted, self.now_s))
+            if again and account.wanted and ticket.standing in WITHOUT_PROMISE:
+                ticket.rates = {size: rate for size, rate in ticket.rates.items() if size not in again}
+                told.append(self._guessed_anew(ticket, believed(ticket.rates, ticket.task.most_workers)))
+        return told
 
     def _know(self, ticket: Ticket) -> list[ev.Event]:
         """Enough is known of a task that was on trial: from now on the policy plans all of it."""
@@ -273,6 +360,7 @@ class ServiceState:
             model=task.kind,
             user=task.user,
             priority=task.priority,
+            soft=tuple(task.soft) if deadline_s is not None and deadline_s == task.deadline_s else (),
         )
 
     # --- what the policy says --------------------------------------------------------------------
@@ -298,11 +386,8 @@ class ServiceState:
         elif not ticket.tried:
             pass  # a promise to try it is none to whoever waits for it
         elif isinstance(decision, Admitted):
-            ticket.standing, ticket.said, ticket.promised_s = (
-                TaskStanding.PROMISED,
-                decision.reason,
-                self.now_s,
-            )
+            ticket.standing, ticket.said = TaskStanding.PROMISED, decision.reason
+            ticket.promised_s, ticket.by_s = self.now_s, decision.by_s
         elif isinstance(decision, Deferred):
             ticket.standing, ticket.said = TaskStanding.HOPEFUL, decision.reason
         return []

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from math import inf
 
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.master.log import say
+from elasticflow.run.folder import Address
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import Follower, was_paused
 from elasticflow.service.hands import Hands, RunSight
 from elasticflow.service.state import Granted
+from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import Situation
 from elasticflow.wire.sockets import Context
 
@@ -35,12 +37,24 @@ class SubmittedFollower(Follower):
         self._answer: str | ElasticFlowError | None = None
         """What became of an order."""
         self._ordered = ""
-        """What is being done: a look, a beginning, an end; "": nothing."""
+        """What is being done: a look, a beginning, an end, listening; "": nothing."""
+        self._begins = False
+        """Its leader was submitted, and was not heard yet: only its folder tells when it listens."""
         self._heard_s = self._again_s = -inf
+        self._was_granted = 0
+        self._is_gone = False
+        """It was held at zero, and nothing is left of it: it does not come back by itself."""
         self._told = ""
+
+    @property
+    def has_answer(self) -> bool:
+        return self._sight is not None or self._answer is not None
 
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
         happened = self.listen(now_s)
+        if granted.workers and not self._was_granted and not self._told:
+            self._again_s = -inf  # it is to begin: nobody waits for the next look
+        self._was_granted = granted.workers
         if self._link is not None:
             self._tell(granted)
         if self._answer is not None:
@@ -52,9 +66,13 @@ class SubmittedFollower(Follower):
         elif sight is not None:
             self._again_s = now_s + SILENT_S
             happened += self._act(sight, granted, held)
-        if not self._ordered and now_s >= max(self._heard_s + SILENT_S, self._again_s):
+        rests = self._is_gone and not granted.workers and not held
+        if not self._ordered and not rests and now_s >= max(self._heard_s + SILENT_S, self._again_s):
             self._ordered = "look"
             self._hands.look_at(self.run, self._seen)
+        elif not self._ordered and self._begins:
+            self._ordered = "listen"
+            self._hands.listen_for(self.run, self._listened)
         return happened
 
     def _take(self, situation: Situation, now_s: float) -> list[hp.Happening]:
@@ -66,17 +84,22 @@ class SubmittedFollower(Follower):
     def _seen(self, answer: RunSight | ElasticFlowError) -> None:
         self._ordered, self._sight = "", answer
 
+    def _listened(self, answer: RunSight | ElasticFlowError) -> None:
+        self._ordered = ""
+        if isinstance(answer, RunSight) and answer.master is not None:
+            self._sight = answer
+
     def _done(self, answer: str | ElasticFlowError) -> None:
         self._answer = answer
 
     # --- what follows from them ------------------------------------------------------------------
 
     def _act(self, sight: RunSight, granted: Granted, held: int) -> list[hp.Happening]:
-        self.waits = sight.waits
+        self.waits, self._is_gone = sight.waits, False
+        self._begins = self._begins and sight.alive and sight.master is None
         if sight.alive:
             if sight.master is not None and sight.master[0] != self._address:
-                self._connect(*sight.master)
-                self._tell(granted)
+                self._greet(*sight.master, granted)
             elif sight.master is None and not granted.workers:
                 self._ordered = "end"
                 self._hands.take_back(self.run, self._done)
@@ -95,7 +118,16 @@ class SubmittedFollower(Follower):
             self._ordered = "begin"
             self._hands.begin(self.run, self._done)
             return []
+        self._is_gone = True
         return [hp.Held(name=self.name, workers=0, number=granted.number)] if held else []
+
+    def _greet(self, address: Address, keys: MemberKeys, granted: Granted) -> None:
+        try:
+            self._connect(address, keys)
+        except UnknownError as error:
+            self._complain(str(error))
+        else:
+            self._tell(granted)
 
     def _hear(self, answer: str | ElasticFlowError, now_s: float) -> list[hp.Happening]:
         """Of a beginning, or of an end before it."""
@@ -107,7 +139,7 @@ class SubmittedFollower(Follower):
             self._tries -= ordered == "begin"
             self._complain(str(answer))
         elif ordered == "begin":
-            self._told = ""
+            self._told, self._begins = "", True
             say(f"{self.name}: its leader is job {answer}")
         elif answer:
             self._tries = 0

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -20,6 +18,7 @@ from msgspec import Meta
 
 from elasticflow.errors import RunError, UnknownError
 from elasticflow.process.texts import as_json
+from elasticflow.process.unix_sockets import nearby, uid_of
 
 SOCKET = "socket"
 MOST_BYTES = 1 << 20
@@ -39,17 +38,23 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unkn
 class HandIn(_Question, frozen=True):
     """Please have this run done. Its folder is ready; asked twice, it is handed in once.
 
-    deadline_s: since 1970; None: best effort. most_workers: 0: as many as can share a batch.
+    deadline_s: since 1970; None: best effort. most_workers: 0: as many as can share a batch. soft: (seconds
+    after the deadline, what it is worth to be done then, of 1).
     """
 
     run_dir: str
     deadline_s: float | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     most_workers: int = 0
+    soft: list[tuple[float, float]] = []
 
 
 class ListTasks(_Question, frozen=True):
-    """What is there, please."""
+    """What is there, please: all that is under way, unless that is not wanted, and so many of those that are
+    over, the last ones."""
+
+    under_way: bool = True
+    over: Annotated[int, Meta(ge=0)] = 20
 
 
 class Cancel(_Question, frozen=True):
@@ -65,13 +70,28 @@ class MarkNode(_Question, frozen=True):
     up: bool
 
 
-Question: TypeAlias = HandIn | ListTasks | Cancel | MarkNode
+class SetShare(_Question, frozen=True):
+    """Others need what is above so many workers; None: nobody does any more."""
+
+    workers: Annotated[int, Meta(ge=0)] | None = None
+
+
+Question: TypeAlias = HandIn | ListTasks | Cancel | MarkNode | SetShare
+
+
+class ToldShare(msgspec.Struct, kw_only=True):
+    """So many workers from the end of the share before, or from now, until then."""
+
+    until_at: float
+    workers: int
 
 
 class ToldTask(msgspec.Struct, kw_only=True):
     """A task as people see it. earliest_at: the deadline that could be promised. Times are since 1970.
 
     held: workers that it may have, being more than ``workers`` until those have left that are too many.
+    plan: what it gets at least until it is done, if it is planned; else what it has now, for as long as it
+    would take so. by_at: what is promised, which is later than the deadline, which is soft.
     """
 
     name: str
@@ -92,13 +112,16 @@ class ToldTask(msgspec.Struct, kw_only=True):
     ended_at: float | None
     eta_at: float | None
     earliest_at: float | None
+    plan: list[ToldShare] = []
+    planned: bool = False
+    by_at: float | None = None
 
 
 class ServiceAnswer(msgspec.Struct, kw_only=True):
     """error: empty where all is well. capacity: workers that there can be.
 
     cluster: on which its runs are, with the section of their settings. away: nodes that are not there, and
-    why.
+    why. now_at: when that was so, by the service's clock.
     """
 
     error: str = ""
@@ -108,6 +131,7 @@ class ServiceAnswer(msgspec.Struct, kw_only=True):
     cluster: str = "local"
     section: dict[str, Any] = {}
     away: dict[str, str] = {}
+    now_at: float = 0.0
 
 
 class Asker(msgspec.Struct):
@@ -126,7 +150,7 @@ class Desk:
         path = folder / SOCKET
         path.unlink(missing_ok=True)  # of a service that was killed: the lock is held
         self._listener = socket.socket(socket.AF_UNIX)
-        with _nearby(folder) as near:
+        with nearby(folder / SOCKET) as near:
             self._listener.bind(near)
         path.chmod(0o600)
         self._listener.listen(MOST_PEOPLE)
@@ -144,7 +168,7 @@ class Desk:
             while True:
                 line, _ = self._listener.accept()
                 line.setblocking(False)
-                self._people[line.fileno()] = Asker(_uid_of(line), line)
+                self._people[line.fileno()] = Asker(uid_of(line), line)
                 if len(self._people) > MOST_PEOPLE:
                     self._drop(next(iter(self._people.values())))
         return [(person, asked) for person in list(self._people.values()) for asked in self._listen(person)]
@@ -208,7 +232,7 @@ def ask(folder: Path, question: Question) -> ServiceAnswer:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(ANSWER_S)
         try:
-            with _nearby(folder) as near:
+            with nearby(folder / SOCKET) as near:
                 line.connect(near)
             line.sendall(as_json(question) + b"\n")
             with line.makefile("rb") as answers:
@@ -248,19 +272,4 @@ def insist(folder: Path, question: HandIn) -> ServiceAnswer:
         time.sleep(AGAIN_S)  # until the next service listens
 
 
-@contextlib.contextmanager
-def _nearby(folder: Path) -> Iterator[str]:
-    """The socket's path, however long the folder's is: the kernel takes no more than 107 bytes."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
-
-
 _questions: Any = msgspec.json.Decoder(Question)
-
-
-def _uid_of(line: socket.socket) -> int:
-    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", found)[1])

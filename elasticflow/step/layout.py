@@ -1,8 +1,8 @@
 """How a model's tensors lie in flat vectors, and how those are cut into chunks.
 
-Tensors with the same rule, dtype and optimizer, trained in the same epochs, lie one after the other in one
-flat vector, a *group*, each padded to 64 bytes so that its alignment, and with it the bits that BLAS
-computes, is the same in every process. A group is cut into *chunks*: fixed ranges that are the unit of
+Tensors with the same rule, dtype and optimizer, trained in the same epochs and rounds, lie one after the
+other in one flat vector, a *group*, each padded to 64 bytes so that its alignment, and with it the bits that
+BLAS computes, is the same in every process. A group is cut into *chunks*: fixed ranges that are the unit of
 placement, transfer, update and storage. The cut depends on the model alone, never on how many servers
 there are.
 
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,12 +29,15 @@ from elasticflow.step.schedule import Kind
 from elasticflow.training.freezing import Toggles, is_trained
 
 Array = npt.NDArray[np.generic]
+Rounds: TypeAlias = tuple[int, ...]
 
 ALIGN_BYTES = 64
 # Messages of 0.25 MB, and of 50 MB, were half as fast as those of 4 MB.
 CHUNK_BYTES = 4 << 20
 MOST_ENTRIES, MOST_CHUNKS = 1 << 17, 1 << 20
 """Of a layout: terabytes. Who asks for more, as a forged file may, is told so before it is made."""
+MOST_ROUNDS = 64
+"""Of a step."""
 KINDS = "biufc"
 """Of NumPy's types, those that tensors have: numbers."""
 MIN_CHUNKS = 8
@@ -55,28 +59,35 @@ class Rule(str, Enum):
     """Sums of which metrics are made: slices of an evaluation send them, those of a step do not."""
     BATCH = "batch"
     """What slices make of their records for the others to see: all of it, from the tick that encodes."""
+    TOTAL = "total"
+    """What a loop of the program's own asks for by ``all_reduce``: the sum of the slices' values."""
+    KEPT = "kept"
+    """What such a loop keeps from step to step, and changes itself: the value that the first slice tells."""
     REPORT = "report"
     """Cost and metrics: the weighted mean of the slices' values; shown to people, not kept."""
 
 
 SHOWN = (Rule.MEASURE, Rule.REPORT)
 """What is for people: no part of the model. Server 0, which leads, has it all."""
-PASSING = (*SHOWN, Rule.BATCH)
+PASSING = (*SHOWN, Rule.BATCH, Rule.TOTAL)
 """What is of one step: no part of the model, and of no checkpoint."""
 
 
 def is_pushed(rule: Rule, kind: Kind) -> bool:
     """Whether slices of a tick of this kind send regions of this rule."""
     if kind is Kind.TRAIN:
-        return rule not in (Rule.MEASURE, Rule.BATCH)
-    return rule in SHOWN if kind is Kind.EVALUATE else rule is Rule.BATCH
+        return rule not in (Rule.MEASURE, Rule.BATCH, Rule.KEPT)
+    if kind is Kind.EVALUATE:
+        return rule in SHOWN
+    return rule is (Rule.BATCH if kind is Kind.ENCODE else Rule.KEPT)
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tensor of the model. ``dtype`` is NumPy's name for it, such as ``float32``.
 
     A table's shape is (rows, dim), rows 0 if any id may come. part: of a parameter, the number of the
-    optimizer that updates it. toggles: of a parameter or table, see ``training.freezing``.
+    optimizer that updates it. toggles: of a parameter or table, see ``training.freezing``. rounds: of a
+    parameter or a total, those in which slices send it, see ``Schedule``; (): there is but one, or in all.
     """
 
     name: str
@@ -85,6 +96,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: Rule
     part: int = 0
     toggles: Toggles = ()
+    rounds: Rounds = ()
 
     @property
     def size(self) -> int:
@@ -113,11 +125,13 @@ class Group(msgspec.Struct, frozen=True):
     size: int
     part: int = 0
     toggles: Toggles = ()
+    rounds: Rounds = ()
 
-    def is_pushed(self, kind: Kind, epoch: int) -> bool:
-        """Whether slices of a tick of this kind, in this epoch, send what is in it."""
+    def is_pushed(self, kind: Kind, epoch: int, stage: int = 0) -> bool:
+        """Whether slices of a tick of this kind, in this epoch, at this stage, send what is in it."""
         frozen = self.rule is Rule.UPDATE and not is_trained(self.toggles, epoch)
-        return is_pushed(self.rule, kind) and not frozen
+        others = self.rounds and stage not in self.rounds
+        return is_pushed(self.rule, kind) and not frozen and not others
 
     @property
     def num_bytes(self) -> int:
@@ -148,13 +162,13 @@ class Layout:
         self.entries: tuple[Entry, ...] = tuple(entries)
         if len(self.entries) > MOST_ENTRIES:
             raise ValueError(f"{len(self.entries):,} tensors; there can be at most {MOST_ENTRIES:,}")
-        sizes: dict[tuple[Rule, str, str, int, Toggles], int] = {}
-        numbers: dict[tuple[Rule, str, str, int, Toggles], int] = {}
+        sizes: dict[tuple[Rule, str, str, int, Toggles, Rounds], int] = {}
+        numbers: dict[tuple[Rule, str, str, int, Toggles, Rounds], int] = {}
         self.places: dict[str, tuple[int, int]] = {}
         for entry in self.entries:
             _check_entry(entry)
             own = entry.name if entry.rule is Rule.ROWS else ""
-            key = (entry.rule, entry.dtype, own, entry.part, entry.toggles)
+            key = (entry.rule, entry.dtype, own, entry.part, entry.toggles, entry.rounds)
             start = sizes.setdefault(key, 0)
             if entry.name in self.places:
                 raise ValueError(f"two tensors are named {entry.name!r}")
@@ -163,7 +177,8 @@ class Layout:
             padded = max(1, math.ceil(entry.size / per_line)) * per_line
             sizes[key] = start + (NUM_BUCKETS if entry.rule is Rule.ROWS else padded)
         self.groups: tuple[Group, ...] = tuple(
-            Group(rule, dtype, size, part, toggles) for (rule, dtype, _, part, toggles), size in sizes.items()
+            Group(rule, dtype, size, part, toggles, rounds)
+            for (rule, dtype, _, part, toggles, rounds), size in sizes.items()
         )
         self.tables: tuple[Entry, ...] = tuple(self.of_rule(Rule.ROWS))
         self.chunks: tuple[Chunk, ...] = tuple(self._cut())
@@ -236,6 +251,12 @@ def _check_entry(entry: Entry) -> None:
         or any(later <= toggle for toggle, later in pairwise(entry.toggles))
     ):
         raise ValueError(f"{entry.name!r} is trained, or not, by {entry.toggles}")
+    if entry.rounds and (
+        entry.rule not in (Rule.UPDATE, Rule.TOTAL)
+        or not 0 <= entry.rounds[0] <= entry.rounds[-1] < MOST_ROUNDS
+        or any(later <= earlier for earlier, later in pairwise(entry.rounds))
+    ):
+        raise ValueError(f"{entry.name!r} is of the rounds {entry.rounds}")
     if any(length < 0 for length in entry.shape) or (entry.rule is Rule.ROWS and len(entry.shape) != 2):
         raise ValueError(f"{entry.name!r} has the shape {entry.shape}")
 
@@ -243,8 +264,15 @@ def _check_entry(entry: Entry) -> None:
 _known: set[str] = set()
 
 
-def stages_of(entries: Iterable[Entry]) -> int:
+def rounds_of(entries: Iterable[Entry]) -> int:
+    """Rounds of a step of such a model: see ``Schedule``."""
+    return max((1 + entry.rounds[-1] for entry in entries if entry.rounds), default=0)
+
+
+def stages_of(entries: Sequence[Entry]) -> int:
     """Ticks of a step of such a model: see ``Schedule``."""
+    if rounds := rounds_of(entries):
+        return rounds + any(entry.rule is Rule.KEPT for entry in entries)
     return 1 + any(entry.rule is Rule.BATCH for entry in entries)
 
 

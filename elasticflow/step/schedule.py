@@ -9,6 +9,10 @@ Where ``forward`` sees the records of all slices at once, a step is two ticks: i
 encodes its own records, and what comes of them all is part of the version that the second begins with.
 (GradCache: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.)
 
+A program with a loop of its own may go through a step's records several times: these *rounds* are ticks, of
+which each updates parameters of its own. After them comes, where the loop keeps something, a tick in which it
+says what has become of that.
+
 In the asynchronous mode each slice of a step is an update of its own, of one batch: a step is as many batches
 as it has slices, and they are applied in any order, each to what the others have left.
 """
@@ -39,6 +43,8 @@ class Kind(str, Enum):
     """Cost and metrics over the whole test source."""
     ENCODE = "encode"
     """What the next tick's ``forward`` sees of the records of all slices."""
+    KEEP = "keep"
+    """What the program's loop has made, by the end of a step, of what it keeps: the first slice tells."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -47,6 +53,7 @@ class Work(msgspec.Struct, frozen=True):
     epoch: from 0. step: number of the update that it makes, or is to be made of it, from 1; of an evaluation,
     of updates done by then.
     first..last: positions in the epoch's order (train), or row numbers (evaluate); last excluded.
+    stage: the number of the tick, from 0, among those of its step.
     """
 
     tick: int
@@ -55,6 +62,7 @@ class Work(msgspec.Struct, frozen=True):
     step: int
     first: int
     last: int
+    stage: int = 0
 
     @property
     def num_records(self) -> int:
@@ -73,7 +81,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     drop_last: the records at the end of an epoch's order that fill no batch are left out of that epoch.
     max_steps: the last step, if that is before the end of all epochs; 0: there is no such bound.
     evaluate_every: steps between two evaluations, counted through the epochs; 0: those of an epoch.
-    stages: ticks of a step; 2: it is encoded first.
+    stages: ticks of a step; 2: it is encoded first. rounds: of a loop of the program's own, how many of these
+    are rounds; 0: there is no such loop, or a step is one tick.
     updates_before: those that the optimizer's first state, of another run, has seen.
     """
 
@@ -88,6 +97,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     evaluate_every: int = 0
     stages: int = 1
     updates_before: int = 0
+    rounds: int = 0
 
     @cached_property
     def records_left_out(self) -> int:
@@ -177,17 +187,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         epoch, before = divmod(done, self.steps_per_epoch)
         first = before * self.batch_size
         last = min(first + self.batch_size, self.records_per_epoch)
-        kind = Kind.TRAIN if stage == self.stages - 1 else Kind.ENCODE
-        return Work(tick, kind, epoch, done + 1, first, last)
+        return Work(tick, self._kind_of(stage), epoch, done + 1, first, last, stage)
+
+    def _kind_of(self, stage: int) -> Kind:
+        """Of a tick of a step."""
+        if self.rounds:
+            return Kind.TRAIN if stage < self.rounds else Kind.KEEP
+        return Kind.TRAIN if stage == self.stages - 1 else Kind.ENCODE
 
     def evaluates(self, tick: int) -> bool:
         """Whether tick number ``tick`` evaluates."""
         return tick < self.total_ticks and tick % self.ticks_per_round == self._steps_end
 
     def trains(self, tick: int) -> bool:
-        """Whether tick number ``tick`` makes an update."""
+        """Whether tick number ``tick`` makes something else of the model."""
         inside = tick % self.ticks_per_round
-        return inside != self._steps_end and inside % self.stages == self.stages - 1
+        last = inside % self.stages == self.stages - 1
+        return inside != self._steps_end and (last or self.rounds > 0)
 
     def may_cut(self, version: int) -> bool:
         """Whether there may be a checkpoint of a version. There is one a step: not before its evaluation,
@@ -207,14 +223,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether each slice of a tick is applied by itself, as soon as it comes."""
         return self.asynchronous and self.trains(tick)
 
-    def update(self, work: Work, before: int, toggles: Toggles = ()) -> int:
+    def update(self, work: Work, before: int, toggles: Toggles = (), rounds: tuple[int, ...] = ()) -> int:
         """The number, from 1, of a step's update that follows on ``before`` others of the same step.
 
-        toggles: of what is updated: steps in which it is not trained do not count.
+        toggles: of what is updated: steps in which it is not trained do not count. rounds: in which it is.
         """
         step = work.step
         if toggles:
             step -= self.steps_per_epoch * (work.epoch - epochs_before(toggles, work.epoch))
+        if len(rounds) > 1:
+            step = (step - 1) * len(rounds) + rounds.index(work.stage) + 1
         update = (step - 1) * self.num_slices + before + 1 if self.asynchronous else step
         return self.updates_before + update
 

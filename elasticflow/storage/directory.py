@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from elasticflow.process.retry import RemovedError
 from elasticflow.storage.names import TEMPORARY, check_name
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -22,12 +23,13 @@ class DirectoryStorage:
     """The files under ``root``, which is there. See ``Storage`` for what each method promises.
 
     A root that is gone raises OSError (ESTALE) everywhere, and is never made anew: what would be
-    written there would be lost when the right one comes back.
+    written there would be lost when the right one comes back. It is a RemovedError if it will not.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
         self._prefix = os.path.join(self.root, "")
+        self._parent = _identity(self.root.parent) if self.root.is_dir() else None
         self._leftovers: set[Path] = set()
         """Temporary files that could not be removed when writing them failed."""
 
@@ -98,11 +100,13 @@ class DirectoryStorage:
     def sweep(self, folder: str) -> None:
         path = self._path(folder)
         try:
-            for name in os.listdir(path):
-                if name.endswith(TEMPORARY):
-                    os.unlink(path / name)
-        except FileNotFoundError:
+            left = [name for name in os.listdir(path) if name.endswith(TEMPORARY)]
+        except _ABSENT:
             self._check_root()
+            return
+        for name in left:
+            with suppress(*_ABSENT, PermissionError, IsADirectoryError):  # what stays is in nobody's way
+                os.unlink(path / name)
 
     def _path(self, name: str) -> Path:
         """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
@@ -115,9 +119,17 @@ class DirectoryStorage:
         return f"{self._prefix}{name}"
 
     def _check_root(self) -> None:
-        """Raises OSError (ESTALE) if the root is gone."""
-        if not os.path.isdir(self.root):
-            raise OSError(errno.ESTALE, f"the storage's folder {self.root} is gone")
+        """Raises OSError (ESTALE) if the root is gone; RemovedError if it is no more in the folder it was in.
+
+        Where a file system is not mounted, that folder is gone as well, or the one below the mount.
+        """
+        if os.path.isdir(self.root):
+            return
+        kind, parent = OSError, self.root.parent
+        with suppress(OSError):
+            if self._parent is not None and self._parent == _identity(parent):
+                kind = OSError if self.root.name in os.listdir(parent) else RemovedError
+        raise kind(errno.ESTALE, f"the storage's folder {self.root} is gone")
 
     @contextmanager
     def _rooted(self) -> Iterator[None]:
@@ -166,6 +178,11 @@ def _publish(temporary: Path, path: Path) -> None:
         if os.path.exists(path):
             raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from None
         os.rename(temporary, path)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino
 
 
 def _sync_folder(folder: Path) -> None:

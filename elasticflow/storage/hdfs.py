@@ -1,4 +1,7 @@
-"""Storage in HDFS, and paths there that are used as those of this machine are."""
+"""Storage in HDFS, and paths there that are used as those of this machine are.
+
+The client is imported on use: every process of a run knows of these paths, and few ever see one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ import stat
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from elasticflow.storage.datanode import Writing
+from elasticflow.process.retry import RemovedError
 from elasticflow.storage.names import TEMPORARY, check_name
-from elasticflow.storage.urls import split
-from elasticflow.storage.webhdfs import PATIENCE_S, FileStatus, WebHdfs
+from elasticflow.storage.urls import PATIENCE_S, split
+
+if TYPE_CHECKING:
+    from elasticflow.storage.datanode import Writing
+    from elasticflow.storage.webhdfs import FileStatus, WebHdfs
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
@@ -22,13 +28,13 @@ _ABSENT = (FileNotFoundError, NotADirectoryError)
 class HdfsStorage:
     """The files under the folder at ``url``, which is there. See ``Storage`` for what each method promises.
 
-    A folder that is gone raises OSError (ESTALE) everywhere. Files that were begun and are not whole have
-    names of their own, hidden, which end in ``.partial``: a writer that was killed is in nobody's way.
+    A folder that is gone raises RemovedError (ESTALE) everywhere. Files that were begun and are not whole
+    have names of their own, hidden, which end in ``.partial``: a writer that was killed is in nobody's way.
     """
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         self.url = url.rstrip("/")
-        self._client, self.root = WebHdfs.of(url, patience_s)
+        self._client, self.root = _client_of(url, patience_s)
 
     def __repr__(self) -> str:
         return f"HdfsStorage({self.url!r})"
@@ -77,12 +83,13 @@ class HdfsStorage:
     def sweep(self, folder: str) -> None:
         try:
             found = self._client.list(self._path(folder))
-        except FileNotFoundError:
+        except _ABSENT:
             self._check_root()
             return
         for one in found:
             if one.name.endswith(TEMPORARY):
-                self._client.remove(one.path)
+                with suppress(*_ABSENT, PermissionError):  # what stays is in nobody's way
+                    self._client.remove(one.path)
 
     def _path(self, name: str) -> str:
         """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
@@ -90,11 +97,11 @@ class HdfsStorage:
         return posixpath.join(self.root, name)
 
     def _check_root(self) -> None:
-        """Raises OSError (ESTALE) if the root is gone."""
+        """Raises RemovedError (ESTALE) if the root is gone: the NameNode knows, or does not answer."""
         with suppress(*_ABSENT):
             if self._client.status(self.root).is_dir:
                 return
-        raise OSError(errno.ESTALE, f"the storage's folder {self.url} is gone")
+        raise RemovedError(errno.ESTALE, f"the storage's folder {self.url} is gone")
 
     @contextmanager
     def _rooted(self) -> Iterator[None]:
@@ -104,6 +111,12 @@ class HdfsStorage:
         except FileNotFoundError:
             self._check_root()
             raise
+
+
+def _client_of(url: str, patience_s: float) -> tuple[WebHdfs, str]:
+    from elasticflow.storage.webhdfs import WebHdfs
+
+    return WebHdfs.of(url, patience_s)
 
 
 class Stat(NamedTuple):
@@ -238,4 +251,4 @@ class HdfsPath(os.PathLike[str]):
         client.remove(path)
 
     def _of(self) -> tuple[WebHdfs, str]:
-        return WebHdfs.of(self._url, self._patience_s)
+        return _client_of(self._url, self._patience_s)

@@ -7,6 +7,8 @@ import posixpath
 from elasticflow.errors import ConfigError
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
+PATIENCE_S = 30.0
+"""For so long HDFS is asked again before that fails."""
 
 
 def is_url(where: object) -> bool:

@@ -28,14 +28,13 @@ from elasticflow.storage.names import TEMPORARY
 from elasticflow.storage.range_file import RangeFile
 from elasticflow.storage.refusals import Passing, reason, refusal
 from elasticflow.storage.tokens import delegation_token
-from elasticflow.storage.urls import split
+from elasticflow.storage.urls import PATIENCE_S, split
 
 if TYPE_CHECKING:
     import requests
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
 CONNECT_S = 5.0
 ANSWER_S = 20.0
 """The longest silence of a NameNode."""

@@ -10,13 +10,22 @@ import zmq
 
 from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import CHUNK_BYTES, Array
+from elasticflow.wire.door import shut_down
 from elasticflow.wire.gate import say_once
 from elasticflow.wire.keys import MemberKeys, Pass
 from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, encode
 from elasticflow.wire.numbers import BAD, check
 from elasticflow.wire.router import Router
 from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
-from elasticflow.wire.sockets import Context, Socket, monitor_of, readable, send_frames
+from elasticflow.wire.sockets import (
+    HANG_UP_S,
+    Context,
+    Socket,
+    monitor_of,
+    poll_ms,
+    readable,
+    send_frames,
+)
 
 DATA_BYTES = 2 * CHUNK_BYTES
 """The largest frame on the data plane: an array is a parcel at most, which is a chunk or a little less."""
@@ -223,6 +232,8 @@ class DataLink:
         self.socket.connect(endpoint)
         self.greeted = False
         self.dropped = 0
+        self._fd = -1
+        """Of the connection, once greeted."""
         self._broken = False
         self._half = Half(way.key, secret=guard is Guard.ALL)
         self._seal = Seal(way.key, b"worker", b"server")
@@ -253,6 +264,8 @@ class DataLink:
                 header, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
+            if not self.greeted:
+                self._fd = int(header.get(zmq.SRCFD))
             arrays = [frame.buffer for frame in frames]
             try:
                 message = self._open(header.buffer, arrays)
@@ -301,6 +314,9 @@ class DataLink:
             return
         if linger_ms is None:
             linger_ms = 0 if self.is_closed() else 2000
+        if not linger_ms and self.greeted and not readable(self.monitor):
+            shut_down(self._fd)
+            self.monitor.poll(poll_ms(HANG_UP_S))
         self.socket.disable_monitor()
         self.monitor.close()
         self.socket.close(linger=linger_ms)

@@ -14,7 +14,7 @@ import socket as sockets
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SHARE = 4
 """Strangers may have one descriptor in so many; others are for files, memory that is lent, and members."""
@@ -99,6 +99,12 @@ def borrowed(fd: int) -> Iterator[sockets.socket]:
         yield socket
     finally:
         socket.detach()
+
+
+def shut_down(fd: int) -> None:
+    """Ends somebody else's connection, if it is one still; who has it notices."""
+    with suppress(OSError), borrowed(fd) as connection:
+        connection.shutdown(sockets.SHUT_RDWR)
 
 
 def block(listening: int, addresses: Collection[str]) -> None:

@@ -4,9 +4,9 @@ Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROU
 
     worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost, Stacks, Here
     worker -> master           Faulty, Inspected, ServerEnded
-    server -> master           Progress, Written, Troubled, Offer, Diverged
+    server -> master           Progress, Written, Troubled, Offer, Diverged, Paused
     both -> master             Skipped
-    master -> server           Assignment, Halt, Plan, Cut, Finish, Settled, Quit
+    master -> server           Assignment, Halt, Plan, Cut, Finish, Pause, Settled, Quit
     master -> worker           Assignment, Drain, Quarantine, Attempt, Inspect, Quit, Carry
     master -> both             Beat, the answer to each Heartbeat; Look
     client -> master           StatusRequest, ScaleRequest, StopRequest; each is answered by Answer
@@ -16,7 +16,7 @@ A member that hears nothing from its master for ``lost_s`` leaves by itself. Con
 over TCP with reconnection, so one is lost only with its receiver, or with the connection. A master that
 dies takes with it what it had not read: the next one says so by another ``Beat.incarnation``, and every
 member then repeats what still stands (Join, Ready, Lost, Faulty, Progress, Written, Offer, Diverged,
-Skipped). So it is when a
+Skipped, Paused). So it is when a
 member had to connect again; the master, too, then says again what still stands. Until then a stale plan
 costs time, not the model: what nobody does is overdue and gets done.
 
@@ -280,7 +280,8 @@ class Progress(_Message, frozen=True):
     """The leading server's news: the latest version, and reports (cost and metrics) since the last.
 
     To a new master: with all evaluations that this server knows of.
-    last: the run ends with this version. loss: mean cost of the steps since the last Progress.
+    last: the run ends with this version. loss: mean cost of the steps since the last Progress. lr: the
+    learning rate of the last of them, of the first optimizer.
     evaluations: (tick, cost and metrics) of those since the last. stalls: (tick, seconds) of ticks that
     took long: so many seconds more than twice the median of their kind. standings: what those evaluations
     have decided, where there are rules.
@@ -294,6 +295,7 @@ class Progress(_Message, frozen=True):
     evaluations: tuple[tuple[int, tuple[float, ...]], ...] = ()
     stalls: tuple[tuple[int, float], ...] = ()
     standings: tuple[WatchStanding, ...] = ()
+    lr: float | None = None
 
 
 class Lost(_Message, frozen=True):
@@ -332,11 +334,21 @@ class Offer(_Message, frozen=True):
     """The answer to Halt: the (place, version) of all chunks that this server could give now.
 
     Those of its own place as they are, if they are whole, and all snapshots it has, its own and others'.
+    standings: what evaluations had decided by these versions, as far as it knows, where there are rules.
     """
 
     name: str
     generation: int
     held: tuple[tuple[int, int], ...]
+    standings: tuple[WatchStanding, ...] = ()
+
+
+class Paused(_Message, frozen=True):
+    """From a server: the version is whole after which no server goes on, see ``Pause``."""
+
+    name: str
+    generation: int
+    version: int
 
 
 class Stacks(_Message, frozen=True):
@@ -478,6 +490,8 @@ class Assignment(_Message, frozen=True):
     """The leading server has a checkpoint cut every so many steps; 0: only when told to."""
     snapshot_s: float = 0.0
     """Seconds between two snapshots in other servers' memory; 0: none."""
+    snapshot_every: int = 0
+    """Sooner, if there are so many versions between them; 0: never sooner."""
     staleness_rule: str = "none"
     """What becomes of an asynchronous update that is late: see ``elasticflow_ps.updating.slowed``."""
     ends: bool = False
@@ -511,6 +525,13 @@ class Cut(_Message, frozen=True):
 
 class Finish(_Message, frozen=True):
     """To the leading server: after the next tick, cut, and let everybody leave."""
+
+
+class Pause(_Message, frozen=True):
+    """To the leading server: after the next step no server goes on, so that all have the same version.
+
+    They serve it, and are halted once all have it. What gets lost is said again, or a loss halts them anyway.
+    """
 
 
 class Settled(_Message, frozen=True):
@@ -578,18 +599,18 @@ class Quit(_Message, frozen=True):
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
     | Troubled | Offer | Diverged | Skipped | Inspected | StatusRequest | ScaleRequest | StopRequest
-    | Stacks | Here | Grant | ServerEnded
+    | Stacks | Here | Grant | ServerEnded | Paused
 )  # fmt: skip
 _SAID_BY_MEMBERS = (Join, Ready, Heartbeat, Leaving, Failed, Lost, Skipped, Stacks, Here)
 SAID_BY: dict[str, tuple[type[ToMaster], ...]] = {
     "worker": (*_SAID_BY_MEMBERS, Departing, Faulty, Inspected, ServerEnded),
-    "server": (*_SAID_BY_MEMBERS, Progress, Written, Troubled, Offer, Diverged),
+    "server": (*_SAID_BY_MEMBERS, Progress, Written, Troubled, Offer, Diverged, Paused),
     "client": (StatusRequest, ScaleRequest, StopRequest, Grant),
 }
 """What each role may say to the master."""
 FromMaster: TypeAlias = (
-    Assignment | Halt | Plan | Cut | Finish | Settled | Drain | Quarantine | Attempt | Inspect | Beat | Quit
-    | Answer | Look | Situation | Carry
+    Assignment | Halt | Plan | Cut | Finish | Pause | Settled | Drain | Quarantine | Attempt | Inspect | Beat
+    | Quit | Answer | Look | Situation | Carry
 )  # fmt: skip
 
 
@@ -629,7 +650,7 @@ class Push(_Compact, frozen=True):
     """The sum of node (level, index) over one parcel; its arrays follow, one a span.
 
     empty: the node's slices hold no records, no arrays follow. lr: the program's learning rate for
-    this step, if it has one. cut, snapshot, finish: what the leading server ordered for this tick.
+    this step, if it has one. cut, snapshot, finish, pause: what the leading server ordered for this tick.
     slice_s: seconds a slice took. pull: this is the worker's last node, and it wants the next version.
     lent: the number of the vector of the worker's in which the arrays lie, if they do not follow.
     more: other parcels of this node follow: the worker is not idle yet. base: asynchronously, what
@@ -652,6 +673,7 @@ class Push(_Compact, frozen=True):
     more: bool = False
     base: int = 0
     checks: tuple[int, ...] = ()
+    pause: bool = False
 
 
 class Initial(_Compact, frozen=True):
@@ -664,7 +686,7 @@ class Version(_Compact, frozen=True):
     """One parcel of a version; its arrays follow, unless they are those the worker has (``same``).
 
     From the leading server also what governs the tick that starts from this version: the plan, and
-    whether a checkpoint is cut, a snapshot taken, or the run finishes, after it.
+    whether a checkpoint is cut, a snapshot taken, or the run finishes or pauses, after it.
     lent: for each array the number of the server's block in which it lies and its first byte there, or
     (-1, 0) if it follows; empty if all follow. updates: asynchronously, so many of the tick that starts from
     this version are in the parcel already. given: asynchronously, with the leading server's first parcel, the
@@ -687,6 +709,7 @@ class Version(_Compact, frozen=True):
     heard: int = 0
     tuning: Tuning = Tuning()
     ends: bool = False
+    pause: bool = False
 
 
 class Lend(_Compact, frozen=True):
@@ -811,12 +834,16 @@ class State(_Compact, frozen=True):
 
 
 class Keep(_Compact, frozen=True):
-    """To the next server in the row: keep this parcel of a snapshot. Arrays follow, and checks: see State."""
+    """To the next server in the row: keep this parcel of a snapshot. Arrays follow, and checks: see State.
+
+    standing: from the leading server, what evaluations had decided by then, where there are rules.
+    """
 
     place: int
     version: int
     parcel: int
     checks: tuple[int, ...] = ()
+    standing: WatchStanding | None = None
 
 
 class Kept(_Compact, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket as sockets
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,9 @@ from typing import Any
 import zmq
 
 from elasticflow.step.layout import Array
-from elasticflow.wire.door import Door, block, borrowed, room
+from elasticflow.wire.door import Door, block, borrowed, room, shut_down
 from elasticflow.wire.gate import DOMAIN
-from elasticflow.wire.sockets import Socket, monitor_of, readable, send_frames
+from elasticflow.wire.sockets import HANG_UP_S, Socket, monitor_of, poll_ms, readable, send_frames
 
 HANDSHAKE_MS = 5000
 """A connection that has not proved itself by then is closed."""
@@ -102,14 +101,26 @@ class Router:
         fd = self._fds.get(route)
         if fd is None or fd not in self._open or self._routes.get(fd) != route:
             return
-        _shut_down(fd)
+        shut_down(fd)
 
     def close(self, linger_ms: int) -> None:
+        """linger_ms: how long what was sent may take to go out; 0: nothing more goes out."""
         if self.socket.closed:
             return
+        if not linger_ms:
+            self._hang_up_on_all()
         self.socket.disable_monitor()
         self.monitor.close()
         self.socket.close(linger=linger_ms)
+
+    def _hang_up_on_all(self) -> None:
+        """See ``HANG_UP_S``."""
+        self._read_events()
+        for fd in self._open:
+            shut_down(fd)
+        until_s = time.monotonic() + HANG_UP_S
+        while self._open and self.monitor.poll(poll_ms(until_s - time.monotonic())):
+            self._read_events()
 
     def _read_events(self) -> None:
         if self._door.is_quiet and not self._blocked and not readable(self.monitor):
@@ -134,7 +145,7 @@ class Router:
                 self._dying.append(route)
 
         for fd in filter(self._door.holds, too_many):
-            _shut_down(fd)
+            shut_down(fd)
         if (blocked := self._door.blocked(now_s)) != self._blocked and self._listening >= 0:
             self._blocked = blocked
             with contextlib.suppress(OSError):  # a kernel without such filters, or an address that is no IPv4
@@ -171,11 +182,6 @@ def _address_of(fd: int) -> str:
     with contextlib.suppress(OSError), borrowed(fd) as connection:
         return str(connection.getpeername()[0])
     return ""
-
-
-def _shut_down(fd: int) -> None:
-    with contextlib.suppress(OSError), borrowed(fd) as connection:  # or it has closed
-        connection.shutdown(sockets.SHUT_RDWR)
 
 
 def is_newer(one: bytes, other: bytes) -> bool:

@@ -20,6 +20,13 @@ Context: TypeAlias = "zmq.Context[Socket]"
 COPY_BELOW_BYTES = 64 << 10
 """Frames below this are copied into the socket; others are sent in place."""
 
+HANG_UP_S = 1.0
+"""So long is waited at most until a connection that is hung up has closed, before its socket is.
+
+A socket that closes at once while a part of a message has gone out, and whose other end goes before ZeroMQ
+has let go of it, aborts the process: an assertion in ``session_base_t::clean_pipes`` of 4.3.5, libzmq's issue
+3442. A connection that has closed by then is none that could.
+"""
 
 # pyzmq's enumerations take a microsecond each time they are put together, or asked.
 NOBLOCK, SNDMORE, POLLIN, EVENTS = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN), int(zmq.EVENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
@@ -25,7 +25,10 @@ RECENT = 9
 
 class Adding:
     """Of one worker. usual_s: seconds a slice took lately: the median, since one process stopped for a minute
-    tells little."""
+    tells little.
+
+    is_urgent: whether the master has something else to be done, for which no other slice is begun.
+    """
 
     def __init__(
         self,
@@ -35,8 +38,9 @@ class Adding:
         strategy: Strategy,
         timeline: Timeline,
         present: Present,
+        is_urgent: Callable[[], bool],
     ) -> None:
-        self._schedule = schedule
+        self._schedule, self._is_urgent = schedule, is_urgent
         self._loaded, self._computing, self._strategy = loaded, computing, strategy
         self._timeline, self._present = timeline, present
         self._slice_s = self.usual_s = 0.0
@@ -72,14 +76,23 @@ class Adding:
     def _add_up(
         self, position: Position, work: Work, node: Node, lr: float | None, last: bool
     ) -> tuple[list[Total], Outgoing | None]:
-        """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun."""
+        """Computes a node's slices. What is to be pushed now, or to be finished as its push has begun.
+
+        Raises Interrupted.
+        """
         apart = self._computing.adds_apart(work)
-        join = self._computing.replica.add if apart else partial(add, kind=work.kind, epoch=work.epoch)
+        join = (
+            self._computing.replica.add
+            if apart
+            else partial(add, kind=work.kind, epoch=work.epoch, stage=work.stage)
+        )
         sums = Sums(node, work.kind, self._strategy.give_back, self._strategy.rounding, join)
         number = node.stop - 1
         try:
             for earlier in range(node.first, number):
+                self._go_on()
                 self._computing.take(sums, work, earlier)
+            self._go_on()
             parts = sums.all_but_last()
             whole = work.kind is not Kind.TRAIN or self._computing.skips or not self._strategy.streams
             if parts is None or whole:
@@ -91,6 +104,11 @@ class Adding:
                 if vector is not None:
                     self._strategy.give_back(vector)
             raise
+
+    def _go_on(self) -> None:
+        """With the next slice. A slow worker may have many left when nobody needs them any more."""
+        if self._is_urgent():
+            raise Interrupted("the master has something else to be done")
 
     def _stream(
         self,

@@ -172,7 +172,7 @@ class Batches:
         self.readers.forget(work.tick)
         chosen = tuple(numbers)
         while chosen and work.tick < self._schedule.total_ticks:
-            for number in () if work.kind is Kind.EVALUATE else chosen:
+            for number in () if work.kind in (Kind.EVALUATE, Kind.KEEP) else chosen:
                 if not self.readers.has_room():
                     return
                 if (work.tick, number) not in self._ahead:
@@ -194,7 +194,7 @@ class Batches:
         if self._ahead and self._ahead.keys() >= {(work.tick, number) for number in numbers}:
             return
         self._ahead.clear()
-        if work.kind is Kind.EVALUATE:
+        if work.kind in (Kind.EVALUATE, Kind.KEEP):
             return
         if self.readers and self.readers.active:
             for number in numbers:

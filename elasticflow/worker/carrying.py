@@ -1,26 +1,24 @@
-"""The parameter servers that a worker carries under ``strategy: all_reduce``: processes that die with it.
+"""The processes beside a worker, that die with it: servers that it carries, and who tries slices for it.
 
-The master says which (``Carry``), and is told when one ends (``ServerEnded``). They are servers as any
-others: what is new is where they live. A worker has threads and connections, and cannot fork a clean process;
-so it begins by forking a *porter*, which does nothing else:
-
-    worker ── PorterOrder ──> porter ── forks, kills ──> server-3, server-7
-           <── PorterNews ───        <── their ends ────
-
+Servers live beside a worker under ``strategy: all_reduce``. The master says which (``Carry``), and is told
+when one ends (``ServerEnded``). They are servers as any others. A worker has threads and connections, and
+cannot fork a clean process; so it begins by forking a *porter*, which does nothing else (``process.forker``).
 The kernel ends the porter with the worker, and the servers with the porter, however that ends.
+
+A *nursery* is what a worker tries slices with that may be deadly (``elasticflow.worker.trial``). Where the
+worker itself was forked from a process that has imported the framework, the porter has it, too, and no
+thread; so such a worker has a porter under any strategy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
-import socket as sockets
 import sys
 import threading
-import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -28,33 +26,26 @@ import msgspec
 import zmq
 
 from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
+from elasticflow.frameworks import FRAMEWORKS
 from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
+from elasticflow.process.forker import Forker, ForkOrder, forker_sockets, heard_end, last_words, send_order
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import die_with_parent
+from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
 from elasticflow.wire.messages import ServerEnded, ToMaster
+from elasticflow.worker.trial import Nurse, NurseryProcess
 
-PACKET = 1 << 12
-"""Bytes of the longest packet there could be."""
-
-
-class PorterOrder(msgspec.Struct, frozen=True):
-    """Start this server, or kill it. No name is used twice."""
-
-    name: str
-    kill: bool = False
-
-
-class PorterNews(msgspec.Struct, frozen=True):
-    """A server has ended, with this exit status; negative: of the signal."""
-
-    name: str
-    status: int
+NURSERY = "nursery"
+"""The kind of a porter's child that is one; all others are servers."""
 
 
 class Porter(Protocol):
-    """Whoever starts and ends servers beside a worker."""
+    """Whoever starts and ends servers beside a worker. nurse: begins a nursery; None: it cannot."""
+
+    @property
+    def nurse(self) -> Nurse | None: ...
 
     def start(self, name: str) -> None: ...
 
@@ -75,6 +66,11 @@ class Carrying:
         """Of those that the last Carry named: said again if the next one does, too."""
         self._news = FdEvent()
         self._tell: Callable[[ToMaster], None] = lambda message: None
+
+    @property
+    def nurse(self) -> Nurse | None:
+        """See ``Porter``."""
+        return self._porter.nurse
 
     def begin(self, tell: Callable[[ToMaster], None]) -> None:
         """tell: takes messages to the master."""
@@ -112,6 +108,11 @@ class Carrying:
             link.received()  # it answers who asks whether it is still there
 
 
+def forks_with_framework() -> bool:
+    """Whether what is forked from this process has the program's framework, and may use it."""
+    return num_threads() == 1 and any(name in sys.modules for name in FRAMEWORKS)
+
+
 class PorterProcess:
     """See the module's docstring. Forks: to be called before there are threads and connections.
 
@@ -119,89 +120,63 @@ class PorterProcess:
     """
 
     def __init__(self, settings: MemberSettings, live: Callable[[MemberSettings], int]) -> None:
-        self._socket, there = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+        self._socket, there = forker_sockets()
+        self._settings, self._live = settings, live
+        self._numbers = count(1)
+        self._nurseries: dict[str, Future[int]] = {}
+        """By name: with what status it ends."""
+        self._is_warm = forks_with_framework()
         parent = os.getpid()
         sys.stdout.flush()
         if os.fork() == 0:
-            with _last_words():
+            with last_words():
                 die_with_parent(parent)
                 self._socket.close()
-                _Carriage(there, settings, live).run()
+                for number in (signal.SIGTERM, signal.SIGINT):  # it ends with the worker, not before
+                    signal.signal(number, signal.SIG_IGN)
+                Forker(there, self._child).run()
         there.close()
 
     def start(self, name: str) -> None:
-        self._say(PorterOrder(name))
+        send_order(self._socket, ForkOrder(name))
 
     def kill(self, name: str) -> None:
-        self._say(PorterOrder(name, kill=True))
+        send_order(self._socket, ForkOrder(name, kill=True))
 
-    def _say(self, order: PorterOrder) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who listens finds out
-            self._socket.send(msgspec.json.encode(order))
+    @property
+    def nurse(self) -> Nurse | None:
+        """Only of a porter that need not import the framework first."""
+        return self._nurse if self._is_warm else None
+
+    def _nurse(self, socket_fd: int, state_fd: int) -> NurseryProcess:
+        name = f"nursery-{next(self._numbers)}"
+        ended = self._nurseries[name] = Future[int]()
+        send_order(self._socket, ForkOrder(name, NURSERY), socket_fd, state_fd)
+        return _CarriedNursery(lambda: self.kill(name), ended)
 
     def listen(self, ended: Callable[[str, bool, str], None]) -> None:
         def read() -> None:
-            while packet := self._heard():
-                news = msgspec.json.decode(packet, type=PorterNews)
-                ended(news.name, news.status > 0 and news.status != EXIT_ABANDONED, how_it_ended(news.status))
+            while end := heard_end(self._socket):
+                if nursery := self._nurseries.pop(end.name, None):
+                    nursery.set_result(end.status)
+                    continue
+                ended(end.name, end.status > 0 and end.status != EXIT_ABANDONED, how_it_ended(end.status))
             os.kill(
                 os.getpid(), signal.SIGKILL
             )  # the servers are gone with the porter, and so is this worker
 
         guarded_thread(read, "porter").start()
 
-    def _heard(self) -> bytes:
-        with contextlib.suppress(ConnectionResetError):
-            return self._socket.recv(PACKET)
-        return b""
+    # --- the porter's children -------------------------------------------------------------------
 
+    def _child(self, order: ForkOrder, fds: list[int]) -> None:
+        if order.kind == NURSERY:
+            from elasticflow.worker.tried import nurse  # here: only who has the framework gets here
 
-class _Carriage:
-    """The porter's process."""
-
-    def __init__(
-        self, socket: sockets.socket, settings: MemberSettings, live: Callable[[MemberSettings], int]
-    ) -> None:
-        self._socket, self._settings, self._live = socket, settings, live
-        self._servers: dict[int, tuple[str, int]] = {}
-        """By the descriptor that is readable once it has ended: name and process number."""
-        for number in (signal.SIGTERM, signal.SIGINT):  # a place that is taken lasts until the worker's ends
-            signal.signal(number, signal.SIG_IGN)
-
-    def run(self) -> None:
-        """Until the worker's end."""
-        while True:
-            poller = select.poll()
-            for fd in (self._socket.fileno(), *self._servers):
-                poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll():
-                if fd in self._servers:
-                    self._bury(fd)
-                elif packet := self._socket.recv(PACKET):
-                    self._obey(msgspec.json.decode(packet, type=PorterOrder))
-                else:
-                    return
-
-    def _obey(self, order: PorterOrder) -> None:
-        if not order.kill:
-            return self._start(order.name)
-        for name, pid in self._servers.values():
-            if name == order.name:
-                os.kill(pid, signal.SIGKILL)  # its number is its own: nobody but this process waits for it
-
-    def _start(self, name: str) -> None:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            with _last_words():
-                die_with_parent(parent)
-                self._socket.close()
-                for fd in self._servers:
-                    os.close(fd)
-                self._log_to(name)
-                settings = msgspec.structs.replace(self._settings, name=name, role="server", started_s=0.0)
-                os._exit(self._live(settings))
-        self._servers[os.pidfd_open(pid)] = name, pid
+            nurse(*fds)
+        self._log_to(order.name)
+        settings = msgspec.structs.replace(self._settings, name=order.name, role="server", started_s=0.0)
+        os._exit(self._live(settings))
 
     def _log_to(self, name: str) -> None:
         """A log of its own, where logs lie beside each other; else that of the worker."""
@@ -212,21 +187,12 @@ class _Carriage:
             os.dup2(output, 2)
             os.close(output)
 
-    def _bury(self, fd: int) -> None:
-        name, pid = self._servers.pop(fd)
-        os.close(fd)
-        _, status = os.waitpid(pid, 0)
-        news = PorterNews(name, os.waitstatus_to_exitcode(status))
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker ends, and so will this
-            self._socket.send(msgspec.json.encode(news))
 
+class _CarriedNursery:
+    """A ``NurseryProcess`` that the porter has forked. ended: with what status."""
 
-class _last_words(contextlib.AbstractContextManager[None]):  # noqa: N801
-    """Of a process that was forked: it ends here, whatever happens."""
+    def __init__(self, kill: Callable[[], None], ended: Future[int]) -> None:
+        self.kill, self._ended = kill, ended
 
-    def __exit__(self, *exception: object) -> None:
-        if isinstance(exception[1], BaseException):
-            traceback.print_exception(exception[1])
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if exception[1] else 0)
+    def wait(self) -> int:
+        return self._ended.result()

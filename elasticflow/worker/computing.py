@@ -18,9 +18,9 @@ from elasticflow.frameworks.staged import own_columns, whole_columns
 from elasticflow.step.layout import Vector
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node
-from elasticflow.training.metrics import add, size_of
 from elasticflow.wire.messages import Assignment, Faulty, Inspected, Skipped
 from elasticflow.worker.batches import slice_seed
+from elasticflow.worker.evaluating import evaluated
 from elasticflow.worker.faults import blame
 from elasticflow.worker.inspection import odd_gradient
 from elasticflow.worker.loaded import Loaded
@@ -28,7 +28,7 @@ from elasticflow.worker.present import Present
 from elasticflow.worker.readers import Readers
 from elasticflow.worker.strategy import Outgoing, Position, Strategy
 from elasticflow.worker.sums import Sums, Total
-from elasticflow.worker.trial import Begin, Deadly, Trial, Way, try_slice
+from elasticflow.worker.trial import Begin, Deadly, Nurse, Trial, Way, try_slice
 from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, spare_records
 
 
@@ -46,12 +46,20 @@ class Computing:
 
     skips: this worker leaves out slices of its own, with numbers that are none.
     under_way: the slice in work, and since when; None: none is. tries: of slices in another process, so far.
+    nurse: see ``Trial``.
     """
 
     def __init__(
-        self, loaded: Loaded, assignment: Assignment, strategy: Strategy, link: MasterLink, present: Present
+        self,
+        loaded: Loaded,
+        assignment: Assignment,
+        strategy: Strategy,
+        link: MasterLink,
+        present: Present,
+        nurse: Nurse | None = None,
     ) -> None:
         self._loaded, self._strategy, self._link, self._present = loaded, strategy, link, present
+        self._nurse = nurse
         self._seed, self._schedule = assignment.seed, assignment.schedule
         self.replica = loaded.replica
         self.batches = loaded.batches(self._schedule)
@@ -98,6 +106,8 @@ class Computing:
                     return self._evaluate(work, number, out, filling.onto)
                 if work.kind is Kind.ENCODE:
                     return self._encode(work, number, out, filling.onto)
+                if work.kind is Kind.KEEP:
+                    return self._keep(work, number, out)
                 return self._gradient(work, number, out, filling)
             except TOLD_AS_THEY_ARE:
                 raise  # no record is to blame
@@ -121,7 +131,7 @@ class Computing:
         if self._encoded:
             batch = self._with_whole(batch, work, number, weight)
         seed = slice_seed(self._seed, work.draws, number)
-        self.replica.begin_epoch(work.epoch)
+        self.replica.begin_slice(work, number)
         self.replica.compute(
             batch,
             seed,
@@ -166,22 +176,16 @@ class Computing:
             target[places] = values
         return True
 
+    def _keep(self, work: Work, number: int, out: Vector) -> bool:
+        if number == 0:  # it is the same on every worker
+            self.replica.keep(work, out)
+        return number == 0
+
     def _evaluate(self, work: Work, number: int, out: Vector, onto: bool) -> bool:
         seed = slice_seed(self._seed, work.draws, number)
         target = out.groups[-1]  # the report is the last entry, in a group of its own
-        metrics = self.replica.metrics
-        report, sums = np.zeros_like(target), np.zeros(size_of(metrics.summed))
-        places = {prefix: 1 + (1 + len(metrics.names)) * n for n, prefix in enumerate(metrics.of_parts)}
-        for batch, part, first, last in self.batches.test(work, number):
-            count, values = last - first, self.replica.evaluate(batch, seed)
-            report[0] += values[0] * (count / work.num_records)
-            # Of a source beside others, its cost comes first.
-            start, told = (places[part.prefix], values) if places else (1, values[1:])
-            for place, value in enumerate(told, start):
-                report[place] += value * (count / (part.last - part.first))
-            measures = metrics.of_parts.get(part.prefix, metrics.measures)
-            for measure, inputs in zip(measures, self.replica.measured, strict=True):
-                add(measure, inputs, first - part.first, last - part.first, sums, number)
+        report, sums = evaluated(self.replica, self.batches, work, number, seed)
+        report = np.pad(report, (0, len(target) - len(report)))
         np.add(target, report, out=target) if onto else np.copyto(target, report)
         if len(sums):
             measured = out.groups[-2][: len(sums)]  # those of metrics lie before it
@@ -255,7 +259,7 @@ class Computing:
         )
         way = Way(self._strategy.read, urgent, self._link.wake_fd)
         passed: list[int] = []
-        with Trial(begin, self.replica.state, way, moves=self._try) as trial:
+        with Trial(begin, self.replica.state, way, moves=self._try, nurse=self._nurse) as trial:
             for number in numbers:
                 rows = [int(row) for row in self.batches.rows(work, number)]
                 deadly = try_slice(partial(trial.outcome, work.tick, number), rows)

@@ -8,11 +8,13 @@ import socket as sockets
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from elasticflow.checkpoint import write_frozen
 from elasticflow.cluster.member import MasterLink, checked
-from elasticflow.errors import ElasticFlowError, ProgramError, ProtocolError
+from elasticflow.errors import ElasticFlowError, LoopError, ProgramError, ProtocolError
+from elasticflow.process.available import available_memory
 from elasticflow.process.fingerprint import PROBE, fingerprint
 from elasticflow.process.stacks import Activity
 from elasticflow.run.settings import MemberSettings
@@ -24,6 +26,7 @@ from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.trial import Nurse
 from elasticflow.worker.whose_fault import OutsideError
 from elasticflow.worker.worker import Worker
 
@@ -36,9 +39,10 @@ def main(
 ) -> int:
     """A worker's whole life; returns its exit code. open_storage: the run's, if it is needed.
 
-    carrying: the servers that live beside it, under ``strategy: all_reduce``.
+    carrying: the processes beside it, if there are to be any.
     """
     running: list[Worker] = []
+    opened = ExitStack()
     activity = Activity()
 
     def loading() -> Heartbeat:
@@ -62,7 +66,8 @@ def main(
             write_frozen(open_storage(), frozen)
         assignment = admitted(join, link)
         if assignment:
-            _train(loaded, join, assignment, link, running)
+            nurse = carrying.nurse if carrying else None
+            _train(loaded, join, assignment, link, running, opened, nurse)
             link.send(running[0].last_word())
         if carrying:
             carrying.wait(link)
@@ -70,13 +75,16 @@ def main(
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
         text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
         trace = traceback.format_exc()
-        for_all = isinstance(error, OutsideError) and error.for_all
+        for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)
         kind = type(error).__name__
         link.send(Failed(name=settings.name, kind=kind, text=text, traceback=trace, for_all=for_all))
         traceback.print_exc()
         return 1
     finally:
-        link.close()
+        try:
+            opened.close()
+        finally:
+            link.close()  # which sees to it that the last words are sent
 
 
 def join_of(loaded: Loaded) -> Join:
@@ -99,6 +107,7 @@ def join_of(loaded: Loaded) -> Join:
         fingerprint={**fingerprint(settings.threads, loaded.replica.facts), PROBE: loaded.probe},
         spec=spec,
         rehearsed_s=rehearsed_s,
+        available_bytes=available_memory(),
         num_slices=loaded.schedule.num_slices,
         slices_why=loaded.slices_why,
         began=(*loaded.began, ("first slice", rehearsed_s)),
@@ -120,17 +129,23 @@ def _train(
     assignment: Assignment,
     link: MasterLink,
     running: list[Worker],
+    opened: ExitStack,
+    nurse: Nurse | None,
 ) -> None:
+    """opened: what an error leaves open until the master has heard of it.
+
+    Else it hears first that connections were closed, and takes the worker for one that was lost without a
+    word; to put a long error into words takes seconds.
+    """
     settings = loaded.settings
     strategy_class = load_strategy(settings.strategy)
     strategy = strategy_class(settings, loaded.replica.state, link.wake_fd)
+    opened.callback(strategy.close)
     path = Path(settings.run_dir, "timelines", f"{settings.name}.jsonl") if settings.timeline else None
     timeline = Timeline(path, time.time() - settings.started_s)
-    running.append(Worker(loaded, join, assignment, strategy, link, timeline))
+    opened.callback(timeline.close)
+    running.append(Worker(loaded, join, assignment, strategy, link, timeline, nurse))
+    opened.callback(running[0].close)
     gc.freeze()  # what is there now stays; later collections need not look at it
-    try:
-        running[0].run()
-    finally:
-        running[0].close()
-        timeline.close()
-        strategy.close()
+    running[0].run()
+    opened.close()

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,16 +17,24 @@ import xxhash
 
 from elasticflow.api import HUGE, PER_TENSOR, is_number
 from elasticflow.checkpoint import commits, frozen_of, load_manifest, read_frozen
-from elasticflow.data import Sources, open_path, open_source
+from elasticflow.data import Source, Sources, open_path, open_source
 from elasticflow.embedding import TableSpec
-from elasticflow.errors import DataError, ProgramError, UnreadableError
+from elasticflow.errors import DataError, LoopError, ProgramError, UnreadableError
 from elasticflow.frameworks import CHANGED, CostError, Replica, check_cost, open_replica, set_up
 from elasticflow.process.texts import sendable
 from elasticflow.program import arguments
 from elasticflow.program.copy import copy_of
-from elasticflow.program.loading import Program, bind, blaming, describe, load, naming
+from elasticflow.program.loading import (
+    Program,
+    bind,
+    blaming,
+    describe,
+    import_library,
+    load,
+    naming,
+)
 from elasticflow.run.settings import MemberSettings
-from elasticflow.step.layout import Array, Rule, Vector
+from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.schedule import Kind, Schedule, Work
 from elasticflow.storage import storage_of
 from elasticflow.storage.file_ids import FileId, folded
@@ -53,17 +61,27 @@ NAME_CHARS = 1000
 class Loaded:
     """The user's program, ready to compute, before anything is known of the run.
 
+    tests: what is to be tested with in the place of what the program names, from that and its sources.
     Raises ProgramError or DataError, with a text for the user.
     """
 
-    def __init__(self, settings: MemberSettings) -> None:
+    def __init__(
+        self, settings: MemberSettings, tests: Callable[[Program, Sources], Source | None] | None = None
+    ) -> None:
         begun_s = time.monotonic()
         imports_s = max(0.0, time.time() - settings.started_s) if settings.started_s else 0.0
         self.program, self.sources = load_sources(settings)
+        if tests is not None:
+            self.sources = Sources(self.sources.train, tests(self.program, self.sources))
         sources_s = time.monotonic()
         train, test = self.sources.train, self.sources.test
         names = [column.name for column in train.columns]
         self.binding = bind(self.program, self.program.reads, names, train.positional, train.optional)
+        if test is not None and not self.program.has_forward:
+            raise ProgramError(
+                f'{self.program.path}: data() returns a "test" source, and evaluations call forward(), which '
+                "it does not define. Define it beside loop(), or leave out the source."
+            )
         measured = None
         if test is not None and self.program.metrics is not None:
             self.program, measured = _measuring(self.program, self.binding, names, train.positional)
@@ -184,7 +202,7 @@ class Loaded:
         with blaming(self.program, "forward"):
             self.replica.compute(batches.of_rows(Kind.TRAIN, batches.rows(work, 0)), 0, 1.0, out)
         cost = float(out.groups[-1][0])
-        return cost if self.settings.on_nan == "skip" else check_cost(cost)
+        return cost if self.settings.on_nan == "skip" or self.program.loop else check_cost(cost)
 
     def try_out(self, shape: Shape) -> float:
         """The cost of so many records at once. Raises ProgramError if the program raises on them."""
@@ -219,6 +237,12 @@ class Loaded:
                 f"{self.program.path}: with encode() the records of a whole batch are seen together, which "
                 "with mode: async they never are. Leave it out, or use mode: sync."
             )
+        if self.schedule.asynchronous and any(_sees_steps(entry) for entry in self.replica.layout.entries):
+            raise ProgramError(
+                f"{self.program.path}: loop() goes through a step's records more than once, keeps something, "
+                "or calls all_reduce: all this is of whole steps, and with mode: async each slice is one "
+                "update by itself. There a loop may push gradients, once for each slice; or use mode: sync."
+            )
         if problem := _problem(
             self.replica.optimizers, self.replica.tables, asynchronous=self.schedule.asynchronous
         ):
@@ -232,7 +256,9 @@ class Loaded:
         while not self._compute_first(out):
             self._cut_smaller()
         odd = ""
-        if self.probe:
+        if self.probe and self.program.loop is not None:
+            self._compute_again(out)
+        elif self.probe:
             odd = self._note_cost(float(out.groups[-1][0]))
             if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
                 self.try_out(tail)
@@ -284,6 +310,16 @@ class Loaded:
         else:
             self.probe = _hash_of(out)
         return True
+
+    def _compute_again(self, out: Vector) -> None:
+        """Raises LoopError if the first slice gives something else the second time."""
+        first = self.probe
+        self._compute_first(out)
+        if first != self.probe:
+            raise LoopError(
+                f"{self.program.path}: loop() gave something else for the same slice when it was given it "
+                "again. What it gives must follow from the slice, the parameters, totals and what is kept."
+            )
 
     @property
     def _most_slices(self) -> int:
@@ -363,10 +399,17 @@ class Loaded:
 
 def load_sources(settings: MemberSettings) -> tuple[Program, Sources]:
     """The program and its records, before there is a model. Raises ProgramError or DataError."""
+    copy = copy_of(settings)
+    import_library(settings.program, copy)
     set_up(settings.seed, settings.threads)
     arguments.give(settings.args)
-    program = load(settings.program, copy_of(settings))
+    program = load(settings.program, copy)
     return program, _open_sources(program, settings.data)
+
+
+def _sees_steps(entry: Entry) -> bool:
+    """Whether it is made of all slices of a step: the loop of a program's own asks for it."""
+    return entry.rule in (Rule.TOTAL, Rule.KEPT) or bool(entry.rounds)
 
 
 def _problem(groups: Groups, tables: Sequence[TableSpec], *, asynchronous: bool) -> str:

@@ -12,8 +12,9 @@ class Present:
     """name: the worker's. generation: of servers. tick: the one in work; -1: none was yet.
 
     faulty: slices on which the program raises, or dies, as the master was told. careful: slices that are
-    tried in another process before they are computed in this. done: slices that this worker has pushed to all
-    servers. inspects: slices to look at once the version of this tick is here again.
+    tried in another process before they are computed in this; careful_to: and all of ticks up to this one.
+    done: slices that this worker has pushed to all servers. inspects: slices to look at once the version of
+    this tick is here again.
     redo_until: ticks below were computed in a generation before this one. entered: versions, so far.
     """
 
@@ -22,6 +23,7 @@ class Present:
     tick: int = -1
     faulty: dict[int, Faulty] = field(default_factory=dict)
     careful: set[int] = field(default_factory=set)
+    careful_to: int = -1
     done: set[int] = field(default_factory=set)
     inspects: tuple[int, ...] = ()
     redo_until: int = 0

@@ -19,6 +19,7 @@ from elasticflow.wire.messages import Assignment, Share
 STRATEGIES = {
     "parameter_server": "elasticflow_ps.client:ParameterServers",
     "all_reduce": "elasticflow_ps.client:ParameterServers",
+    "auto": "elasticflow_ps.client:ParameterServers",
 }
 """They differ in who runs the servers: see ``elasticflow.worker.carrying``."""
 
@@ -36,6 +37,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     finish: bool = False
     tuning: Tuning = Tuning()
     ends: bool = False
+    pause: bool = False
 
     def slices_of(self, worker: str) -> range:
         """Those that a worker is to compute; none if it is not in the plan."""

@@ -15,10 +15,10 @@ Total = tuple[Node, Vector | None]
 """A node and the sum over its slices; None if those hold no records."""
 
 
-def add(left: Vector, right: Vector, kind: Kind, epoch: int = 0) -> None:
-    """left := the sum of two sibling nodes, in what is pushed for a tick of this kind, in this epoch."""
+def add(left: Vector, right: Vector, kind: Kind, epoch: int = 0, stage: int = 0) -> None:
+    """left := the sum of two sibling nodes, in what is pushed for a tick: see ``Group.is_pushed``."""
     for group, mine, other in zip(left.layout.groups, left.groups, right.groups, strict=True):
-        if group.is_pushed(kind, epoch) and group.rule is not Rule.FIRST:
+        if group.is_pushed(kind, epoch, stage) and group.rule is not Rule.FIRST:
             np.add(mine, other, out=mine)
     if kind is Kind.TRAIN:
         left.rows = [mine.plus(other) for mine, other in zip(left.rows, right.rows, strict=True)]

@@ -4,7 +4,8 @@ The child (``elasticflow.worker.tried``) loads the program, gets the state of th
 is told to. If it dies of that, or does not come back, another child tries the next. So a segmentation fault
 in a library costs a child, and the worker can say which records did it. A record counts as deadly only if it
 is so twice: somebody else may have ended the child. Children are forked from a nursery, a process that has
-imported the framework, if they can be.
+imported the framework, if they can be. Where the worker has a porter that has it imported too, the nursery is
+forked there, and is there at once; else it is a process that begins anew, which takes seconds.
 
 What is said between the two, each as one packet of a pipe that is theirs alone:
 
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -166,10 +167,24 @@ class Way(NamedTuple):
     wake_fd: int
 
 
+class NurseryProcess(Protocol):
+    """A nursery, as whoever began it sees it."""
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int:
+        """Waits for its end. The exit status; negative: of the signal."""
+
+
+Nurse: TypeAlias = Callable[[int, int], NurseryProcess]
+"""Begins a nursery: of its socket and the file of the state, see ``elasticflow.worker.tried``."""
+
+
 class Trial:
     """Children, one after the other, that are there within ``with``.
 
     state: None for the program's first values; then there is no ``way``. environment: None: this process's.
+    nurse: None: a nursery begins as a process of its own.
     """
 
     def __init__(
@@ -179,14 +194,15 @@ class Trial:
         way: Way | None,
         environment: Mapping[str, str] | None = None,
         moves: Callable[[], None] = lambda: None,
+        nurse: Nurse | None = None,
     ) -> None:
-        self._moves = moves
+        self._moves, self._nurse = moves, nurse or self._begin_nursery
         self._begin, self._way = msgspec.structs.replace(begin, with_state=state is not None), way
         self._environment = environment
         self._state_fd = os.memfd_create("elasticflow-trial", os.MFD_CLOEXEC)
         for group in state.groups if state else ():
             _write(self._state_fd, group.tobytes())
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._nursery: NurseryProcess | None = None
         self._socket: sockets.socket
         self._pipe: Connection[bytes, bytes]
         self._limit_s = LOAD_S
@@ -249,14 +265,16 @@ class Trial:
         self._socket, theirs = sockets.socketpair()
         self._socket.settimeout(END_S)
         with theirs:
-            descriptors = theirs.fileno(), self._state_fd
-            arguments = os.getpid(), *descriptors, self._begin.settings.program
-            self._nursery = subprocess.Popen(
-                [sys.executable, "-m", CHILD, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
-                env=self._environment,
-            )
+            self._nursery = self._nurse(theirs.fileno(), self._state_fd)
+
+    def _begin_nursery(self, socket_fd: int, state_fd: int) -> NurseryProcess:
+        arguments = os.getpid(), socket_fd, state_fd, self._begin.settings.program
+        return subprocess.Popen(
+            [sys.executable, "-m", CHILD, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(socket_fd, state_fd),
+            env=self._environment,
+        )
 
     def _send(self, message: ToChild) -> None:
         try:

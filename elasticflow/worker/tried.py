@@ -3,7 +3,8 @@
 ``python -m elasticflow.worker.tried PARENT SOCKET STATE PROGRAM``: the number of the worker's process,
 descriptors, and the program's path. It imports the program's framework, which takes seconds, then it forks a
 child for each pipe that comes through the socket, and tells there how that has ended. Where an import has
-started threads nothing can be forked: then it is the child itself.
+started threads nothing can be forked: then it is the child itself. A porter that has the framework imported
+forks such a process (``nurse``).
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ class _Child:
     def _compute(self, asked: Try) -> None:
         work = self._schedule.at(asked.tick)
         seed = slice_seed(self._seed, work.draws, asked.slice)
+        if work.kind is Kind.KEEP:
+            self._replica.keep(work, self._out)
+            return
         if asked.rows is not None:
             batches = [self._batches.of_rows(work.kind, np.array(asked.rows))]
         elif work.kind is Kind.EVALUATE:
@@ -93,7 +97,7 @@ class _Child:
             if work.kind is Kind.EVALUATE:
                 self._replica.evaluate(batch, seed)
             else:
-                self._replica.begin_epoch(work.epoch)
+                self._replica.begin_slice(work, asked.slice)
                 self._replica.compute(batch, seed, 1.0, self._out)
 
     def _read(self, table: int, keys: Keys) -> Callable[[], Values]:
@@ -160,12 +164,17 @@ def main() -> None:
     """See the module's docstring."""
     parent, socket_fd, state_fd = map(int, sys.argv[1:4])
     die_with_parent(parent)  # what hangs here must not live on alone
-    with contextlib.suppress(OSError):  # where memory runs out, this one is to end
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     faulthandler.enable()
     stamp_output()
     with contextlib.suppress(ElasticFlowError):  # what is wrong with the program its child says
         warm_up(imports(sys.argv[4]))
+    nurse(socket_fd, state_fd)
+
+
+def nurse(socket_fd: int, state_fd: int) -> NoReturn:
+    """Forks children until the worker closes its end of the socket. In a process that is for nothing else."""
+    with contextlib.suppress(OSError):  # where memory runs out, this one is to end
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     gc.freeze()  # children need not look at what was imported, nor copy its pages for that
     worker = sockets.socket(fileno=socket_fd)
     worker.set_inheritable(False)

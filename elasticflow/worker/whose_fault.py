@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 from enum import Enum
 
-from elasticflow.errors import BrokenError, ElasticFlowError, UnreadableError
+from elasticflow.errors import BrokenError, ElasticFlowError, LoopError, UnreadableError
 from elasticflow.program.loading import describe
 
 
@@ -26,7 +26,7 @@ class Culprit(Enum):
     """The same everywhere, whatever the record: nobody need try again."""
 
 
-TOLD_AS_THEY_ARE = (UnreadableError, BrokenError)
+TOLD_AS_THEY_ARE = (UnreadableError, BrokenError, LoopError)
 """Our own, which say themselves what is wrong, and are never a record's."""
 ABOUT_ARGUMENTS = frozenset(
     {

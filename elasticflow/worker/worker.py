@@ -40,6 +40,7 @@ from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.present import Present
 from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
+from elasticflow.worker.trial import Nurse
 
 
 class Course(IntEnum):
@@ -54,7 +55,7 @@ class Course(IntEnum):
 
 
 class Worker:
-    """A worker from its first assignment on, through all generations of servers."""
+    """A worker from its first assignment on, through all generations of servers. nurse: see ``Trial``."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Worker:
         strategy: Strategy,
         link: MasterLink,
         timeline: Timeline,
+        nurse: Nurse | None = None,
     ) -> None:
         self._loaded, self._join, self._strategy, self._link = loaded, join, strategy, link
         self._schedule, self._timeline = assignment.schedule, timeline
@@ -71,15 +73,15 @@ class Worker:
         lookups.read_rows = lambda table, keys: strategy.read(table, keys, self._is_urgent)
         lookups.read_next = lambda table, keys: strategy.read(table, keys, self._is_urgent, early=True)
         self._present = Present(loaded.settings.name)
-        self._computing = Computing(loaded, assignment, strategy, link, self._present)
-        self._adding = Adding(loaded, self._schedule, self._computing, strategy, timeline, self._present)
+        self._computing = Computing(loaded, assignment, strategy, link, self._present, nurse)
+        self._adding = Adding(
+            loaded, self._schedule, self._computing, strategy, timeline, self._present, self._is_urgent
+        )
         self._started_s: float | None = None
         """Seconds from the process's start until it was ready for the first time."""
         self._position: Position | None = None
         """In the present generation; None until there is one, and once the way there is lost."""
         self._severed: Severed | None = None
-        self._careful_to = -1
-        """Slices of ticks up to this one are tried in another process first."""
         self._unread: list[FromMaster] = []
         """What the master has said, and is still to be obeyed."""
         self._course = Course.STAYS
@@ -104,7 +106,7 @@ class Worker:
             self._loaded.make_first_values()
         self._part()
         self._severed = None
-        self._careful_to = assignment.careful_to
+        self._present.careful_to = assignment.careful_to
         self._present.generation = assignment.generation
         self._strategy.connect(assignment)
 
@@ -154,6 +156,7 @@ class Worker:
     def _enter(self, position: Position) -> None:
         self._position = position
         self._present.enter()
+        # It is in the state's memory so far: a device's copies, and TensorFlow's variables, follow.
         self._loaded.replica.refresh()
         self._loaded.replica.lookups.ahead.enter(position.version)
 
@@ -168,7 +171,7 @@ class Worker:
             return
         self._present.tick = position.version
         work = self._schedule.at(self._present.tick)
-        if position.version <= self._careful_to:
+        if position.version <= self._present.careful_to:
             self._present.careful.update(mine)
         self._computing.batches.order_ahead(work, mine)
         self._compute(position, work, mine)
@@ -189,7 +192,7 @@ class Worker:
                 if self._present.inspects:
                     self._computing.inspect(position)
                 elif event.tick == self._present.tick:
-                    is_careful = event.tick <= self._careful_to
+                    is_careful = event.tick <= self._present.careful_to
                     self._present.careful.update(event.slices if is_careful else event.careful)
                     # Each server asks for itself, and for the same slices.
                     fresh = [
@@ -231,7 +234,8 @@ class Worker:
             self._obey(self._unread.pop(0))
 
     def _is_urgent(self) -> bool:
-        """Whether the master has said something, not obeyed yet, for which rows are not to be waited for.
+        """Whether the master has said something, not obeyed yet, for which rows are not to be waited for, and
+        no other slice of a node is computed.
 
         A new master is answered at once: servers that it has halted, since it knows nothing of the program,
         answer nobody until it does.
@@ -240,7 +244,17 @@ class Worker:
         if any(isinstance(message, Beat) for message in self._unread):
             self._unread = [message for message in self._unread if not isinstance(message, Beat)]
             self._repeat()
-        return any(isinstance(message, (Assignment, Quit)) for message in self._unread)
+        return any(
+            self._is_news(message) if isinstance(message, Assignment) else isinstance(message, Quit)
+            for message in self._unread
+        )
+
+    def _is_news(self, assignment: Assignment) -> bool:
+        """Whether it leads elsewhere. A new master, which cannot know, may say once more what it goes by.
+
+        Who has lost its way there is told of the same generation again, if it still goes on.
+        """
+        return assignment.generation >= self._present.generation + (self._severed is None)
 
     def _obey(self, message: FromMaster) -> None:
         position = self._position
@@ -250,8 +264,7 @@ class Worker:
             self._course = max(self._course, Course.DRAINS)
         elif isinstance(message, Assignment):
             self._computing.batches.exclude(message.excluded)
-            # Who has lost its way there is told of the same generation again, if it still goes on.
-            if message.generation >= self._present.generation + (self._severed is None):
+            if self._is_news(message):
                 self._take_up(message)
         elif isinstance(message, Quarantine):
             self._computing.batches.exclude(message.excluded)

@@ -41,6 +41,10 @@ def forward(site, user, tags, tags_lengths, age, since, price, click, params):
     return torch.nn.functional.binary_cross_entropy_with_logits(odds, click.float())
 
 
+def predict(site, user, tags, tags_lengths, age, since, price, params):
+    return {"chance": torch.sigmoid(params["net"](site, user, tags, tags_lengths, age, since, price))}
+
+
 def data():
     def days(*filters):
         return ef.data.Parquet(

@@ -190,6 +190,7 @@ class ParameterServers(Strategy):
             finish=orders.finish,
             tuning=orders.tuning,
             ends=orders.ends,
+            pause=orders.pause,
         )
 
     def _fill(self, frames: Sequence[Mapping[int, Arrived | tuple[()]]]) -> None:
@@ -274,6 +275,7 @@ class ParameterServers(Strategy):
             snapshot=position.snapshot,
             finish=position.finish,
             slice_s=slice_s,
+            pause=position.pause,
         )
 
         def sent(trackers: list[Tracker], lent: bool) -> None:
@@ -285,14 +287,13 @@ class ParameterServers(Strategy):
 
         return Pushing(
             now.routes,
-            work.kind,
+            work,
             template,
             parts,
             block=self._pool.block_of(parts[0]) if parts else -1,
             asks=last,
             sent=sent,
             compression=self._compression,
-            epoch=work.epoch,
         )
 
     def ask(self, position: Position) -> None:

@@ -228,7 +228,7 @@ class ClientState:
 
     def handle(self, event: Event) -> Sequence[Action]:
         """What to do, in this order, now that ``event`` has happened."""
-        if self._severed:
+        if self._severed:  # others of the row may have sent what is still to be read
             return NOTHING
         if isinstance(event, ReceivedEvent):
             number, message, frames = event
@@ -289,6 +289,7 @@ class ClientState:
         server = self._servers[number]
         server.forget()
         server.asked = version
+        # Of a mixture no parcel can be left out as the ``same``: nobody but this worker knows what is in it.
         return PullAction(number, version, -1 if self._mixed else self.held)
 
     def _adopt(self) -> Sequence[Action]:
@@ -307,6 +308,7 @@ class ClientState:
         self._asked.ordered.clear()
         for server in self._servers:
             server.forget()
+        # A later version than the one that was asked for again: others have done what was ordered of it.
         if not (ordered and again):
             self._asked.forget()
             return [AdoptAction(version, frames, orders)]

@@ -53,7 +53,7 @@ class Incoming:
         if not 0 <= push.tick < self._schedule.total_ticks:
             raise ProtocolError(f"there is no tick {push.tick}")
         work = self._schedule.at(push.tick)
-        kind, spans = work.kind, parcel.pushed(work.kind, work.epoch)
+        kind, spans = work.kind, parcel.pushed(work.kind, work.epoch, work.stage)
         watched = Watched(push.checks, push.tick, partial(self._words_of, worker, push))
         if push.lent < 0:
             watched.compare(frames, spans, self._name)

@@ -10,6 +10,7 @@ from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Array
 from elasticflow.wire.messages import AllSafe, Fetch, Gone, Keep, Kept, Safe, State
 from elasticflow_ps import snapshots as sn
+from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.parcels import Span
 from elasticflow_ps.store import Snapshot, Store, Tracker, parse
 from elasticflow_ps.watch import Watched, checks_of
@@ -40,14 +41,14 @@ class KeptCopy:
 class Keeping:
     """``snapshots`` decides, this acts. ``store`` is what snapshots are taken of.
 
-    ``dropped`` counts messages that made no sense.
+    ``dropped`` counts messages that made no sense. decisions: go with the leading server's copies.
     """
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, ways: Ways, decisions: Decisions) -> None:
         self.snapshots = sn.Snapshots()
         self.store: Store | None = None
         self.dropped = 0
-        self._ways = ways
+        self._ways, self._decisions = ways, decisions
         self._row = sn.ServerRow((), (), -1, 0)
         self._shapes: Sequence[Sequence[Shape]] = ()
         self._copies: dict[sn.Copy, Snapshot | KeptCopy] = {}
@@ -55,12 +56,17 @@ class Keeping:
         """(version, parcel) of this place that are still to be sent to the keeper."""
 
     def enter(
-        self, row: sn.ServerRow, shapes: Sequence[Sequence[Shape]], start: int | None, snapshot_s: float
+        self,
+        row: sn.ServerRow,
+        shapes: Sequence[Sequence[Shape]],
+        start: int | None,
+        snapshot_s: float,
+        every: int = 0,
     ) -> None:
         """Another generation. shapes: of every place, of each of its parcels. Else as ``Snapshots.enter``."""
         self._row, self._shapes = row, shapes
         self._outgoing.clear()
-        self._do(self.snapshots.enter(row, start, snapshot_s, time.monotonic()))
+        self._do(self.snapshots.enter(row, start, snapshot_s, time.monotonic(), every))
 
     def copy_of(self, place: int, version: int) -> Snapshot | KeptCopy | None:
         """A copy that is whole; None if it is not here."""
@@ -84,6 +90,8 @@ class Keeping:
             return self._answer(sender, message)
         arrays = self._parse(sender, message, frames) if isinstance(message, Keep) else []
         self._do(self.snapshots.receive(sender, message, time.monotonic()), arrays)
+        if isinstance(message, Keep) and message.standing and sender == self._row.names[0]:
+            self._decisions.learn(message.standing)
 
     def _parse(self, sender: str, message: Keep, frames: Sequence[memoryview]) -> list[Array]:
         shapes = self._shapes[message.place] if 0 <= message.place < len(self._shapes) else ()
@@ -115,7 +123,10 @@ class Keeping:
             copy = self._copies[self._row.place, version]
             arrays = copy.arrays(parcel)
             checks = checks_of(arrays, version)
-            keep = Keep(place=self._row.place, version=version, parcel=parcel, checks=checks)
+            standing = self._decisions.at(version) if self._row.leads else None
+            keep = Keep(
+                place=self._row.place, version=version, parcel=parcel, checks=checks, standing=standing
+            )
             link = self._ways.links[self._row.keeper(self._row.place)]
             copy.track(parcel, link.send_arrays(keep, arrays))
 

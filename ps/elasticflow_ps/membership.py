@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elasticflow.wire.messages import Join, Lost, Offer, Ready, ToMaster
+from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.snapshots import Copy
 
 
@@ -35,10 +36,13 @@ class Membership:
         self.ready = False
         self._lost.clear()
 
-    def offer(self, generation: int, held: set[Copy]) -> None:
+    def offer(self, generation: int, held: set[Copy], decisions: Decisions) -> None:
         """The server has halted, and holds these copies."""
         self.halted, self.ready = generation, False
-        self._send(Offer(name=self._join.name, generation=generation, held=tuple(sorted(held))))
+        standings = decisions.of(version for _, version in held)
+        self._send(
+            Offer(name=self._join.name, generation=generation, held=tuple(sorted(held)), standings=standings)
+        )
 
     def tell_ready(self) -> None:
         """Its chunks are there."""

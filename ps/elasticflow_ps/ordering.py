@@ -1,4 +1,4 @@
-"""What governs each tick: who computes what, and whether there is a cut, a snapshot, or the end after it."""
+"""What governs each tick: who computes what, and whether a cut, a snapshot, a pause or the end follows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from elasticflow_ps.snapshots import Snapshots
 class Orders:
     """What governs one tick; from the leading server, or as the workers' pushes repeat it.
 
-    tuning: of the learning rate. ends: there is no such tick.
+    tuning: of the learning rate. ends: there is no such tick. pause: nothing is made of the version after it,
+    until all begin anew from there.
     """
 
     shares: tuple[Share, ...] = ()
@@ -24,6 +25,7 @@ class Orders:
     finish: bool = False
     tuning: Tuning = Tuning()
     ends: bool = False
+    pause: bool = False
 
 
 class Ordering:
@@ -42,7 +44,7 @@ class Ordering:
         standing: WatchStanding | None = None,
         start: int = 0,
     ) -> None:
-        self.wants_cut = self.wants_finish = False
+        self.wants_cut = self.wants_finish = self.wants_pause = False
         self._standing, self._decided = standing, start - (standing is not None and standing.asks)
         """What evaluations have decided, and by which version."""
         self._schedule, self._cut_every_steps, self._snapshots = schedule, cut_every_steps, snapshots
@@ -102,24 +104,42 @@ class Ordering:
         """The orders for the tick from ``version`` on. Fixed when first asked for: all must get the same.
 
         A cut waits until there may be one. While one is being written, one that was asked for waits, and one
-        that is due every so many steps is left out. A snapshot may be of any version.
+        that is due every so many steps is left out. A snapshot may be of any version. A pause comes after a
+        step, never after an evaluation of which something is still to be decided, and not before a checkpoint
+        that is being written is settled, for that would be given up; while there is one, nobody is to compute
+        anything.
         """
+        if version not in self._orders and self._pauses_at(version):
+            tuning, ends = self._standing_at(version)
+            self._orders[version] = Orders(tuning=tuning, ends=ends)
         if version not in self._orders:
             every = self._cut_every_steps
             due = every > 0 and self._schedule.steps_before(version + 1) % every == 0
             may = self._schedule.may_cut(version + 1)
-            cut = (self.wants_cut or due or self._keeps(version)) and may and self._unsettled is None
+            free = may and self._unsettled is None
             finish = self.wants_finish and may
+            pause = self.wants_pause and free and not (self.wants_cut or finish)
+            pause = pause and self._schedule.trains(version)
+            cut = (self.wants_cut or due and not pause or self._keeps(version)) and free
             snapshot = self._snapshots is not None and self._snapshots.order(version + 1, now_s)
             if cut:
                 self._unsettled = version + 1
-            tuning, ends = Tuning(), False
-            if self._standing:
-                tuning, ends = self._standing.tuning, self._standing.stops(version)
-            self._orders[version] = Orders(self._shares, cut, snapshot, finish, tuning, ends)
+            tuning, ends = self._standing_at(version)
+            self._orders[version] = Orders(self._shares, cut, snapshot, finish, tuning, ends, pause)
             self.wants_cut &= not cut
             self.wants_finish &= not finish
+            self.wants_pause &= not pause
         return self._orders[version]
+
+    def _pauses_at(self, version: int) -> bool:
+        before = self._orders.get(version - 1)
+        return before is not None and before.pause
+
+    def _standing_at(self, version: int) -> tuple[Tuning, bool]:
+        """What becomes of the learning rate, and whether there is no such tick."""
+        if self._standing is None:
+            return Tuning(), False
+        return self._standing.tuning, self._standing.stops(version)
 
     def forget(self, version: int) -> None:
         """Nobody asks for this tick's orders any more."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from elasticflow.step.layout import Array, Layout, Rule, Vector
 from elasticflow.step.rows import Rows, blocks
-from elasticflow.step.schedule import Kind
+from elasticflow.step.schedule import Kind, Work
 from elasticflow.wire.messages import Push
 from elasticflow.worker.strategy import Outgoing
 from elasticflow_ps.compression import Compression
@@ -62,8 +62,8 @@ def _inside(regions: Sequence[tuple[int, int, int]], span: Span) -> Iterator[int
 class _NodeSum:
     """The sum over a node's slices, which ``parts`` make up, as it is made of one parcel after the other."""
 
-    def __init__(self, kind: Kind, epoch: int, parts: Sequence[Vector], compression: Compression) -> None:
-        self._kind, self._epoch, self._parts, self._compression = kind, epoch, parts, compression
+    def __init__(self, work: Work, parts: Sequence[Vector], compression: Compression) -> None:
+        self._work, self._parts, self._compression = work, parts, compression
         self._rows: dict[int, Rows] = {}
         """Of the tables of which something was made."""
 
@@ -72,8 +72,8 @@ class _NodeSum:
         if not self._parts:
             return []
         if parcel.table is not None:
-            return self._rows_of(parcel.table, parcel) if self._kind is Kind.TRAIN else []
-        spans = parcel.pushed(self._kind, self._epoch)
+            return self._rows_of(parcel.table, parcel) if self._work.kind is Kind.TRAIN else []
+        spans = parcel.pushed(self._work.kind, self._work.epoch, self._work.stage)
         *lefts, last = self._parts
         arrays = [span.view(last) for span in spans]
         # From the right, as the tree adds: of slices 0..1, 2 and 3 the last two first.
@@ -102,13 +102,13 @@ class Pushing(Outgoing):
     template: what all its messages say. block: the number of that in which ``parts[0]`` lies, -1: none that
     can be lent. asks: each server for the next version, with the first message to it. sent: told, at the end,
     what of ``parts[0]`` may still be on its way, and whether any of it is read where it lies. compression: of
-    what leaves. kind, epoch: of the tick.
+    what leaves. work: the tick.
     """
 
     def __init__(
         self,
         routes: Routes,
-        kind: Kind,
+        work: Work,
         template: Push,
         parts: Sequence[Vector],
         *,
@@ -116,11 +116,10 @@ class Pushing(Outgoing):
         asks: bool,
         sent: Callable[[list[Tracker], bool], None],
         compression: Compression | None = None,
-        epoch: int = 0,
     ) -> None:
         self.begun = False
         self._routes, self._template = routes, template
-        self._sum = _NodeSum(kind, epoch, parts, compression or Compression())
+        self._sum = _NodeSum(work, parts, compression or Compression())
         self._block, self._asks, self._sent = block, asks, sent
         self._missing = [route.needs for route in routes.all]
         self._unsent = Counter(route.remote.name for route in routes.all)

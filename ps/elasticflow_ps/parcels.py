@@ -20,6 +20,7 @@ from elasticflow.step.layout import (
     Array,
     Chunk,
     Layout,
+    Rounds,
     Rule,
     Vector,
     is_pushed,
@@ -86,8 +87,8 @@ class Parcel:
     """Some neighbouring chunks of one server.
 
     A push carries what is pushed in ticks of its kind, see ``Group.is_pushed``; a version all but the report.
-    spans: what a push of a training step carries, where all is trained. toggles: those of all its parameters,
-    or of its table. table: the number of the one of which it holds
+    spans: what a push of a training step carries, where all is trained. toggles, rounds: those of all its
+    parameters, or of its table. table: the number of the one of which it holds
     ``buckets``, which are all its chunks; None: of none. A push of a training step then carries keys and
     gradients of rows, and a version nothing.
     """
@@ -109,12 +110,13 @@ class Parcel:
         self.state = tuple(span for span in spans if span.rule not in SHOWN)
         """What a version carries."""
         self.toggles = layout.groups[chunks[0].group].toggles if chunks else ()
+        self.rounds = layout.groups[chunks[0].group].rounds if chunks else ()
 
     def is_changed(self, work: Work) -> bool:
         """Whether a tick makes something else of it."""
         if self.table is not None:
             return work.kind is Kind.TRAIN
-        return any(span.rule not in SHOWN for span in self.pushed(work.kind, work.epoch))
+        return any(span.rule not in SHOWN for span in self.pushed(work.kind, work.epoch, work.stage))
 
     def copied(self, *slots: Sequence[str]) -> tuple[Span, ...]:
         """What a copy of this parcel carries: each span for its value, then for each of its slots.
@@ -127,36 +129,40 @@ class Parcel:
             for _ in range(1 + (len(slots[span.part]) if span.rule is Rule.UPDATE else 0))
         )
 
-    def pushed(self, kind: Kind, epoch: int = 0) -> tuple[Span, ...]:
-        """What a push carries in a tick of this kind, in this epoch."""
+    def pushed(self, kind: Kind, epoch: int = 0, stage: int = 0) -> tuple[Span, ...]:
+        """What a push carries in a tick of this kind, in this epoch, at this stage of a step."""
+        if self.rounds and stage not in self.rounds:
+            return ()
         if not self.toggles or kind is not Kind.TRAIN or is_trained(self.toggles, epoch):
             return self._pushed[kind]
         return ()
 
-    def views(self, vector: Vector, kind: Kind, epoch: int = 0) -> list[Array]:
+    def views(self, vector: Vector, kind: Kind, epoch: int = 0, stage: int = 0) -> list[Array]:
         """What of ``vector`` a push carries, not copied."""
-        return [span.view(vector) for span in self.pushed(kind, epoch)]
+        return [span.view(vector) for span in self.pushed(kind, epoch, stage)]
 
 
 def parcels_of(layout: Layout, numbers: Sequence[int]) -> list[Parcel]:
     """The parcels of a server that holds the chunks with these numbers; never none."""
-    parcels: dict[Toggles, list[list[Chunk]]] = {(): [[]]}
-    """What is trained in the same epochs, and all else but tables and batches, of ``CHUNK_BYTES`` at most."""
-    filled: dict[Toggles, int] = {}
+    parcels: dict[tuple[Toggles, Rounds], list[list[Chunk]]] = {((), ()): [[]]}
+    """What is trained in the same epochs and rounds, and all else but tables, batches and totals, of
+    ``CHUNK_BYTES`` at most."""
+    filled: dict[tuple[Toggles, Rounds], int] = {}
     apart: dict[int, list[Chunk]] = {}
     """By group: a table's, and what other ticks than those of the rest change."""
     for number in numbers:
         chunk = layout.chunks[number]
         group, size = layout.groups[chunk.group], layout.chunk_bytes(chunk)
-        if group.rule in (Rule.ROWS, Rule.BATCH):
+        if group.rule in (Rule.ROWS, Rule.BATCH, Rule.TOTAL, Rule.KEPT):
             apart.setdefault(chunk.group, []).append(chunk)
             continue
-        alike = parcels.setdefault(group.toggles, [[]])
+        key = (group.toggles, group.rounds)
+        alike = parcels.setdefault(key, [[]])
         goes_along = group.rule is Rule.REPORT  # with the measures, whatever they take
-        if alike[-1] and filled.get(group.toggles, 0) + size > CHUNK_BYTES and not goes_along:
+        if alike[-1] and filled.get(key, 0) + size > CHUNK_BYTES and not goes_along:
             alike.append([])
-            filled[group.toggles] = 0
+            filled[key] = 0
         alike[-1].append(chunk)
-        filled[group.toggles] = filled.get(group.toggles, 0) + size
+        filled[key] = filled.get(key, 0) + size
     cut = [chunks for alike in parcels.values() for chunks in alike if chunks]
     return [Parcel(number, layout, chunks) for number, chunks in enumerate([*cut, *apart.values()] or [[]])]

@@ -5,37 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from elasticflow.errors import BrokenError
-from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.training.advice import Advice
-from elasticflow.training.metrics import Sums, final
 from elasticflow.training.objects import prepare
-from elasticflow.training.standing import COST, WatchStanding
-from elasticflow.wire.messages import Assignment, Diverged, Progress, Skipped, ToMaster
+from elasticflow.training.standing import WatchStanding
+from elasticflow.wire.messages import Assignment, Diverged, Paused, Progress, Skipped, ToMaster
+from elasticflow_ps.decisions import Decisions
+from elasticflow_ps.measured import Measured
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Sum
 
 PROGRESS_S = 0.1
 """The leading server tells the master how far it is at most this often."""
 
-Evaluations = dict[int, tuple[float, ...]]
-"""Cost and metrics by tick."""
-
 
 class Reports:
     """Of one generation of one server. leads: this is server 0, which tells of progress for all.
 
-    evaluations: all that this process knows of; more are added. send: takes messages to the master.
+    decisions: all that this process knows of; more are added. send: takes messages to the master.
     """
 
     def __init__(
         self,
         name: str,
         assignment: Assignment,
-        evaluations: Evaluations,
+        decisions: Decisions,
         send: Callable[[ToMaster], None],
         *,
         version: int,
@@ -43,43 +38,31 @@ class Reports:
     ) -> None:
         self.diverged: Diverged | None = None
         """From then on no version is made any more; the one before is still served."""
-        self._name, self._generation, self._spec = name, assignment.generation, assignment.spec
+        self._name, self._generation = name, assignment.generation
         if leads:
-            prepare(measure.of for measure in self._spec.measures if measure.of)
-        standing = assignment.standing
-        self._standings = {standing.tick: standing} if standing and leads else dict[int, WatchStanding]()
-        """What evaluations have decided, from the first version of this generation on."""
+            prepare(measure.of for measure in assignment.spec.measures if measure.of)
+        self._measured = Measured(assignment, decisions.evaluations)
         self._first_said: tuple[int, str, Advice] | None = None
         """What ``on_epoch`` has said last: of which tick, and who was the first to say so."""
-        self._evaluations, self._send, self._leads = evaluations, send, leads
+        self._decisions, self._send, self._leads = decisions, send, leads
         self._first_version = version
         self._skipped: list[Skipped] = []
         """What the master was told of."""
-        self._losses: list[float] = []
-        self._untold = sorted(evaluations)
+        self._untold = sorted(decisions.evaluations)
         self._told_s, self._told_version = 0.0, -1
         self._stalls = Stalls(time.monotonic())
 
     # --- what happens ----------------------------------------------------------------------------
 
-    def measured(self, tick: int, kind: Kind, root: Sum) -> None:
-        """Takes what slices have reported of a tick."""
-        sums: Sums | None = None
-        for array, span in zip(root.arrays, root.spans, strict=True):
-            if span.rule is Rule.REPORT and kind is Kind.TRAIN:
-                self._losses.append(float(array[0]))
-            elif span.rule is Rule.REPORT:
-                sums = _measures_of(root) if sums is None else sums
-                values = dict(zip(("", *self._spec.metrics), map(float, array), strict=False))  # padded
-                for measure in self._spec.measures:
-                    values |= final(measure, sums)
-                self._evaluations[tick] = tuple(values.values())
-                self._untold.append(tick)
+    def measured(self, tick: int, kind: Kind, root: Sum, lr: float | None) -> None:
+        """Takes what slices have reported of a tick. lr: its learning rate; None: the optimizer's own."""
+        if self._measured.take(tick, kind, root, lr):
+            self._untold.append(tick)
 
     @property
     def standing(self) -> WatchStanding | None:
         """The newest; None: there are no rules, or another server leads."""
-        return next(reversed(self._standings.values()), None)
+        return self._decisions.newest if self._leads else None
 
     def made(self, work: Work) -> WatchStanding | None:
         """A tick is done. What follows from it if it was an evaluation, which the master is told at once.
@@ -91,8 +74,8 @@ class Reports:
         standing = self.standing
         if standing is None or work.kind is not Kind.EVALUATE:
             return None
-        values = dict(zip((COST, *self._spec.metrics), self._evaluations[work.tick], strict=False))
-        standing = self._standings[work.tick] = standing.after(work.tick, work.step, values)
+        standing = standing.after(work.tick, work.step, self._measured.values(work.tick))
+        self._decisions.learn(standing)
         self._told_s = 0.0
         return None if standing.asks else standing
 
@@ -112,7 +95,8 @@ class Reports:
                 _compare(self._first_said[1], self._first_said[2], worker, advice)
             return None
         self._first_said = tick, worker, advice
-        standing = self._standings[tick] = standing.given(advice)
+        standing = standing.given(advice)
+        self._decisions.learn(standing)
         self._untold = sorted({*self._untold, tick})
         self._told_s, self._told_version = 0.0, min(self._told_version, tick)
         return standing
@@ -136,6 +120,10 @@ class Reports:
         )
         self._send(self.diverged)
 
+    def paused(self, version: int) -> None:
+        """Nothing is made of this version, for all are to begin anew from there."""
+        self._send(Paused(name=self._name, generation=self._generation, version=version))
+
     # --- progress --------------------------------------------------------------------------------
 
     def turn(self, version: int, *, finished: bool) -> None:
@@ -143,6 +131,11 @@ class Reports:
         due_s = self.due_s(version)
         if due_s is not None and (finished or time.monotonic() >= due_s):
             self._tell(version, self._untold, finished=finished)
+
+    def tell_now(self, version: int) -> None:
+        """What there is to tell, for it is to be gone on from."""
+        if self.due_s(version) is not None:
+            self._tell(version, self._untold, finished=False)
 
     def due_s(self, version: int) -> float | None:
         """When to call ``turn`` at the latest; None if there is nothing to tell."""
@@ -155,10 +148,12 @@ class Reports:
             if message:
                 self._send(message)
         if self._leads and not self.diverged and not self.asks:
-            self._tell(version, sorted(self._evaluations.keys() | self._standings.keys()), finished=finished)
+            self._tell(
+                version, sorted({*self._measured.evaluations, *self._decisions.ticks}), finished=finished
+            )
 
     def _tell(self, version: int, ticks: list[int], *, finished: bool) -> None:
-        losses, self._losses, self._untold = self._losses, [], []
+        self._untold, evaluations = [], self._measured.evaluations
         # The first version that is made is news that does not wait: the run may end soon after.
         self._told_s = time.monotonic() if version > self._first_version else 0.0
         self._told_version = version
@@ -168,10 +163,11 @@ class Reports:
                 generation=self._generation,
                 version=version,
                 last=finished,
-                loss=sum(losses) / len(losses) if losses else None,
-                evaluations=tuple((t, self._evaluations[t]) for t in ticks if t in self._evaluations),
+                loss=self._measured.loss(),
+                evaluations=tuple((t, evaluations[t]) for t in ticks if t in evaluations),
                 stalls=self._stalls.take(),
-                standings=tuple(self._standings[t] for t in ticks if t in self._standings),
+                standings=self._decisions.after(ticks),
+                lr=self._measured.lr,
             )
         )
 
@@ -184,8 +180,3 @@ def _compare(first: str, advice: Advice, worker: str, other: Advice) -> None:
         f"on_epoch() said {advice} in {first} and {other} in {worker}, of the same evaluation: what it says "
         "has to follow from what it is told alone, not from the time, random numbers, or calls before."
     )
-
-
-def _measures_of(root: Sum) -> Sums:
-    measured = [a for a, span in zip(root.arrays, root.spans, strict=True) if span.rule is Rule.MEASURE]
-    return np.concatenate(measured or [np.empty(0)], dtype=np.float64)

@@ -56,6 +56,7 @@ from elasticflow.wire.messages import (
     Lost,
     Mapped,
     Norms,
+    Pause,
     Plan,
     Pull,
     Push,
@@ -68,17 +69,17 @@ from elasticflow.wire.messages import (
     ToServer,
     Troubled,
 )  # fmt: skip
+from elasticflow.wire.polling import Polling
 from elasticflow.wire.sockets import Context
 from elasticflow_ps import native
 from elasticflow_ps import state as st
 from elasticflow_ps.chunks import Chunks
+from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.generation import Generation
 from elasticflow_ps.keeping import Keeping
 from elasticflow_ps.membership import Membership
 from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.parts import Parts
-from elasticflow_ps.polling import Polling
-from elasticflow_ps.reports import Evaluations
 from elasticflow_ps.row_files import changes
 from elasticflow_ps.serving import Serving
 from elasticflow_ps.store import Store
@@ -122,11 +123,11 @@ class ParameterServer:
         self._membership = Membership(join, master.send)
         self._ways = Ways(settings, context, listener)
         self._neighbours = Neighbours(self._ways)
-        self._keeping = Keeping(self._ways)
+        self._decisions = Decisions()
+        self._keeping = Keeping(self._ways, self._decisions)
         patience_s = settings.storage_patience_s
         self._chunks = Chunks(storage, patience_s, self._ways, self._keeping, self._serve, self._tell_trouble)
         self._parts = Parts(settings.name, storage, patience_s, master.send)
-        self._evaluations: Evaluations = {}
         self._now: Generation | None = None
         self._serving: Serving | None = None
         self._dropped = 0
@@ -185,8 +186,10 @@ class ParameterServer:
         return self._polling.wait(sources, self._timeout_s())
 
     def _timeout_s(self) -> float | None:
+        # Who has halted sends nothing of its own: the master, who halted it, has the next word.
         if self._membership.halted:
             return None
+        # A snapshot leaves one parcel a turn: pushes and pulls that have come are served in between.
         if self._keeping.busy:
             return 0.0
         due_s = self._serving.due_s() if self._serving else None
@@ -236,7 +239,7 @@ class ParameterServer:
             self._repeat()
         elif isinstance(message, Quit):
             self._quit = True
-        elif isinstance(message, (Plan, Cut, Finish, Settled)) and self._serving:
+        elif isinstance(message, (Plan, Cut, Finish, Pause, Settled)) and self._serving:
             self._serving.obey(message)
             if isinstance(message, Settled):
                 self._parts.settled(message.tick)
@@ -244,6 +247,7 @@ class ParameterServer:
     def _repeat(self) -> None:
         """There is another master: it may not have heard what the one before was told."""
         self._membership.join()
+        # Before its first plan is obeyed, whose number may be lower than that of the last one.
         if self._serving:
             self._serving.follow()
         if self._membership.halted:
@@ -262,7 +266,7 @@ class ParameterServer:
 
     def _offer(self, generation: int) -> None:
         live = {self._chunks.live} if self._chunks.live else set()
-        self._membership.offer(generation, live.union(self._keeping.snapshots.held))
+        self._membership.offer(generation, live.union(self._keeping.snapshots.held), self._decisions)
 
     def _tell_trouble(self, text: str) -> None:
         self._master.send(Troubled(name=self._settings.name, text=text))
@@ -272,6 +276,7 @@ class ParameterServer:
     def _stop(self) -> None:
         """From here on nothing is applied, and nothing taken in."""
         if self._serving and self._now:
+            # Heartbeats go on, and the master still wants to see how far it had come.
             self._membership.tick = newest = self._serving.version
             self._chunks.stopped((self._now.place, newest), sound=not self._serving.diverged)
         self._serving = None
@@ -284,10 +289,11 @@ class ParameterServer:
         self._stop()
         self._now = now = Generation(assignment, self._settings)
         self._membership.begin(assignment.generation, assignment.start_tick)
+        self._decisions.begin(assignment.standing)
         self._parts.enter(assignment.generation)
         self._ways.enter(assignment)
         self._neighbours.enter(now.layout)
-        self._keeping.enter(now.row, now.shapes, now.start, assignment.snapshot_s)
+        self._keeping.enter(now.row, now.shapes, now.start, assignment.snapshot_s, assignment.snapshot_every)
         self._ways.connect(now.linked)
         if now.info.chunks:
             self._chunks.get(now)
@@ -301,8 +307,7 @@ class ParameterServer:
         """The chunks are there."""
         now = self._now
         assert now
-        # What was evaluated later is evaluated again.
-        self._evaluations = {t: values for t, values in self._evaluations.items() if t < (start or 0)}
+        self._decisions.go_on_from(start or 0)
         self._serving = Serving(
             now.assignment,
             now.row,
@@ -312,7 +317,7 @@ class ParameterServer:
             ways=self._ways,
             neighbours=self._neighbours,
             snapshots=self._keeping.snapshots,
-            evaluations=self._evaluations,
+            decisions=self._decisions,
             made=self._made,
             send=self._master.send,
             compression=now.compression,
@@ -332,6 +337,7 @@ class ParameterServer:
         assert self._now and store
         if action.cut:
             begun_s, step = time.monotonic(), self._now.assignment.schedule.steps_before(action.version)
+            # Rows are copied in this turn, too: tables change in place, with the next push that comes.
             snapshot, rows = store.snapshot(action.version), changes(store, step)
             copy_s, layout = time.monotonic() - begun_s, self._now.layout
             standing = self._serving.standing if self._serving else None

@@ -26,6 +26,7 @@ from elasticflow.wire.messages import (
     Gone,
     Initial,
     Norms,
+    Pause,
     Plan,
     Pull,
     Push,
@@ -39,11 +40,12 @@ from elasticflow_ps import state as st
 from elasticflow_ps.agreement import Agreeing, rounds
 from elasticflow_ps.backups import ComputeAction
 from elasticflow_ps.compression import Compression
+from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.finite import first_odd
 from elasticflow_ps.incoming import Incoming
 from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.parcels import Parcel
-from elasticflow_ps.reports import Evaluations, Reports
+from elasticflow_ps.reports import Reports
 from elasticflow_ps.row_reads import RowReads
 from elasticflow_ps.snapshots import ServerRow, Snapshots
 from elasticflow_ps.store import Store, Sum
@@ -56,7 +58,7 @@ class Serving:
     """Serves ``store`` from version ``start`` on; None: from the first values, which a worker sends.
 
     made: called with each version that is whole, before anything becomes of it. send: takes messages to
-    the master. evaluations: all that this process knows of; more are added. ``dropped`` counts messages that
+    the master. decisions: all that this process knows of; more are added. ``dropped`` counts messages that
     made no sense.
     """
 
@@ -71,7 +73,7 @@ class Serving:
         ways: Ways,
         neighbours: Neighbours,
         snapshots: Snapshots,
-        evaluations: Evaluations,
+        decisions: Decisions,
         made: Callable[[st.VersionAction], None],
         send: Callable[[ToMaster], None],
         compression: Compression,
@@ -99,7 +101,7 @@ class Serving:
         self._reads = RowReads(assignment.schedule, spec.tables, store.tables, ways)
         self._versions = Versions(store, ways, neighbours, compression)
         self._updating = Updating(assignment, store)
-        self._reports = Reports(name, assignment, evaluations, send, version=self.version, leads=row.leads)
+        self._reports = Reports(name, assignment, decisions, send, version=self.version, leads=row.leads)
         self._agreeing = Agreeing(
             assignment, layout, row, self._updating, store, ways, self._reports, self.clip
         )
@@ -126,7 +128,7 @@ class Serving:
 
     # --- what comes ------------------------------------------------------------------------------
 
-    def obey(self, message: Plan | Cut | Finish | Settled) -> None:
+    def obey(self, message: Plan | Cut | Finish | Pause | Settled) -> None:
         """A message of the master."""
         if isinstance(message, Plan):
             self._handle(st.PlanEvent(message.number, message.shares))
@@ -134,6 +136,8 @@ class Serving:
             self._handle(st.CutEvent())
         elif isinstance(message, Finish):
             self._handle(st.FinishEvent())
+        elif isinstance(message, Pause):
+            self._handle(st.PauseEvent())
         else:
             self._handle(st.SettledEvent(message.tick))
 
@@ -203,6 +207,8 @@ class Serving:
         """What is missing of the tick in work, and who waits for it. For any thread."""
         if self._reports.asks:
             return f"waits for what on_epoch() says to the evaluation before version {self.version}"
+        if self._state.paused:
+            return f"has version {self.version}, from which all are to begin anew"
         missing, waiting = self._state.standing()
         slices = ", ".join(map(str, sorted(missing))) or "nothing"
         return f"lacks {slices} of tick {self.version}, for which {', '.join(waiting) or 'nobody'} waits"
@@ -214,6 +220,8 @@ class Serving:
     def repeat(self) -> None:
         """Tells a new master what the one before knew."""
         self._reports.repeat(self.version, finished=self.finished)
+        if self._state.paused:
+            self._reports.paused(self.version)
 
     # --- doing what the state says ---------------------------------------------------------------
 
@@ -247,6 +255,9 @@ class Serving:
             self._store.retire(tick)
             if decided:
                 self._handle(st.DecidedEvent(action.version, decided))
+            if action.pause:
+                self._reports.tell_now(action.version)
+                self._reports.paused(action.version)
         elif isinstance(action, ComputeAction):
             compute = Compute(tick=action.tick, slices=action.slices, careful=action.careful)
             self._ways.answer(action.worker, compute)
@@ -273,7 +284,7 @@ class Serving:
         if not self._updating.apply(action, parcel):
             return self._diverge(action.tick, parcel, root, action.slice)
         if isinstance(root, Sum):
-            self._reports.measured(action.tick, self._schedule.at(action.tick).kind, root)
+            self._reports.measured(action.tick, self._schedule.at(action.tick).kind, root, action.lr)
 
     def _diverge(self, tick: int, parcel: Parcel, root: Sum | Rows, number: int = -1) -> None:
         """Nothing is made of this tick, or of what comes after it. The master ends the run."""

@@ -6,7 +6,8 @@ The leading server orders one, and every server that has chunks takes it at the 
 and sends it to its keeper (KeepAction), which says when it has it all (KeptAction). The leading server is
 told (SafeAction), and once it has heard of all places it tells all (AllSafeAction): from then on older ones
 are of no use. So, from the first one of a generation on, there is a version that two servers have of every
-place; each holds two versions at most.
+place; each holds two versions at most. A generation that begins from a newer version than the last that was
+safe keeps that until its own is.
 
 A copy is known by (place, version) and nothing else: the same bits, whenever and by whom it was made.
 """
@@ -138,7 +139,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._row = ServerRow((), (), -1, 0)
-        self._snapshot_s = 0.0
+        self._snapshot_s, self._every = 0.0, 0
         self._whole: set[Copy] = set()
         self._coming: dict[Copy, set[int]] = {}
         """By copy that is on its way here: its parcels that have come. One a place at most."""
@@ -147,6 +148,10 @@ class Snapshots:
         self._ordered: int | None = None
         """The version that is not known to be safe everywhere yet."""
         self._ordered_s: float | None = None
+        self._last = 0
+        """The version that was ordered last."""
+        self._made_s: float | None = None
+        """When it was whole here, and on its way to the keeper."""
         self._took_s = 0.0
         self._safe: set[int] = set()
 
@@ -157,22 +162,27 @@ class Snapshots:
 
     # --- generations -----------------------------------------------------------------------------
 
-    def enter(self, row: ServerRow, start: int | None, snapshot_s: float, now_s: float) -> list[Action]:
+    def enter(
+        self, row: ServerRow, start: int | None, snapshot_s: float, now_s: float, every: int = 0
+    ) -> list[Action]:
         """Another generation begins, from the copies of version ``start``; None: from none.
 
-        All others are forgotten, and those that are not whole. The leading server counts ``start`` as
-        ordered: with ``made`` each server sees to it that its copy is with its keeper, who may be another
-        than before.
-        snapshot_s: seconds between two orders, at least.
+        All others are forgotten, but the newest before that of each place, and those that are not whole. The
+        leading server counts ``start`` as ordered: with ``made`` each server sees to it that its copy is with
+        its keeper, who may be another than before.
+        snapshot_s: seconds between two orders, at least, unless there are ``every`` versions between them:
+        then what the first took counts from where it was whole.
         """
         at_home = row.place == self._row.place
         self._kept = {v: keeper for v, keeper in self._kept.items() if at_home and v == start}
-        self._row, self._snapshot_s = row, snapshot_s
+        self._row, self._snapshot_s, self._every = row, snapshot_s, every
         self._safe = set()
-        self._ordered, self._ordered_s, self._took_s = None, None, 0.0
+        self._ordered, self._ordered_s, self._made_s, self._took_s = None, None, None, 0.0
         if start is not None and row.keeper(0):
-            self._ordered, self._ordered_s = start, now_s
-        return self._forget([*self._coming, *(copy for copy in self._whole if copy[1] != start)])
+            self._ordered, self._ordered_s, self._last = start, now_s, start
+        before = dict(copy for copy in self.held if start is not None and copy[1] < start)
+        stays = {*before.items(), *((place, start) for place, _ in self._whole)}
+        return self._forget([*self._coming, *self._whole.difference(stays)])
 
     def hold(self, copy: Copy) -> None:
         """There is a copy of a place that another server is to have."""
@@ -191,10 +201,12 @@ class Snapshots:
         """
         if not (self._row.leads and self._row.keeper(0)) or self._ordered is not None:
             return False
-        rest_s = max(self._snapshot_s, REST * self._took_s)
+        often = self._every > 0 and version >= self._last + self._every
+        rest_s = max(0.0 if often else self._snapshot_s, REST * self._took_s)
         if self._ordered_s is not None and now_s < self._ordered_s + rest_s:
             return False
-        self._ordered, self._ordered_s, self._safe = version, now_s, set()
+        self._ordered, self._ordered_s, self._made_s, self._safe = version, now_s, None, set()
+        self._last = version
         return True
 
     def made(self, version: int, now_s: float) -> list[Action]:
@@ -203,6 +215,8 @@ class Snapshots:
         That it was ordered shows that the one before is safe everywhere: only that one stays.
         """
         place, keeper = self._row.place, self._row.keeper(self._row.place)
+        if version == self._ordered and self._every:
+            self._made_s = now_s
         mine = sorted(known for at, known in self._whole if at == place)
         if not keeper or (mine and version < mine[-1]):
             return []
@@ -287,15 +301,15 @@ class Snapshots:
         version = self._ordered
         if self._safe < self._row.holding or version is None or self._ordered_s is None:
             return []
-        self._took_s, self._ordered = now_s - self._ordered_s, None
+        since_s = self._ordered_s if self._made_s is None else self._made_s
+        self._took_s, self._ordered = now_s - since_s, None
         return [AllSafeAction(version), *self._forget_older(version)]
 
     # --- letting go ------------------------------------------------------------------------------
 
     def _forget_older(self, version: int) -> list[Action]:
-        """Forgets, of every place of which this version is here, what is older."""
-        here = {place for place, known in self._whole if known == version}
-        return self._forget(copy for copy in self._whole if copy[0] in here and copy[1] < version)
+        """Forgets what is older than a version that is safe, of places that are kept elsewhere now, too."""
+        return self._forget(copy for copy in self._whole if copy[1] < version)
 
     def _forget(self, copies: Iterable[Copy]) -> list[Action]:
         gone = sorted(set(copies))

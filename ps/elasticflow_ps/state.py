@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from elasticflow.step.schedule import Kind, Schedule, Work
@@ -26,9 +26,11 @@ from elasticflow.wire.messages import Pull, Push, Share
 from elasticflow_ps.backups import Backups, ComputeAction, Lack
 from elasticflow_ps.ordering import Ordering, Orders
 from elasticflow_ps.snapshots import Snapshots
+from elasticflow_ps.waiting import Wait, Waiting
 
 FAR_BACK = 100
-"""Who has a version that is older by more than this gets all, whether it was changed since or not."""
+"""Who has a version that is older by more than this gets all, whether it was changed since or not: each tick
+in between would have to be looked at, for each parcel."""
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -96,6 +98,11 @@ class FinishEvent:
 
 
 @dataclass(frozen=True)
+class PauseEvent:
+    """The master wants all servers to stop after the next step, with the same version."""
+
+
+@dataclass(frozen=True)
 class SettledEvent:
     """The checkpoint that was ordered last is committed or given up: the next may be ordered."""
 
@@ -128,7 +135,7 @@ class TimeEvent:
 
 Event: TypeAlias = (
     PushEvent | PullEvent | InitialEvent | OpenedEvent | ClosedEvent | PlanEvent | FollowEvent | CutEvent
-    | FinishEvent | SettledEvent | ClipEvent | DecidedEvent | TimeEvent
+    | FinishEvent | PauseEvent | SettledEvent | ClipEvent | DecidedEvent | TimeEvent
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------
@@ -218,13 +225,14 @@ class AskInitialAction:
 class VersionAction:
     """A version is whole. cut: it is to be checkpointed. snapshot: it is to be kept in memory as well.
 
-    last: the run ends with it.
+    last: the run ends with it. pause: nothing is made of it until all begin anew.
     """
 
     version: int
     cut: bool
     snapshot: bool
     last: bool
+    pause: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,20 +249,15 @@ Action: TypeAlias = (
 )  # fmt: skip
 
 
-@dataclass
-class _Wait:
-    """A worker that waits for ``version`` and has the parameters of ``have``. served: what it was sent."""
-
-    version: int
-    have: int
-    served: set[int] = field(default_factory=set)
-
-
 class _Gathered:
-    """What has come of the tick in work. lr, cut, snapshot, finish: what pushes say of it."""
+    """What has come of the tick in work. lr, cut, snapshot, finish, pause: what pushes say of it.
 
-    def __init__(self, num_parcels: int, new_tree: Callable[[], SliceTree[Any]]) -> None:
-        self.trees = [new_tree() for _ in range(num_parcels)]
+    combine: sums two values of sibling nodes; None: no records.
+    """
+
+    def __init__(self, num_parcels: int, num_slices: int, combine: Callable[[Any, Any], Any]) -> None:
+        self._shape = num_parcels, num_slices, combine
+        self.trees = [SliceTree[Any](num_slices, combine) for _ in range(num_parcels)]
         self.updates = [0] * num_parcels
         """By parcel: asynchronous updates so far."""
         self.applied: set[int] = set()
@@ -263,7 +266,11 @@ class _Gathered:
         self.round, self.norm = 0, 0.0
         """Of what servers agree on: how often they have, and on which norm of all gradients."""
         self.lr: float | None = None
-        self.cut = self.snapshot = self.finish = False
+        self.cut = self.snapshot = self.finish = self.pause = False
+
+    def anew(self) -> _Gathered:
+        """Of the next tick nothing has come."""
+        return _Gathered(*self._shape)
 
     def missing(self) -> set[int]:
         """Slices that some parcel still lacks."""
@@ -304,59 +311,58 @@ class ServerState:
         self.version = start if start is not None else 0
         stops = standing is not None and standing.stops(self.version)
         self.finished = self.version >= schedule.total_ticks or stops
+        self.paused = False
+        """Nothing is made of the newest version, which is served: all are to begin anew from there."""
         self._oldest = self.version
         self._num_parcels = num_parcels
         self._changes = changes or (lambda parcel, work: work.kind is Kind.TRAIN)
-        self._combine = lambda left, right: (
-            right if left is None else left if right is None else combine(left, right)
-        )
         self._leads = leads
         self._rounds = rounds
         self._uninitialised = set(range(num_parcels)) if start is None else set()
-        self._waits: dict[str, _Wait] = {}
-        self._consulted: set[str] = set()
-        """Workers that were asked what the program says to the evaluation that made the newest version."""
+        self._waiting = Waiting()
         self._backups = Backups(schedule, leads=leads)
         self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version)
         self._now_s = 0.0
-        self._tick = self._new_tick(0.0)
+        self._tick = _Gathered(
+            num_parcels,
+            schedule.num_slices,
+            lambda left, right: right if left is None else left if right is None else combine(left, right),
+        )
+        self._backups.begin(self.version, 0.0)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """What to do, in this order, now that ``event`` has happened."""
         self._now_s = now_s
         actions = _HANDLERS[type(event)](self, event, now_s)
-        if not self._waits:
+        if not self._waiting.waits:
             return actions
         return [*actions, *self._backups.hand_out(self._lack(), now_s), *self._consult()]
 
     def next_due_s(self) -> float | None:
         """When to send a TimeEvent at the latest; None if nothing becomes overdue."""
-        return self._backups.due_s(self._lack()) if self._waits else None
+        return self._backups.due_s(self._lack()) if self._waiting.waits else None
 
     def standing(self) -> tuple[set[int], list[str]]:
         """What is waited for: the slices that are missing of the tick in work, and by which workers."""
-        waiting = [worker for worker, wait in self._waits.items() if wait.version > self.version]
-        return self._tick.missing(), sorted(waiting)
+        return self._tick.missing(), self._waiting.beyond(self.version)
 
     # --- gathering -------------------------------------------------------------------------------
-
-    def _new_tick(self, now_s: float) -> _Gathered:
-        self._backups.begin(self.version, now_s)
-        return _Gathered(self._num_parcels, lambda: SliceTree(self.schedule.num_slices, self._combine))
 
     def _lack(self) -> Lack:
         """Of the tick in work. Nobody waits for it while there is nothing to compute from, or towards."""
         waiting: set[str] = set()
-        if not self._uninitialised and not self.finished:
-            waiting = {worker for worker, wait in self._waits.items() if wait.version == self.version + 1}
+        if not self._uninitialised and not self.finished and not self.paused:
+            waiting = self._waiting.of(self.version + 1)
         return Lack(self._tick.missing(), waiting, self._ordering.shares(self.version))
 
     def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
         push, worker = event.push, event.worker
         node = Node(push.level, push.index)
+        # What is past is in the version, and changes nothing; but its sender waits for what comes next.
         past = push.tick < self.version
-        if self.finished and not past:
+        if (self.finished or self.paused) and not past:
             return []  # of one that came after the end
+        # Later ticks are computed from versions that nobody can have before this server has made its part.
         if push.tick > self.version or self._uninitialised:
             return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
         if not 0 <= push.parcel < self._num_parcels or not self._tick.trees[0].fits(node):
@@ -379,6 +385,7 @@ class ServerState:
         tick.cut |= push.cut
         tick.snapshot |= push.snapshot
         tick.finish |= push.finish
+        tick.pause |= push.pause
         if push.parcel in tick.applied or push.parcel in tick.roots:
             return []
         if self.schedule.applies_slices(self.version):
@@ -388,7 +395,7 @@ class ServerState:
         if not tree.complete:
             return []
         root = tree.take_root()
-        if not self._rounds or not self.schedule.trains(self.version):
+        if not self._rounds or self.schedule.at(self.version).kind is not Kind.TRAIN:
             return self._apply(push.parcel, root, now_s)
         tick.roots[push.parcel] = root
         if len(tick.roots) < self._num_parcels:
@@ -446,7 +453,7 @@ class ServerState:
         tick = self._tick
         actions: list[Action] = []
         tick.applied.add(parcel)
-        for worker, wait in self._waits.items():
+        for worker, wait in self._waiting.waits.items():
             if wait.version == self.version + 1 and self._may_serve(wait.version):
                 actions += self._serve(worker, wait, {parcel})
         if len(tick.applied) == self._num_parcels:
@@ -458,11 +465,14 @@ class ServerState:
         # Of two versions the orders may still be asked for: of the next, and of this one.
         self._ordering.forget(self.version - 1)
         self.version += 1
-        self._tick = self._new_tick(now_s)
+        self._tick = tick.anew()
+        self._backups.begin(self.version, now_s)
         self.finished = tick.finish or self.version >= self.schedule.total_ticks
+        self.paused = tick.pause and not self.finished
         cut = tick.cut or self.finished
-        actions: list[Action] = [VersionAction(self.version, cut, tick.snapshot, self.finished)]
-        for worker, wait in list(self._waits.items()):
+        made = VersionAction(self.version, cut, tick.snapshot, self.finished, self.paused)
+        actions: list[Action] = [made]
+        for worker, wait in self._waiting.all():
             if wait.version <= self.version:
                 actions += self._answer(worker, wait)
         return actions
@@ -470,22 +480,20 @@ class ServerState:
     def _on_decided(self, event: DecidedEvent, now_s: float) -> list[Action]:
         self._ordering.decide(event.version, event.standing)
         self.finished |= event.standing.stops(self.version)
-        self._consulted.clear()
+        self._waiting.consulted()
         return self._answer_all()
 
     def _consult(self) -> list[Action]:
         """Asks all who wait for what comes next, each once: somebody answers, whoever dies or hangs."""
         if not self._leads or self._uninitialised or not self._ordering.consults(self.version):
             return []
-        waiting = {worker for worker, wait in self._waits.items() if wait.version == self.version}
-        fresh = sorted(waiting - self._consulted)
-        self._consulted.update(fresh)
-        return [ConsultAction(worker) for worker in fresh]
+        return [ConsultAction(worker) for worker in self._waiting.to_consult(self.version)]
 
     def _on_initial(self, event: InitialEvent, now_s: float) -> list[Action]:
         if event.parcel not in self._uninitialised:
             return []  # it has come from another worker, or there is no such parcel
         self._uninitialised.remove(event.parcel)
+        # Nobody is late so far: without first values there was nothing to compute from.
         self._backups.restart(now_s)
         actions: list[Action] = [InitialiseAction(event.parcel, event.value)]
         if not self._uninitialised:
@@ -502,9 +510,7 @@ class ServerState:
         return self._wait_for(event.worker, event.pull.version, event.pull.have)
 
     def _wait_for(self, worker: str, version: int, have: int) -> list[Action]:
-        wait = self._waits.get(worker)
-        if wait is None or wait.version != version:
-            wait = self._waits[worker] = _Wait(version, have)
+        wait = self._waiting.begin(worker, version, have)
         if self._uninitialised:
             return [AskInitialAction(worker)]
         return self._answer(worker, wait)
@@ -514,9 +520,9 @@ class ServerState:
         return not self._leads or version < self.version or self._ordering.can_be_given(version)
 
     def _answer_all(self) -> list[Action]:
-        return [action for worker, wait in list(self._waits.items()) for action in self._answer(worker, wait)]
+        return [action for worker, wait in self._waiting.all() for action in self._answer(worker, wait)]
 
-    def _answer(self, worker: str, wait: _Wait) -> list[Action]:
+    def _answer(self, worker: str, wait: Wait) -> list[Action]:
         """Serves a waiting worker what is there of its version; tells it if that is past."""
         if wait.version < 0:
             wait.version = self.version
@@ -524,13 +530,13 @@ class ServerState:
             return []
         if wait.version > self.version:
             return self._serve(worker, wait, self._tick.applied)
-        del self._waits[worker]
+        del self._waiting.waits[worker]
         # The one before the start was never here, though it is but one back.
         if wait.version < max(self._oldest, self.version - 1):
             return [GoneAction(worker, self.version)]
         return self._serve(worker, wait, set(range(self._num_parcels)))
 
-    def _serve(self, worker: str, wait: _Wait, parcels: set[int]) -> list[Action]:
+    def _serve(self, worker: str, wait: Wait, parcels: set[int]) -> list[Action]:
         """Sends those of the parcels of a worker's version that it was not sent yet."""
         version = wait.version
         fresh = sorted(parcels - wait.served)
@@ -569,8 +575,7 @@ class ServerState:
 
     def _on_closed(self, event: ClosedEvent, now_s: float) -> list[Action]:
         self._backups.closed(event.worker, self._lack())
-        self._consulted.discard(event.worker)
-        self._waits.pop(event.worker, None)
+        self._waiting.forget(event.worker)
         return []
 
     def _on_plan(self, event: PlanEvent, now_s: float) -> list[Action]:
@@ -579,7 +584,7 @@ class ServerState:
         return []
 
     def _on_order(
-        self, event: FollowEvent | CutEvent | FinishEvent | SettledEvent, now_s: float
+        self, event: FollowEvent | CutEvent | FinishEvent | PauseEvent | SettledEvent, now_s: float
     ) -> list[Action]:
         if isinstance(event, FollowEvent):
             self._ordering.follow()
@@ -588,6 +593,8 @@ class ServerState:
             return [] if self._uninitialised else self._answer_all()
         elif isinstance(event, CutEvent):
             self._ordering.wants_cut = True
+        elif isinstance(event, PauseEvent):
+            self._ordering.wants_pause = True
         else:
             self._ordering.wants_finish = True
         return []
@@ -603,6 +610,7 @@ _HANDLERS: dict[type, Callable[[ServerState, Any, float], list[Action]]] = {
     FollowEvent: ServerState._on_order,
     CutEvent: ServerState._on_order,
     FinishEvent: ServerState._on_order,
+    PauseEvent: ServerState._on_order,
     SettledEvent: ServerState._on_order,
     ClipEvent: ServerState._on_clip,
     DecidedEvent: ServerState._on_decided,

@@ -209,6 +209,7 @@ class Store:
         return self._dense_bytes + self._packed_bytes + sum(table.num_bytes for table in self.tables.values())
 
     def _new_slab(self, span: Span) -> _Slab:
+        # One that is still being sent is passed over: a slow reader costs memory, and no update waits for it.
         loose = self._loose.get((span.num_bytes, np.dtype(span.dtype)), [])
         for number, slab in enumerate(loose):
             if slab.sent:
@@ -345,7 +346,7 @@ class Store:
             after.setdefault(span.number, slabs[span.number])  # asynchronously there may be updates already
 
     def gather(self, version: int, parcel: Parcel, root: Sum) -> None:
-        """Makes the parcel's next version what the slices of a tick that encodes have sent."""
+        """Makes the parcel's next version what the slices of a tick that encodes, or keeps, have sent."""
         slabs, after = self._versions[version], self._versions.setdefault(version + 1, {})
         for span, total in zip(root.spans, root.arrays, strict=True):
             after[span.number] = slab = self._new_slab(span)
@@ -448,6 +449,7 @@ class Store:
         late: bool,
     ) -> bool:
         before = self._slots.get(span.number, {})
+        # In place, unless a snapshot holds them or they are on their way: then those stay as they are.
         after = {name: slab if slab.may_change else self._new_slab(span) for name, slab in before.items()}
         kernel = self._kernels[span.part]
         arrays = (

@@ -28,7 +28,7 @@ class Updating:
         if root is None or not parcel.is_changed(work):
             self._store.carry(action.tick, parcel)
             return True
-        if work.kind is Kind.ENCODE:
+        if work.kind in (Kind.ENCODE, Kind.KEEP):
             assert isinstance(root, Sum)
             self._store.gather(action.tick, parcel, root)
             return True
@@ -40,7 +40,7 @@ class Updating:
             root,
             lr=lr,
             others=others,
-            update=self._schedule.update(work, action.before, parcel.toggles),
+            update=self._schedule.update(work, action.before, parcel.toggles, parcel.rounds),
             scale=self._scale(action.norm),
             trust=dict(action.trust),
             alone=alone if self._schedule.asynchronous else None,
@@ -51,7 +51,7 @@ class Updating:
         self, tick: int, parcel: Parcel, root: Sum | Rows | None, norm: float | None
     ) -> list[TensorNorm]:
         """See ``Store.tensor_norms``. norm: of all gradients, if they are clipped."""
-        update = self._schedule.update(self._schedule.at(tick), 0, parcel.toggles)
+        update = self._schedule.update(self._schedule.at(tick), 0, parcel.toggles, parcel.rounds)
         return self._store.tensor_norms(tick, parcel, root, update=update, scale=self._scale(norm))
 
     def _scale(self, norm: float | None) -> float:

@@ -46,6 +46,7 @@ class Versions:
             given=action.given,
             checks=checks,
             heard=self._ways.heard(worker),
+            pause=orders.pause,
         )
         self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
 

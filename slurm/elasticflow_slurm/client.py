@@ -161,6 +161,20 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
         return self.state.lower().rstrip(SIGNS)
 
 
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that SLURM keeps for somebody, or for maintenance. Times are seconds since 1970."""
+
+    name: str
+    start_at: float
+    end_at: float
+    """When it is over; infinite: never."""
+    nodes: tuple[str, ...] = ()
+    cpus: int | None = None
+    """That it takes of all its nodes; None: SLURM does not say."""
+    flags: frozenset[str] = frozenset()
+    """SLURM's words: MAINT, DAILY, ..."""
+
+
 def time_s(text: str) -> float | None:
     """Of a time as sbatch takes it and sinfo prints it; None: it is none, or infinite.
 

@@ -12,6 +12,7 @@ from elasticflow_slurm.client import (
     JobRequest,
     LimitReached,
     Partition,
+    Reservation,
     SlurmBusy,
     SlurmError,
     SlurmJob,
@@ -30,6 +31,7 @@ from elasticflow_slurm.printed import (
     parse_nodes,
     parse_partitions,
     parse_past,
+    parse_reservations,
     start_told,
 )
 
@@ -258,6 +260,12 @@ class SlurmClient:
         wanted = ",".join(f"{name}:0{FIELD}" for name in NODE_FIELDS)
         said = self._run("sinfo", "--noheader", "--all", "--Node", f"--Format={wanted}", unknown=SlurmBusy)
         return parse_nodes(said)
+
+    def reservations(self) -> list[Reservation]:
+        """Of nodes, those included that are to come. SLURM may hide some from this user (PrivateData)."""
+        return parse_reservations(
+            self._run("scontrol", "--oneliner", "show", "reservation", unknown=SlurmBusy)
+        )
 
     # --- commands --------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class SlurmConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_field
     sbatch: dict[str, str] = {}
     """More options of sbatch for workers, by their long names."""
 
+    give_back: bool = True
+    """Whether workers leave where another run of this user waits for places and has fewer."""
     ship: bool = False
     """Whether the program's folder is copied into the run's folder first."""
 

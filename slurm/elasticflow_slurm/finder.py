@@ -23,6 +23,8 @@ SUBMIT_S = 120.0
 """SLURM takes a job, or refuses it, within this."""
 REPAIR_S, START_S = 30.0, 5.0
 """A leader that still does not run after a repair, or a start, is given another after so long."""
+REPAIRS = "repairs"
+"""Who has repaired or started a leader says so in this folder of the run's."""
 
 
 def leader_of(client: SlurmClient, run: RunDir) -> SlurmJob | None:
@@ -90,16 +92,22 @@ def start_again(client: SlurmClient, run: RunDir, leader: SlurmJob) -> None:
 
 
 def _is_first(run: RunDir, act: str, again_s: float) -> bool:
-    """Whether nobody else does this, or has done it a short while ago."""
-    mark = run.folder / "repairs" / act
+    """Whether nobody else does this, or has done it a short while ago.
+
+    Each time has a number, which one alone can take. In the file stands when: its own date would be by the
+    file server's clock.
+    """
+    storage = run.storage()
     try:
-        mark.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - mark.stat().st_mtime > again_s:
-                mark.unlink()
-        mark.touch(exist_ok=False)
-        os.utime(mark, (time.time(), time.time()))  # by this machine's clock, not the file server's
-    except OSError:
+        names = [name for name in storage.list(REPAIRS) if name.startswith(f"{act}.")]
+        number = max((int(name.removeprefix(f"{act}.")) for name in names), default=0)
+        if number:
+            with storage.open(f"{REPAIRS}/{act}.{number}") as file:
+                if time.time() - float(file.read()) <= again_s:
+                    return False
+        with storage.create(f"{REPAIRS}/{act}.{number + 1}") as file:
+            file.write(f"{time.time()}".encode())
+    except (OSError, ValueError):
         return False
     return True
 

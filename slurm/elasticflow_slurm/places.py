@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from elasticflow.cluster.pause import NEVER_S, Pause
+from elasticflow.cluster.cooldown import NEVER_S, Cooldown
 from elasticflow_slurm.client import SlurmJob
 from elasticflow_slurm.config import PlaceConfig
 
@@ -26,7 +26,7 @@ class PlaceStanding(msgspec.Struct):
     refusal: str = ""
     """SLURM's words, while it is struck out."""
     full_until_s: float = NEVER_S
-    limit: Pause = msgspec.field(default_factory=lambda: Pause(LIMIT_FIRST_S, LIMIT_MOST_S))
+    limit: Cooldown = msgspec.field(default_factory=lambda: Cooldown(LIMIT_FIRST_S, LIMIT_MOST_S))
     estimate_after_s: float = NEVER_S
 
     @property

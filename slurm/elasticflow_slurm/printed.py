@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from itertools import product
+from math import inf
 
 from elasticflow_slurm.client import (
     OVER,
@@ -10,6 +12,7 @@ from elasticflow_slurm.client import (
     UNUSABLE_SIGNS,
     USABLE,
     Partition,
+    Reservation,
     SlurmBusy,
     SlurmJob,
     SlurmNode,
@@ -99,6 +102,56 @@ def first_node(nodes: str) -> str:
     """Of a host list: "g01" of "g[01-03,7],h1"."""
     found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", found[0] if found else "")
+
+
+def host_names(nodes: str) -> list[str]:
+    """All of a host list: g01, g02, g03 and h1 of "g[01-03],h1"."""
+    found = []
+    for each in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        parts = re.split(r"\[([^\]]*)\]", each)  # by turns what is fixed, and numbers
+        choices = [_numbers(part) if place % 2 else [part] for place, part in enumerate(parts)]
+        found += ["".join(chosen) for chosen in product(*choices)]
+    return found
+
+
+def _numbers(ranges: str) -> list[str]:
+    """01, 02, 03 and 7 of "01-03,7"."""
+    found = []
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        if first.isdecimal() and last.isdecimal():
+            found += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+        else:
+            found.append(each)
+    return found
+
+
+def parse_reservations(printed: str) -> list[Reservation]:
+    """Of scontrol's lines, one for each; those that keep no nodes are left out."""
+    found = []
+    for line in printed.splitlines():
+        told: dict[str, str] = {}
+        for name, word in re.findall(r"(\w+)=(\S*)", line):
+            told.setdefault(name, _unless_null(word))  # a comment, which comes last, may hold anything
+        if "ReservationName" not in told:
+            continue  # "No reservations in the system"
+        start_at, end_at = _seconds(told.get("StartTime", "")), _seconds(told.get("EndTime", ""))
+        if start_at is None:
+            raise SlurmBusy(f"scontrol said {line!r}: that is no reservation.")
+        nodes = tuple(host_names(told.get("Nodes", "")))
+        if nodes:
+            cpus = re.search(r"(?:^|,)cpu=(\d+)", told.get("TRES", ""))
+            found.append(
+                Reservation(
+                    name=told["ReservationName"],
+                    start_at=start_at,
+                    end_at=inf if end_at is None else end_at,
+                    nodes=nodes,
+                    cpus=int(cpus[1]) if cpus else None,
+                    flags=frozenset(told.get("Flags", "").split(",")) - {""},
+                )
+            )
+    return found
 
 
 def start_told(said: str) -> float:

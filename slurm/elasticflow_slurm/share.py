@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from math import inf
 from typing import Any
 
-from elasticflow.cluster.share import ClusterShare, ShareNode
+from elasticflow.cluster.share import AHEAD_DAYS, ClusterShare, ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import HostJob
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import LimitReached, SlurmBusy, SlurmNode
+from elasticflow_slurm.client import LimitReached, Partition, Reservation, SlurmBusy, SlurmNode, time_s
 from elasticflow_slurm.command_line import SlurmClient
-from elasticflow_slurm.comments import jobs_of
+from elasticflow_slurm.comments import LEADER, jobs_of
 from elasticflow_slurm.config import SlurmConfig, read
+
+AGAIN = {
+    "HOURLY": timedelta(hours=1),
+    "DAILY": timedelta(days=1),
+    "WEEKDAY": timedelta(days=1),
+    "WEEKEND": timedelta(days=1),
+    "WEEKLY": timedelta(days=7),
+}
+"""Flags of reservations that come again, by local time."""
+SATURDAY = 5
 
 
 class SlurmShare(ClusterShare):
@@ -41,18 +55,35 @@ class SlurmShare(ClusterShare):
                 f"are {', '.join(sorted(known))}."
             )
         found: dict[str, ShareNode] = {}
-        for node in self._client.nodes():
+        nodes = self._client.nodes()
+        reserved = self._client.reservations()
+        taken = taken_of(reserved, set(wanted.values()), nodes, time.time())
+        for node in nodes:
             if node.partition in wanted:
                 closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
                 away = closed or node.away(reserved=bool(wanted[node.partition]))
-                told = ShareNode(node.name, slots_of(node, self._slurm), away, node.doubtful)
+                slots = slots_of(node, self._slurm)
+                limit_s = self._limit_s(known[node.partition])
+                times = tuple((start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ()))
+                told = ShareNode(node.name, slots, away, node.doubtful, times)
                 if node.name not in found or not away:  # in one partition may be what in another may not
                     found[node.name] = told
         return list(found.values())
 
+    def _limit_s(self, partition: Partition) -> float:
+        """So long before a node is taken SLURM begins no worker there any more: it might not have left."""
+        asked = self._slurm.time_min or self._slurm.time
+        told = time_s(asked) if asked else partition.time_limit_s
+        return inf if told is None else told
+
     def num_places(self, job: HostJob) -> int:
         jobs = jobs_of(job.run, self._client.jobs())
         return sum(name.startswith("worker-") and not each.over for name, each in jobs)
+
+    def leader_of(self, job: HostJob) -> str:
+        jobs = [each for name, each in jobs_of(job.run, self._client.jobs()) if name == LEADER]
+        ids = [each.leader_id or each.id for each in jobs if not each.over]
+        return str(max(ids)) if ids else ""
 
 
 def slots_of(node: SlurmNode, slurm: SlurmConfig) -> int:
@@ -61,6 +92,39 @@ def slots_of(node: SlurmNode, slurm: SlurmConfig) -> int:
     return min(by_cpus, node.num_gpus(slurm.gpu_type) // slurm.gpus) if slurm.gpus else by_cpus
 
 
-def share(section: dict[str, Any]) -> ClusterShare:
-    """See ``load_share``."""
-    return SlurmShare(section)
+def taken_of(
+    reservations: Sequence[Reservation], own: Collection[str], nodes: Sequence[SlurmNode], now_s: float
+) -> dict[str, tuple[tuple[float, float], ...]]:
+    """When nodes are somebody else's, by their names, as far as ``AHEAD_DAYS``.
+
+    own: reservations that are the share's. One that takes some of its nodes' CPUs only leaves room there,
+    nobody can tell how much: it is not counted.
+    """
+    cpus = {node.name: node.cpus for node in nodes}
+    found: dict[str, list[tuple[float, float]]] = {}
+    for each in reservations:
+        of_nodes = sum(cpus.get(name, 0) for name in each.nodes)
+        if each.name in own or each.cpus is not None and each.cpus < of_nodes:
+            continue
+        for name in each.nodes:
+            found.setdefault(name, []).extend(_times(each, now_s + AHEAD_DAYS * 86400.0))
+    return {name: tuple(sorted(times)) for name, times in found.items()}
+
+
+def _times(reservation: Reservation, last_s: float) -> list[tuple[float, float]]:
+    """Of one that comes again each day, say: each time until then. SLURM tells of the next one."""
+    start_s, end_s = reservation.start_at, reservation.end_at
+    every = next((step for flag, step in AGAIN.items() if flag in reservation.flags), None)
+    if every is None or end_s == inf:
+        return [(start_s, end_s)]
+    found, start, end = [], datetime.fromtimestamp(start_s), datetime.fromtimestamp(end_s)
+    while start.timestamp() < last_s:
+        weekend = start.weekday() >= SATURDAY
+        if not ("WEEKDAY" in reservation.flags and weekend or "WEEKEND" in reservation.flags and not weekend):
+            found.append((start.timestamp(), end.timestamp()))
+        start, end = start + every, end + every
+    return found
+
+
+share = SlurmShare
+"""See ``load_share``."""

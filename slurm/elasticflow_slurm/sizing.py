@@ -16,8 +16,10 @@ import msgspec
 
 from elasticflow.cluster.asks import Ask, AskPhase
 from elasticflow.cluster.contract import Ended
-from elasticflow.cluster.pause import NEVER_S
-from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
+from elasticflow.cluster.cooldown import NEVER_S
+from elasticflow.cluster.fair import OtherRun
+from elasticflow.cluster.sizing import End, Poll, Sizing
+from elasticflow.cluster.ways import ClusterWays
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import (
     WAITING,
@@ -47,6 +49,8 @@ SOON_S = 5.0
 """A job moves to a place where it would start within this."""
 STEADY_S = 120.0
 """The expected start that is shown changes when it is off by more than this."""
+FOR_A_PLACE = ("", "Resources", "Priority")
+"""SLURM's reasons of a job that waits for others to leave."""
 _HELD_ON_PURPOSE = ("JobHeldUser", "JobHeldAdmin")
 """SLURM's reasons where a person holds a job: it waits for that person, and nothing has failed."""
 
@@ -165,7 +169,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         place = self._places.choose(now_s, ask.goal)
         if place is None or not super()._may_ask(ask, now_s):
             return False
-        troubles = self._launches.pause.failures or self._places[place].limit.failures
+        troubles = self._launches.cooldown.failures or self._places[place].limit.failures
         return not (troubles and any(each.unanswered for each in self._asks))
 
     def _rests_s(self) -> list[float]:
@@ -187,6 +191,19 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
                 text = "SLURM keeps no comments of jobs here: another master will not know the workers"
                 self.news.note("warning", text, once=True)
         return ours
+
+    def _others(self, sights: Sequence[SlurmJob]) -> list[OtherRun]:
+        """Runs of this user with workers in our places. One that is held, or at a limit, does not wait."""
+        if not self._config.give_back:
+            return []
+        ours = {place.partition for place in self._config.workers}
+        found: dict[str, list[tuple[str, SlurmJob]]] = defaultdict(list)
+        for job in sights:
+            comment = read(job.comment)
+            if comment and comment.run != self._run_id and comment.member != LEADER and not job.over:
+                if job.partition in ours or "" in ours:
+                    found[comment.run].append((comment.member, job))
+        return [_other_run(run, jobs) for run, jobs in found.items()]
 
     def _chosen(self, ask: SlurmAsk, shown: dict[Any, list[SlurmJob]], now_s: float) -> SlurmJob | None:
         jobs = shown.pop(ask.name, [])
@@ -258,7 +275,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             self._places.fill(ask.place, now_s)
             if set(ask.exclude) - set(self._nodes.excluded(now_s)):  # may be what it waits for by now
                 self._move(ask, "nodes that it leaves out are used again", now_s)
-        starts = [job.start_at for ask in self._line() if (job := ask.wait) and job.start_at]
+        starts = [job.start_at for ask in self._growth.line() if (job := ask.wait) and job.start_at]
         assert self._clock.at is not None
         self._expected_at = _steady(self._expected_at, min(starts, default=None), self._clock.at)
 
@@ -300,7 +317,7 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             return f"{reasons.jobs(moving, 'move')} to another place"
         if standing := next((ask.sight for ask in wanted if self._stands(ask)), None):
             return f"job {standing.id} on {standing.node} is {standing.state}"
-        if missing and self._decided_s < self._way_until_s:
+        if missing and self._decided_s < self._growth.way_until_s:
             return "makes way for a job that SLURM prefers"
         starting = sum(ask.phase in self._ways.line for ask in wanted)
         return reasons.jobs(starting, "start") if starting else "jobs are looked for"
@@ -314,11 +331,20 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             return troubles[0]
         if self._busy.failures:
             return f"slurmctld takes no jobs just now: {self._busy.text}"
-        pause = self._launches.pause
+        pause = self._launches.cooldown
         return f"nothing could be started: {pause.text}" if pause.failures else ""
 
     def _stands(self, ask: SlurmAsk) -> bool:
         return ask.sight is not None and ask.sight.state in ("SUSPENDED", "CONFIGURING")
+
+
+def _other_run(run: str, jobs: Sequence[tuple[str, SlurmJob]]) -> OtherRun:
+    """As people know it: by its jobs' name, or else by its id."""
+    member, first = jobs[0]
+    name = first.name.removesuffix(f"-{member}")
+    waiting = sum(job.state in WAITING and not job.held and job.reason in FOR_A_PLACE for _, job in jobs)
+    running = sum(job.state not in WAITING for _, job in jobs)
+    return OtherRun(f"{name} ({run})" if name != first.name else run, running, waiting)
 
 
 def _is_past(ask: SlurmAsk, job: SlurmJob) -> bool:

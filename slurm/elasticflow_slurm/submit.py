@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,8 @@ from elasticflow.cli.folders import new_folder
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import LEFT_OUT, begin, check_folder
+from elasticflow.leading import begin, check_folder
+from elasticflow.program.folder import copy_folder, is_left_out
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
@@ -138,14 +138,17 @@ def _ship(run: RunDir, chosen: Config) -> Config:
     So all workers of the run, now and later, run the same program, and need not see its folder.
     """
     folder = Path(chosen.program).parent
-    inside = run.folder.relative_to(folder).parts if run.folder.is_relative_to(folder) else LEFT_OUT
-    if not set(inside).intersection(LEFT_OUT):
+    inside = run.folder.is_relative_to(folder)
+    if inside and not any(map(is_left_out, run.folder.relative_to(folder).parts)):
         raise ConfigError(
             f"slurm.ship: the run's folder {run.folder} is in the program's, {folder}, which would be copied "
             "into itself; choose a --run-dir elsewhere, or below runs/."
         )
     shipped = run.folder / "shipped"
-    shutil.copytree(folder, shipped, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
+    try:
+        copy_folder(folder, shipped)
+    except OSError as error:
+        raise RunError(f"slurm.ship: {error.filename}: cannot be copied: {error.strerror}.") from error
     return msgspec.structs.replace(chosen, program=str(shipped / Path(chosen.program).name))
 
 

@@ -90,7 +90,7 @@ def test_a_strangers_folder_in_hdfs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hdfs = LocalHdfs(tmp_path)
-    monkeypatch.setattr("elasticflow.storage.hdfs.WebHdfs", hdfs)
+    monkeypatch.setattr("elasticflow.storage.webhdfs.WebHdfs", hdfs)
     (tmp_path / "run").mkdir()
     for owner, said in ("mallory", "belongs to mallory, and not to you (anna)"), ("anna", "this run is over"):
         hdfs.owner = owner

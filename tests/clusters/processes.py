@@ -96,6 +96,11 @@ def is_alive(pid: int) -> bool:
     return False
 
 
+def parent_of(pid: int) -> int:
+    """Of a process that is there."""
+    return int(stat(pid)[1])
+
+
 def with_descendants(roots: Iterable[int]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid in pids():

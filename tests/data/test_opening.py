@@ -96,7 +96,16 @@ def test_a_source_of_ones_own():
         ({"train": {"x": X}, "test": {"z": X}}, "'train' has the columns \\['x'\\], 'test' has \\['z'\\]"),
         ({"train": {"0": X}, "test": (X,)}, "both as dicts or both as tuples"),
         ({"x": X, "y": Y[:3]}, "'x' has 4, 'y' has 3"),
-        (((X, Y), (X, Y)), "column '0'"),
+        (
+            ((X, Y), (X, Y)),
+            "is a tuple, 2 of whose 2 columns are sources, such as a tuple. Allowed are .*'test'",
+        ),
+        (
+            (Arrays(x=X), Arrays(x=X)),
+            "is a tuple, 2 of whose 2 columns .* such as Arrays of 4 records. Allowed",
+        ),
+        ([X, {"y": Y}], "is a list, 1 of whose 2 columns are sources, such as a dict. Allowed are"),
+        ({"train": ({"x": X}, Y)}, r"data\(\)\['train'\] is a tuple, 1 of whose 2 columns"),
     ],
 )
 def test_what_data_may_not_return(spec, words):

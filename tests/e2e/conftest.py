@@ -20,10 +20,12 @@ import pytest
 from elasticflow.cli.connection import Connection, status_of
 from elasticflow.cluster.presence import NoMaster
 from elasticflow.errors import RunError
+from elasticflow.local.forkserver import FRAMEWORKS, VARIABLE, ForkServers
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import LiveStatus, Report
 from elasticflow.wire.messages import StatusRequest
 
+from . import forking
 from .processes import CLI, end_all, new_mark
 from .programs.gates import MARK, Gate
 
@@ -239,6 +241,20 @@ def memory_is_poisoned() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ELASTICFLOW_POISON", "1")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frameworks_are_imported_once(
+    memory_is_poisoned: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Nurseries are forked, or most of the time would go into imports: see ``forking``."""
+    servers = ForkServers(tmp_path_factory.mktemp("forkservers"), forking.INDIFFERENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(servers.folder))
+        for framework in FRAMEWORKS:
+            servers.ensure(framework, 1, forking.__name__)
+        yield
+    servers.close()
 
 
 @pytest.fixture

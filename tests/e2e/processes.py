@@ -11,24 +11,27 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from .forking import forked
 from .programs.gates import MARK
 
 CLI = [sys.executable, "-m", "elasticflow.cli"]
 
 
 def new_mark() -> dict[str, str]:
-    """This process's environment, and a mark that all children of a command inherit."""
+    """This process's environment, and a mark that all children of a command inherit, also forked ones."""
     return {**os.environ, MARK: secrets.token_hex(8)}
 
 
 def marked(environment: dict[str, str]) -> list[int]:
     """Processes with this mark that live."""
     wanted = f"{MARK}={environment[MARK]}".encode()
+    sessions = forked(environment)
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+            pid = int(entry.name)
+            if wanted in (entry / "environ").read_bytes().split(b"\0") or os.getsid(pid) in sessions:
+                found.append(pid)
     return found
 
 

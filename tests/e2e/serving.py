@@ -85,10 +85,10 @@ class Served:
         self.process.kill()
         self.process.wait()
 
-    def submit(self, name: str, *options: object) -> str:
-        """Hands in small_torch.py; returns the task's name."""
+    def submit(self, name: str, *options: object, program: Path = PROGRAMS / "small_torch.py") -> str:
+        """Hands it in; returns the task's name."""
         run = ("--run-dir", self.run_of(name).path, "--service", self.folder)
-        command = [*CLI, "submit", str(PROGRAMS / "small_torch.py"), *map(str, (*OPTIONS, *run, *options))]
+        command = [*CLI, "submit", str(program), *map(str, (*OPTIONS, *run, *options))]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
@@ -98,8 +98,13 @@ class Served:
     def run_of(self, name: str) -> RunDir:
         return RunDir(self.runs / name)
 
+    def nursery_of(self, name: str) -> Path:
+        """The file that says which process it is."""
+        return self.runs / name / "keys" / "nursery.json"
+
     def tasks(self) -> dict[str, talk.ToldTask]:
-        return {task.name: task for task in talk.ask(self.folder, talk.ListTasks()).tasks}
+        answer = talk.ask(self.folder, talk.ListTasks(over=100))
+        return {task.name: task for task in answer.tasks}
 
     def wait_until(self, what: Callable[[dict[str, talk.ToldTask]], object]) -> dict[str, talk.ToldTask]:
         deadline = time.monotonic() + PATIENCE_S

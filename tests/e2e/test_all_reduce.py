@@ -104,3 +104,18 @@ def test_a_run_goes_on_with_the_other_strategy(start: Callable[..., Run], undist
     assert run.stop("step 40").returncode == 0
     output = start("small_torch.py", "--strategy", "parameter_server", "--resume", name="run").finish()
     assert digest_in(output) == undisturbed
+
+
+def test_who_holds_the_model_follows_from_the_program(start: Callable[..., Run], undisturbed: str) -> None:
+    """Of a small one, servers; ``status`` and ``report`` say why, and a resume knows."""
+    run = start(
+        "small_torch.py", *OPTIONS, "--strategy", "auto", "--workers", 2, shut=["step 20"], name="run"
+    )
+    status = run.wait_for_step(8)
+    why = "are little to exchange, and with a server a worker that dies costs no step"
+    assert status.strategy == "parameter_server" and status.strategy_why.endswith(why)
+    assert f"strategy: parameter_server: {status.strategy_why}" in cli("status", run.path).stdout
+    assert not carriers(status) and run.stop("step 20").returncode == 0
+    resumed = start("small_torch.py", "--resume", name="run")
+    assert digest_in(resumed.finish()) == undisturbed
+    assert resumed.report().strategy_why == status.strategy_why

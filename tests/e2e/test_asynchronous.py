@@ -70,11 +70,19 @@ def test_every_record_once_an_epoch(
 
 
 @pytest.mark.parametrize("victim", ["worker", "server"])
+@pytest.mark.parametrize("looped", [False, True], ids=["forward", "loop"])
 def test_rows_of_tables_too(
-    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Path, victim: str
+    start: Callable[..., Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Path,
+    looped: bool,
+    victim: str,
 ) -> None:
     monkeypatch.setenv("SLICE_S", "0.01")
     monkeypatch.setenv("TABLE", "1")
+    if looped:
+        monkeypatch.setenv("LOOP", "1")
     gate = f"step {EPOCHS * STEPS - 4}"
     options = (*ASYNCHRONOUS, "--config", settings)
     more = ("--workers", 3, "--servers", 2, "--checkpoint-every", 6)

@@ -79,7 +79,7 @@ def _told(path: Path) -> list[dict[str, Any]]:
 def test_chaos_on_a_run(start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells what it did, and the model is the same."""
     undisturbed = start("small_torch.py", *OPTIONS, "--workers", 1).digest()
-    monkeypatch.setenv("SLICE_S", "0.02")
+    monkeypatch.setenv("SLICE_S", "0.05")
     run = start("small_torch.py", *OPTIONS, "--workers", 3)
     run.wait_for_workers(3)
     # Not so often that workers, which start slowly on a busy machine, all die before they are ready; and the

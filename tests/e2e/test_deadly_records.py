@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters.processes import command_line, parent_of
+
 from .conftest import PROGRAMS, Run, cli, digest_in
 
 OPTIONS = ("--epochs", 2, "--batch-size", 32, "--max-quarantined", 2)
+CARRIED = ("--strategy", "all_reduce")
 DEATHS = {
     "exits": "ended by itself, with exit code 3",
     "exits well": "ended by itself, with exit code 0",
@@ -194,6 +197,42 @@ def test_workers_that_are_killed_at_one_slice_have_it_tried_apart(
     assert tried and re.search(rf"^\S+ {tried[1]}: (\d+) of \1 well, after \d+\.\d s$", log, re.M), log
 
 
+@pytest.mark.parametrize("workers, how", [(1, "exits"), (3, "segmentation fault")])
+def test_a_record_that_takes_those_along_who_know_of_it(
+    workers: int,
+    how: str,
+    start: Callable[..., Run],
+    raised: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Servers die with the workers that carry them."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", how)
+    run = start("deadly.py", *OPTIONS, *CARRIED, "--workers", workers)
+    output = run.finish()
+    assert digest_in(output) == raised("57")
+    assert quarantined(run) == [57]
+    assert f"row 57 is left out from now on: a process that computed it {DEATHS[how]}" in output
+
+
+def test_who_tries_slices_beside_a_worker_that_carries_is_forked_by_its_porter(
+    start: Callable[..., Run], raised: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not import the framework, which all workers would do at the same time."""
+    monkeypatch.setenv("BAD", "57")
+    monkeypatch.setenv("HOW", "waits")
+    run = start("deadly.py", *OPTIONS, *CARRIED, "--workers", 1, shut=["record"])
+    while (held := run.held_at("record")) in (pids := [worker.pid for worker in run.status().workers]):
+        os.kill(held, signal.SIGKILL)
+    forked = parent_of(held)
+    worker = parent_of(parent_of(forked))
+    assert worker in pids, "between them is the porter"
+    assert command_line(forked) == command_line(worker), "whoever is started has a line of its own"
+    run.open("record")
+    assert digest_in(run.finish()) == raised("")
+    assert quarantined(run) == []
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_record_of_the_test_data_ends_the_run_by_its_name(
     workers: int, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
@@ -233,8 +272,7 @@ def test_a_run_that_dies_in_its_first_slice_ends(
     assert f"'elasticflow check {PROGRAMS / 'deadly.py'}' tries its first slice" in output
 
 
-@pytest.mark.parametrize("how", OTHERS)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers, how", [(1 + number % 2, how) for number, how in enumerate(OTHERS)])
 def test_what_is_wrong_with_a_machine_is_no_records_fault(
     workers: int, how: str, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

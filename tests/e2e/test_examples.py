@@ -49,6 +49,22 @@ def test_it_reaches_what_the_plain_version_does(example: Example, tmp_path: Path
     if example.name == "hive_clicks":
         described = cli("data", "describe", folder / "data" / "clicks").stdout
         assert "20,000 records" in described and "defaults={'age': ...}" in described
+        _check_chances(folder / "data" / "clicks" / "date=2026-11-20", tmp_path, ours.stdout)
+
+
+def _check_chances(day: Path, folder: Path, trained: str) -> None:
+    """What is predicted of a day has a line for each click; the cost there is what the run has told."""
+    import pyarrow.parquet as pq
+
+    out = folder / "chances.parquet"
+    done = cli("predict", folder / "run", "--data", f"{day}/", "--out", out, "--keep", "date,user")
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(out)
+    assert len(table) == 4000 and table.column_names == ["date", "user", "chance"]
+    evaluated = cli("evaluate", folder / "run", "--data", f"{day}/")
+    assert evaluated.returncode == 0, evaluated.stderr
+    cost = re.findall(r"cost ([\d.]+)", evaluated.stdout)[-1]
+    assert cost == re.findall(r"test cost ([\d.]+)", trained)[-1]
 
 
 def _check_averages(folder: Path, run: Path, plain: str, near: float) -> None:

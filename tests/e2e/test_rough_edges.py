@@ -177,7 +177,7 @@ def test_a_disk_that_is_full_at_the_end(folder: Path) -> None:
     full = f"{FILL}\ndef full():\n    os.path.exists('room') or fill('small/full')\n"
     (folder / "program.py").write_text(filling + full)
     (folder / "settings.yaml").write_text("storage_patience_s: 0.5\n")
-    shown = 'c=$?; echo "code $c"; ls small/run/checkpoints; "$@" status small/run --json'
+    shown = 'c=$?; echo "code $c"; ls small/run/checkpoints/*/manifest.json; "$@" status small/run --json'
     again = '"$@" train --resume --run-dir small/run --config settings.yaml && echo went on'
     train = " ".join(TRAIN)
     script = f'"$@" {train} small/run --config settings.yaml; {shown}; touch room; rm small/full; {again}'
@@ -185,7 +185,56 @@ def test_a_disk_that_is_full_at_the_end(folder: Path) -> None:
     ended, told = done.stdout.partition("code 3\n")[::2]
     assert told, done
     status = json.loads(told[: told.index("\n}\n") + 2])
-    assert status["state"] == "stopped", "no folder of a checkpoint is listed before it"
+    assert status["state"] == "stopped", "no checkpoint is listed before it"
     assert "final checkpoint is missing" in ended and "4 of 4 steps are missing, go on with --resume" in ended
     assert "went on" in told, done
     assert digest_in(told) == digest_in(Outcome(folder, *TRAIN, "calm").out)
+
+
+REMOVED = "was removed while it ran, or moved: nothing more can be saved there"
+REMOVES = """
+
+def remove():
+    while os.path.exists("run"):  # others write there
+        shutil.rmtree("run", ignore_errors=True)
+
+def freeze_the_master_and_remove():
+    with open("run/master.json") as file:
+        pid = json.load(file)["pid"]
+    subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {pid}"])
+    os.kill(pid, signal.SIGSTOP)
+    remove()
+"""
+"""Where the master is frozen, the command sees that the folder is gone before the master can say so."""
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        ("os.rename('run', 'moved')", ["was moved to", "moved while it ran; go on there by --resume"]),
+        ("remove()", [REMOVED]),
+        ("freeze_the_master_and_remove()", [REMOVED]),
+    ],
+)
+def test_a_runs_folder_that_is_moved_or_removed_ends_it(folder: Path, act: str, words: list[str]) -> None:
+    """At once, and not when ``storage_patience_s`` are over: it is no outage."""
+    # Two workers may come to it at the same time.
+    saved = "    if glob.glob('run/checkpoints/*/manifest.json'):\n"
+    ends_folder = f"{saved}        with contextlib.suppress(OSError): {act}\n"
+    modules = "contextlib, glob, json, os, shutil, signal, subprocess, numpy"
+    hit = PROGRAM.replace("import numpy", f"import {modules}").replace(
+        "def forward(x, y, params):\n", f"def forward(x, y, params):\n{ends_folder}"
+    )
+    (folder / "program.py").write_text(hit + REMOVES)
+    run = ("train", "program.py", "--epochs", "100000", "--batch-size", "16", "--run-dir", "run")
+    done = Outcome(folder, *run, "--checkpoint-every", "4 steps", timeout_s=150)
+    assert not done.left
+    assert done.code == 1 and all(word in done.err for word in words), done.out[-1500:] + done.err
+    assert ("moved" in done.found) == ("rename" in act) and "run" not in done.found
+    if "moved" in done.found:
+        report = json.loads((folder / "moved" / "report.json").read_text())
+        assert report["state"] == "failed" and words[0] in report["text"]
+        (folder / "program.py").write_text(PROGRAM)
+        more = ("train", "--resume", "--run-dir", "moved", "--program", "program.py", "--max-steps", "400")
+        again = Outcome(folder, *more, "--epochs", "100000")
+        assert again.code == 0 and "going on from step" in again.err + again.out, again.err

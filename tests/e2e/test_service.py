@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,20 +12,25 @@ from pathlib import Path
 import pytest
 
 from elasticflow.cli.connection import Connection
+from elasticflow.local.process import recorded
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
+from tests.clusters.processes import parent_of
 
-from .conftest import PATIENCE_S
+from .conftest import PATIENCE_S, Run
 from .processes import CLI
-from .serving import Served, digest_alone
+from .serving import OPTIONS, Served, digest_alone
 
 pytestmark = pytest.mark.whole
+ROOT = Path(__file__).parents[2]
+CLICKS = ("--epochs", 2, "--batch-size", 256)
+"""314 steps of the clicks' program."""
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[int], Served]]:
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     with ExitStack() as started:
-        yield lambda workers: started.enter_context(Served(tmp_path, workers))
+        yield lambda workers, **more: started.enter_context(Served(tmp_path, workers, **more))
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +57,12 @@ def test_one_without_a_deadline_is_held_at_zero_and_comes_back(
     service = serve(1)
     patient = service.submit("patient", "--best-effort")
     service.wait_until(lambda tasks: tasks[patient].standing == "best effort" and tasks[patient].step > 10)
+    fork_server = service.folder / "forkservers" / "torch"
+    service.wait_until(lambda _: fork_server.with_suffix(".sock").exists())
     urgent = service.submit("urgent", "--deadline", "+20m", "--epochs", 1)
-    tasks = service.wait_until(lambda tasks: tasks[urgent].workers)
+    tasks = service.wait_until(lambda tasks: tasks[urgent].workers and service.nursery_of("urgent").exists())
+    forked_from, nursery = map(recorded, (fork_server.with_suffix(".json"), service.nursery_of("urgent")))
+    assert forked_from and nursery and parent_of(nursery.pid) == forked_from.pid
     assert tasks[patient].held == 0, "it has left before the other one was granted its place"
     service.finish(urgent, patient)
     assert RunDir(service.runs / "patient").past_attempts()
@@ -117,3 +128,88 @@ def test_who_cancels_keeps_what_was_done(serve: Callable[[int], Served]) -> None
     service.wait_until(lambda tasks: tasks[name].state == "cancelled")
     report = RunDir(service.runs / "unwanted").read_report()
     assert report is not None and report.state == "stopped" and report.checkpoint_step
+
+
+def test_a_neighbour_has_its_slots_when_it_is_told_so_and_a_run_grows_again_after(
+    serve: Callable[..., Served],
+) -> None:
+    service = serve(2, slice_s=0.1)  # else two are no faster than one on a busy machine, and it stays small
+    name = service.submit("patient", "--best-effort", "--epochs", 5)
+    service.wait_until(lambda tasks: tasks[name].workers == 2 and service.workers_of("patient") == 2)
+
+    def share(text: str) -> str:
+        command = [*CLI, "serve", str(service.settings), "--share", text]
+        done = subprocess.run(
+            command, env=service.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        return done.stdout.strip() or done.stderr.strip()
+
+    assert share("1") == "1 workers"
+    assert service.tasks()[name].held == 1 and service.workers_of("patient") == 1
+    assert "has to be a number of workers, or all" in share("some")
+    assert share("all") == "2 workers"
+    tasks = service.wait_until(lambda tasks: tasks[name].state or tasks[name].workers == 2)
+    assert not tasks[name].state, "it is over: the run is too short here"
+    service.finish(name)
+
+
+def test_clicks_are_foretold_as_well_however_wildly_the_workers_change(
+    serve: Callable[[int], Served], tmp_path: Path
+) -> None:
+    """ElasticDL's third experiment, where it was similar: here digest and AUC are the same."""
+    program = clicks(tmp_path)
+    with Run(tmp_path / "fixed", str(program), *OPTIONS, *CLICKS, "--workers", 2) as run:
+        run.wait()
+        fixed = run.dir.read_report()
+        digest = run.digest()
+    service = serve(4)
+    name = service.submit("wild", "--best-effort", *CLICKS, program=program)
+    for workers in (4, 1, 3, 0, 2):
+        talk.ask(service.folder, talk.SetShare(workers=workers))
+        step = service.tasks()[name].step
+        tasks = service.wait_until(
+            lambda tasks, workers=workers, step=step: (
+                tasks[name].state
+                or tasks[name].held <= workers
+                and (not workers or tasks[name].step > step + 3)
+            )
+        )
+        assert not tasks[name].state, "it is over: the run is too short here"
+    service.finish(name)
+    wild = RunDir(service.runs / "wild").read_report()
+    assert wild is not None and fixed is not None and wild.evaluation and fixed.evaluation
+    assert RunDir(service.runs / "wild").past_attempts(), "it was held at zero"
+    assert wild.num_evaluations == 2 and wild.evaluation["auc"] == fixed.evaluation["auc"] > 0.6
+    assert service.digest("wild") == digest
+
+
+def clicks(folder: Path) -> Path:
+    """The program of examples/wide_and_deep, with fewer records, each slice of which takes a while."""
+    copy = shutil.copytree(
+        ROOT / "examples" / "wide_and_deep", folder / "clicks", ignore=shutil.ignore_patterns("data")
+    )
+    for file, part, new in (
+        ("make_data.py", "200_000, 50_000", "40_000, 4_000"),
+        ("wide_and_deep.py", "    scores = log_odds", "    time.sleep(0.05)\n    scores = log_odds"),
+        ("wide_and_deep.py", "import clicks", "import time\n\nimport clicks"),
+    ):
+        text = (copy / file).read_text()
+        assert part in text
+        (copy / file).write_text(text.replace(part, new, 1))
+    subprocess.run([sys.executable, copy / "make_data.py"], check=True, capture_output=True)
+    return copy / "wide_and_deep.py"
+
+
+def test_hours_count_from_the_start_of_the_service_that_is_told_of_them(tmp_path: Path) -> None:
+    with Served(tmp_path, 2) as service:
+        assert talk.ask(service.folder, talk.ListTasks()).capacity == 2
+        service.kill()
+        settings = service.settings.read_text()
+        window = "{from: '2020-01-01T00:00', until: '2120-01-01T00:00', workers: 1}"
+        service.settings.write_text(f"{settings}hours: [{window}]\n")
+        service.start()
+        assert talk.ask(service.folder, talk.ListTasks()).capacity == 1
+        service.kill()
+        service.settings.write_text(settings)
+        service.start()
+        assert talk.ask(service.folder, talk.ListTasks()).capacity == 2

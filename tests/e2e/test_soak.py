@@ -10,22 +10,20 @@ import pytest
 from benchmarks.soak import HANG_S, soak, table
 from elasticflow.run.config import ALL_REDUCE, PARAMETER_SERVER
 
-SECONDS = float(os.environ.get("ELASTICFLOW_SOAK_S", "60"))
-"""No strike comes after so many, half of them throttled; then the run under way makes its last steps."""
+SECONDS = float(os.environ.get("ELASTICFLOW_SOAK_S", "20"))
+"""No strike comes after so many; then the run under way makes its last steps."""
 
 
 @pytest.mark.timeout(SECONDS + 8 * HANG_S + 60)
-@pytest.mark.parametrize(
-    ("strategy", "throttled"), [(PARAMETER_SERVER, False), (PARAMETER_SERVER, True), (ALL_REDUCE, False)]
-)
-def test_soak(capsys: pytest.CaptureFixture[str], strategy: str, throttled: bool) -> None:
-    """Beside a load."""
+@pytest.mark.parametrize("strategy", [PARAMETER_SERVER, ALL_REDUCE])
+def test_soak(capsys: pytest.CaptureFixture[str], strategy: str) -> None:
+    """Beside a load; with parameter servers every other time through a network that is slow and breaks."""
     with capsys.disabled():  # the seed is worth a line even if all is well
         print()
         outcomes = soak(
             secrets.randbelow(10**6),
             seconds=SECONDS / 2,
-            throttled=throttled,
+            throttled=strategy == PARAMETER_SERVER and secrets.choice([True, False]),
             strategy=strategy,
             tell=lambda text: print(text, flush=True),
         )

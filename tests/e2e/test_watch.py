@@ -28,10 +28,10 @@ def config(tmp_path: Path) -> list[object]:
 
 def drip(run: Run) -> None:
     """Lets the server take what comes only now and then, until the run is over."""
-    run.wait_for_step(2)
-    pid = run.pid("server-0")
+    status = run.wait_until(lambda status: status.step >= 1 or status.state == "broken")
+    pid = next((member.pid for member in status.members if member.name == "server-0"), 0)
     with suppress(ProcessLookupError):
-        while run.process.poll() is None:
+        while pid and run.process.poll() is None:
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.2)  # as long as a reader may be busy elsewhere; it is not given up for that
             os.kill(pid, signal.SIGCONT)

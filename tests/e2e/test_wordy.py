@@ -28,6 +28,7 @@ def test_ends_and_is_told(
     assert TOLD[words] in output and len(output) < 1 << 20
     report = run.report()
     assert report.state == "failed" and TOLD[words] in report.text
+    assert "lost its connection" not in (run.path / "logs" / "master.log").read_text(), "its words come first"
     assert cli("report", run.path, "--json").returncode == 0
     assert TOLD[words] in cli("report", run.path).stdout
     assert cli("logs", run.path, "--lines", 3).returncode == 0

@@ -102,7 +102,7 @@ def test_computing_leaves_the_model_alone(name):
 
 
 def state_and_variables(replica):
-    variables = [variable.numpy().tobytes() for _, variable in replica._kept]
+    variables = [variable.numpy().tobytes() for _, variable in replica._variables.pairs]
     return [group.tobytes() for group in replica.state.groups], variables
 
 

@@ -218,7 +218,7 @@ def test_who_reads_may_interrupt(eager):
     good, out = replica.lookups.read_rows, computed(replica, columns())
 
     def everything():
-        variables = [variable.numpy().tobytes() for _, variable in replica._kept]
+        variables = [variable.numpy().tobytes() for _, variable in replica._variables.pairs]
         return digest(out), digest(replica.state), variables
 
     before = everything()

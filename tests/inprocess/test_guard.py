@@ -79,9 +79,14 @@ PORTER = """
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow.worker import carrying
-carrying.PorterProcess._heard = fail
+carrying.heard_end = fail
 settings = MemberSettings.of(Config(), name="worker-1", role="worker", host="", master="", run_dir="/nowhere")
 carrying.PorterProcess(settings, print).listen(print)
+"""
+LOOP = """
+from elasticflow.frameworks.loop_thread import LoopThread
+LoopThread._run = fail
+LoopThread(print).go_on()
 """
 PLACES = {
     "master-link": LINK,
@@ -93,6 +98,7 @@ PLACES = {
     "page": PAGE,
     "last words": LAST_WORDS,
     "porter": PORTER,
+    "loop": LOOP,
 }
 
 

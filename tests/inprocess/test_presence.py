@@ -20,6 +20,7 @@ from elasticflow.cluster.presence import (
     wait_until_over,
 )
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.named import load_named
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from tests.telling import report_of
 
@@ -135,6 +136,11 @@ def test_a_backend_that_is_not_installed_here(run: RunDir) -> None:
     publish(run.job, HostJob("no such", "7", "0123456789ab"))
     with pytest.raises(ConfigError, match="'no such' is unknown; there are"):
         is_alive(run)
+
+
+def test_a_package_that_is_not_installed_here() -> None:
+    with pytest.raises(ConfigError, match="echo needs the package elasticflow_echo, which is not here"):
+        load_named("backend", "echo", {"echo": "elasticflow_echo.backend:EchoBackend"})
 
 
 def test_a_job_file_that_cannot_be_read(run: RunDir) -> None:

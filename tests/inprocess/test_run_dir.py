@@ -50,3 +50,12 @@ def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> 
     publish(run.report, report_of("finished", "the end of epoch 1"))
     with pytest.raises(RunError, match="this run is over: finished, the end of epoch 1"):
         read_address(run)
+
+
+def test_a_leftover_that_cannot_be_removed_keeps_no_other_and_no_master(tmp_path: Path) -> None:
+    for name in ("attempts", "journal", "report"):
+        (tmp_path / f".{name}.json.0123abcd").touch()
+    (tmp_path / ".journal.json.0123abcd").unlink()
+    (tmp_path / ".journal.json.0123abcd").mkdir()
+    RunDir(tmp_path).sweep()
+    assert [path.name for path in tmp_path.iterdir()] == [".journal.json.0123abcd"]

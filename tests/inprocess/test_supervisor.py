@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from elasticflow.local.backend import LocalBackend
-from elasticflow.master.supervisor import TERMINATED, Budget
+from elasticflow.master.supervisor import TERMINATED, Budget, _cause
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 
@@ -287,3 +287,15 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         assert "another run is using this folder" in line.readline()
     assert done.returncode == 1 and b"another run is using this folder" in done.stdout
     assert run.wait_until_free(20.0) is None
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [
+        (70, "failed with exit code 70"),
+        (-9, "was killed by SIGKILL"),
+        (-signal.SIGRTMIN - 1, f"was killed by signal {signal.SIGRTMIN + 1}"),
+    ],
+)
+def test_why_a_master_died_whatever_signal_it_was(code: int, words: str) -> None:
+    assert _cause(code) == words

@@ -38,6 +38,7 @@ class Pod(msgspec.Struct, frozen=True):
     state: str = "Pending"
     """Pending, Running; Succeeded, Failed, Evicted, Lost, Deleted, Unlaunched."""
     node: str = ""
+    run: str = ""
 
     @property
     def over(self) -> bool:
@@ -67,7 +68,7 @@ class PretendCluster:
 
     # --- what a backend may ask -------------------------------------------------------------------
 
-    def ask(self, name: str, exclude: tuple[str, ...] = ()) -> str:
+    def ask(self, name: str, exclude: tuple[str, ...] = (), run: str = "") -> str:
         """Returns the id of a new pod, which is never on one of the nodes in ``exclude``."""
         self._answer_or_not()
         if self.forbids:
@@ -75,7 +76,7 @@ class PretendCluster:
         if self.quota is not None and len(self.living()) >= self.quota:
             raise QuotaReached(f"exceeded quota: pods={self.quota}")
         id = f"pod-{next(self._ids)}"
-        self.pods[id] = Pod(id, name)
+        self.pods[id] = Pod(id, name, run=run)
         self.excluded[id] = exclude
         self.turn()
         if self.loses_answers:

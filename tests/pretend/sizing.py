@@ -11,7 +11,9 @@ import msgspec
 from elasticflow.cluster.asks import Ask, AskPhase
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended, How
-from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
+from elasticflow.cluster.fair import OtherRun
+from elasticflow.cluster.sizing import End, Poll, Sizing
+from elasticflow.cluster.ways import ClusterWays
 from tests.pretend.cluster import Forbidden, Pod, QuotaReached
 
 WAYS = ClusterWays(
@@ -45,8 +47,11 @@ Action = End | Request | Poll
 class PretendSizing(Sizing[Ask[Pod], Pod]):
     """Pods are known by their names, and no id ever comes twice."""
 
-    def __init__(self, config: ClusterConfig, num_min: int) -> None:
+    def __init__(self, config: ClusterConfig, num_min: int, run: str = "") -> None:
         super().__init__(Ask, WAYS, config, num_min)
+        self._run = run
+        self._past: set[str] = set()
+        """Pods that are over and done with, and whose names are used again."""
 
     def decide(self, now_s: float) -> list[Action]:
         self._decided_s = now_s
@@ -64,8 +69,18 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
     def _sorted(self, sights: Sequence[Pod]) -> dict[Any, list[Pod]]:
         by_name = defaultdict(list)
         for pod in sights:
-            by_name[pod.name].append(pod)
+            if pod.run == self._run and pod.id not in self._past:
+                by_name[pod.name].append(pod)
         return by_name
+
+    def _others(self, sights: Sequence[Pod]) -> list[OtherRun]:
+        living = [pod for pod in sights if pod.run != self._run and not pod.over]
+        states = {run: [pod.state for pod in living if pod.run == run] for run in {pod.run for pod in living}}
+        return [OtherRun(run, all_.count("Running"), all_.count("Pending")) for run, all_ in states.items()]
+
+    def _see_over(self, ask: Ask[Pod], sight: Pod, now_s: float) -> None:
+        self._past.add(sight.id)
+        super()._see_over(ask, sight, now_s)
 
     def _chosen(self, ask: Ask[Pod], shown: dict[Any, list[Pod]], now_s: float) -> Pod | None:
         pods = shown.pop(ask.name, [])
@@ -92,4 +107,4 @@ class PretendSizing(Sizing[Ask[Pod], Pod]):
         waiting = len(self._asks.of(role, AskPhase.WAITING))
         if waiting:
             return f"{waiting} wait for a place"
-        return "makes way for others" if self._decided_s < self._way_until_s else "they start"
+        return "makes way for others" if self._decided_s < self._growth.way_until_s else "they start"

@@ -18,10 +18,13 @@ from tests.pretend.turned import TurnedWorld
 class World(TurnedWorld):
     """Keeps ``target`` workers wanted, each end replaced under a new name. delay_s: of every answer."""
 
-    def __init__(self, cluster: PretendCluster, *, delay_s: float = 0.1, num_min: int = 1) -> None:
+    def __init__(
+        self, cluster: PretendCluster, *, delay_s: float = 0.1, num_min: int = 1, run: str = ""
+    ) -> None:
         super().__init__(1000.0)
+        self.run_name = run
         self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
-        self.sizing: PretendSizing = PretendSizing(ClusterConfig(), num_min)
+        self.sizing: PretendSizing = PretendSizing(ClusterConfig(), num_min, run)
         self.target = 0
         self.wanted: list[str] = []
         self.told: list[Ended] = []
@@ -40,8 +43,12 @@ class World(TurnedWorld):
     def replace_master(self) -> None:
         """The master dies with what it had ordered half done; the next one adopts what is shown."""
         self._events.clear()
-        self.sizing = PretendSizing(ClusterConfig(), self.num_min)
-        living = {pod.name for pod in self.cluster.living() if pod.name not in self.cluster.hidden}
+        self.sizing = PretendSizing(ClusterConfig(), self.num_min, self.run_name)
+        living = {
+            pod.name
+            for pod in self.cluster.living()
+            if pod.name not in self.cluster.hidden and pod.run == self.run_name
+        }
         for name in living:
             self.sizing.adopt(name, self.now_s)
         self.sizing.observed(self.cluster.shown(), self.now_s, self.now_s)
@@ -68,7 +75,7 @@ class World(TurnedWorld):
         try:
             match action:
                 case Request():
-                    answer = self.cluster.ask(action.name, action.exclude)
+                    answer = self.cluster.ask(action.name, action.exclude, self.run_name)
                 case End():
                     for id in action.ids:
                         self.cluster.end(id)

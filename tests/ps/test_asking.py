@@ -112,6 +112,7 @@ def test_a_generation_that_begins_with_a_question(job: Job) -> None:
     first.train(ASKED)
     first.push()
     asked(first)
+    first.wait_for_one_parcel(1)  # the other server has applied it too, and offers what follows
     pending = STANDING.after(ASKED, ASKED, {"cost": 1.0, "accuracy": 0.5})
     job.regroup(standing=pending)
     assert job.assignment.start_tick == ASKED + 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from elasticflow.api import SGD
 from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.step.schedule import Kind
+from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node, SliceTree, cover
 from elasticflow.wire.messages import Push
 from elasticflow.worker.sums import Sums
@@ -42,7 +42,7 @@ LAYOUT = Layout(
     ]
 )
 WHOLE = [chunk.number for chunk in LAYOUT.chunks]
-TEMPLATE = Push(tick=3, parcel=0, level=0, index=0)
+TEMPLATE, WORK = Push(tick=3, parcel=0, level=0, index=0), Work(3, Kind.TRAIN, 0, 4, 0, 8)
 EDGES = [0, 0x80000000, 0x7F800000, 0xFF800000, 0x7F800001, 0x7FFFFFFF, 0xFFBFFFFF, 0x7F7FFFFF, 1, 0x8000]
 EDGES += [0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF]
 BITS = some.lists(some.sampled_from(EDGES) | some.integers(0, (1 << 32) - 1), min_size=1, max_size=100)
@@ -140,7 +140,7 @@ def add_up(seed: int, cuts: list[int], servers: int, streams: bool, compression:
             parts += [slice_of(seed, node.stop - 1)] if streams else []
             template = Push(tick=3, parcel=0, level=node.level, index=node.index)
             Pushing(
-                Routes(LAYOUT, remotes), Kind.TRAIN, template, parts, block=-1, asks=True,
+                Routes(LAYOUT, remotes), WORK, template, parts, block=-1, asks=True,
                 sent=lambda *how: None, compression=compression,
             ).finish(0.1)  # fmt: skip
     out = Vector(LAYOUT)

@@ -13,12 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
-from elasticflow.step.schedule import Kind
+from elasticflow.step.schedule import Kind, Work
 from elasticflow.wire.messages import Push
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import parcels_of
 
 TEMPLATE = Push(tick=3, parcel=0, level=1, index=0, slice_s=0.5)
+
+
+def tick_of(kind: Kind) -> Work:
+    return Work(3, kind, 0, 4, 0, 8)
+
+
 UNREADY = -7.0
 
 
@@ -81,7 +87,7 @@ def test_whatever_is_ready_when(
         array[...] = UNREADY
     ended = []
     push = Pushing(
-        Routes(layout, remotes), kind, TEMPLATE, parts, block=-1, asks=True,
+        Routes(layout, remotes), tick_of(kind), TEMPLATE, parts, block=-1, asks=True,
         sent=lambda *how: ended.append(how),
     )  # fmt: skip
     told = [n for n in range(len(parameters)) if kind is Kind.TRAIN and rng.random() < 0.8]
@@ -110,7 +116,7 @@ def test_last_layers_leave_first() -> None:
         patch.setattr("elasticflow_ps.parcels.CHUNK_BYTES", 8192)
         remote: Any = Remote("server-0", layout, list(range(len(layout.chunks))))
     push = Pushing(
-        Routes(layout, [remote]), Kind.TRAIN, TEMPLATE, [Vector(layout)], block=-1, asks=False,
+        Routes(layout, [remote]), tick_of(Kind.TRAIN), TEMPLATE, [Vector(layout)], block=-1, asks=False,
         sent=lambda *how: None,
     )  # fmt: skip
     sent = defaultdict(list)
@@ -128,7 +134,7 @@ def test_what_goes_wrong_on_the_way_is_not_the_programs_error() -> None:
     remote: Any = Remote("server-0", layout, [0])
     remote.link.send = lambda *what: 1 / 0
     push = Pushing(
-        Routes(layout, [remote]), Kind.TRAIN, TEMPLATE, [Vector(layout)], block=-1, asks=False,
+        Routes(layout, [remote]), tick_of(Kind.TRAIN), TEMPLATE, [Vector(layout)], block=-1, asks=False,
         sent=lambda *how: None,
     )  # fmt: skip
     push.ready(0)

@@ -377,5 +377,6 @@ def calm_down(world: World) -> None:
             cluster.change(job.id, priority=1, reason="")
     world.run(4 * LATE_S)
     if not world.target:  # nobody polls any more, so nobody sees what is taken now: it leaves by itself
-        for id in cluster.taken_late & cluster.jobs.keys():
-            cluster.change(id, state="COMPLETED")
+        for job in cluster.living():  # the latter a master had asked for that died
+            if job.id in cluster.taken_late or world.sizing._asks.get(job.name) is None:
+                cluster.change(job.id, state="COMPLETED")

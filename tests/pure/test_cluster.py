@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from elasticflow.cluster.cooldown import Cooldown
 from elasticflow.cluster.giving import REST_S, RETURN_S, GivingBack, Pressure
 from elasticflow.cluster.nodes import WINDOW_S, Nodes
 from elasticflow.cluster.orders import EndOrders
-from elasticflow.cluster.pause import Pause
 from elasticflow.cluster.polls import Polls
 
 WORKERS = [f"worker-{number}" for number in range(1, 7)]
@@ -16,15 +16,15 @@ WORKERS = [f"worker-{number}" for number in range(1, 7)]
 
 
 def test_what_fails_during_a_pause_does_not_prolong_it() -> None:
-    pause = Pause(5.0, 300.0)
-    pause.fail("no", 0.0)
-    pause.fail("no", 4.0)
-    assert (pause.failures, pause.until_s) == (1, 5.0)
-    pause.fail("no", 5.0)
-    assert (pause.failures, pause.until_s) == (2, 15.0)
-    pause.end()
-    pause.fail("no", 6.0)
-    assert pause.until_s == 26.0
+    cooldown = Cooldown(5.0, 300.0)
+    cooldown.fail("no", 0.0)
+    cooldown.fail("no", 4.0)
+    assert (cooldown.failures, cooldown.until_s) == (1, 5.0)
+    cooldown.fail("no", 5.0)
+    assert (cooldown.failures, cooldown.until_s) == (2, 15.0)
+    cooldown.end()
+    cooldown.fail("no", 6.0)
+    assert cooldown.until_s == 26.0
 
 
 # --- nodes --------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_failures_count_for_an_hour() -> None:
 
 
 def test_there_is_one_question_at_a_time_and_news_bring_the_next_one_forward() -> None:
-    polls = Polls(10.0, Pause(1.0, 30.0), look_s=2.0)
+    polls = Polls(10.0, Cooldown(1.0, 30.0), look_s=2.0)
     polls.ask(0.0)
     polls.look()
     assert polls.next_s is None
@@ -63,7 +63,7 @@ def test_there_is_one_question_at_a_time_and_news_bring_the_next_one_forward() -
 
 
 def test_one_question_without_an_answer_is_nothing_to_tell() -> None:
-    polls = Polls(10.0, Pause(1.0, 30.0))
+    polls = Polls(10.0, Cooldown(1.0, 30.0))
     told = []
     for now_s in (0.0, 1.0, 3.0):
         polls.ask(now_s)
@@ -75,7 +75,7 @@ def test_one_question_without_an_answer_is_nothing_to_tell() -> None:
 
 
 def test_who_is_silent_is_not_asked_sooner_whatever_happens() -> None:
-    polls = Polls(10.0, Pause(5.0, 30.0))
+    polls = Polls(10.0, Cooldown(5.0, 30.0))
     polls.ask(0.0)
     polls.failed(OSError("no answer"), 0.0)
     polls.look()

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import elasticflow
+from elasticflow.api import OPTIMIZERS
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("elasticflow", "ps/elasticflow_ps", "slurm/elasticflow_slurm", "yarn/elasticflow_yarn")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -26,6 +29,10 @@ NAMED = re.compile(
 MODULE = re.compile(r"``(elasticflow(?:_\w+)?(?:\.[a-z_]\w*)+)")
 LOOSE = 8
 """So many modules may lie at the core package's root."""
+WORDS = 30
+"""So many words of our own may have to be learned."""
+LINES, ATTRIBUTES = 400, 15
+"""A class with more has another in it that deserves a name."""
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -70,3 +77,43 @@ def test_modules_that_docstrings_name_are_there() -> None:
 def test_nothing_of_a_build_is_committed() -> None:
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert not [name for name in names.splitlines() if name.endswith((".so", ".pyc", ".egg-info"))]
+
+
+def test_few_words_are_our_own() -> None:
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    own = re.search(r"## Our own\n(.*?)\n## ", text, re.DOTALL)
+    assert own and len(re.findall(r"\*\*.+?\*\*", own[1])) <= WORDS
+
+
+def test_no_class_is_large() -> None:
+    large = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                lines, attributes = (node.end_lineno or 0) - node.lineno + 1, _attributes(node)
+                if lines > LINES or len(attributes) > ATTRIBUTES:
+                    large.append(f"{node.name}: {lines} lines, {len(attributes)} attributes")
+    assert large == []
+
+
+def _attributes(cls: ast.ClassDef) -> set[str]:
+    """What its methods assign to ``self``."""
+    methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
+    statements = [node for method in methods for node in ast.walk(method)]
+    targets: list[ast.expr] = [t for node in statements if isinstance(node, ast.Assign) for t in node.targets]
+    targets += [node.target for node in statements if isinstance(node, (ast.AnnAssign, ast.AugAssign))]
+    flat = [
+        each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
+    ]
+    return {
+        each.attr
+        for each in flat
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
+    }
+
+
+def test_names_that_people_use_are_told_alike() -> None:
+    """``from elasticflow import *``, what an error lists, and what is there."""
+    homes = {name for names in elasticflow._HOMES.values() for name in names}
+    assert homes | {"data", "lr", "metrics"} == set(elasticflow.__all__)
+    assert {*OPTIMIZERS, "Groups"} <= homes

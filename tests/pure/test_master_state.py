@@ -1122,14 +1122,14 @@ def test_worker_connections_that_close_with_a_server_are_no_deaths() -> None:
 # --- another master --------------------------------------------------------------------------------
 
 
-def adopted(run: Run, *gone: str) -> tuple[Run, list[ac.Action]]:
+def adopted(run: Run, *gone: str, unread: bool = False) -> tuple[Run, list[ac.Action]]:
     """The master dies, and another goes on with what it had written down."""
     data = msgspec.json.encode(run.state.memory())
     after = Run.__new__(Run)
     after.state = MasterState(run.state.config, memory=msgspec.json.decode(data, type=Memory))
     after.now_s = run.now_s + 1
     living = {name: 1 for name in run.state.members if name not in gone}
-    return after, after.state.adopt(living, after.now_s)
+    return after, after.state.adopt(living, after.now_s, unread=unread)
 
 
 def test_another_master_adopts_the_living() -> None:
@@ -1175,6 +1175,25 @@ def test_a_generation_that_was_not_written_down() -> None:
     run, _ = adopted(running(servers=2))
     actions = run.tell(Heartbeat(name="server-0", tick=3, generation=2))
     assert only(ac.HaltAction, actions) == [ac.HaltAction("server-0", 3), ac.HaltAction("server-1", 3)]
+
+
+@pytest.mark.parametrize("found", [3, None])
+def test_servers_that_gather_wait_for_a_master_that_could_not_read_what_is_committed(
+    found: int | None,
+) -> None:
+    """The one before may have committed more than it came to write down, and removed what was older."""
+    run, _ = adopted(running(servers=2), "server-1", unread=True)
+    run.exited("server-1")
+    run.join("server-2")
+    assert not only(ac.AssignAction, offer(run, "server-0", (0, 2))) and run.state.commits.unsure
+    actions = run.tell(ev.FoundEvent(found))
+    assert run.state.committed_tick == found and not run.state.commits.unsure
+    assert assigned(actions).start_tick == (found or 0)
+
+
+def test_a_master_that_finds_the_last_checkpoint_ends_the_run() -> None:
+    run, _ = adopted(running(), unread=True)
+    assert run.end(run.tell(ev.FoundEvent(8))).state is RunState.FINISHED
 
 
 def test_a_run_that_was_over_stays_over() -> None:

@@ -17,7 +17,7 @@ from elasticflow.master.members import MemberState
 from elasticflow.master.row import Phase
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
-from elasticflow.wire.messages import Offer, Ready, ServerEnded
+from elasticflow.wire.messages import Offer, Paused, Ready, ServerEnded
 
 from .test_master_state import SPEC, Run, names, only
 
@@ -32,7 +32,9 @@ LARGE = msgspec.structs.replace(
 
 
 class CarriedRun(Run):
-    """Servers and workers that answer at once what they are told."""
+    """Servers and workers that answer at once what they are told. pauses: the next step is made at once."""
+
+    pauses = True
 
     def __init__(self, **more: Any) -> None:
         values = {"workers": "4", "places": 4, "snapshot_s": 1.0, "strategy": "all_reduce", **more}
@@ -57,11 +59,19 @@ class CarriedRun(Run):
                     waiting += self.tell(Offer(name=action.name, generation=action.generation, held=held))
                 elif server:
                     waiting += self.tell(Offer(name=action.name, generation=action.generation, held=()))
+            elif isinstance(action, ac.PauseAction) and self.pauses:
+                waiting += self.pause(*self.state.row.holders)
             elif isinstance(action, ac.AssignAction) and action.name not in self.killed:
                 generation = action.assignment.generation
                 waiting += self.tell(Ready(name=action.name, generation=generation))
             if not waiting:
                 waiting += self.tell(ev.ClockEvent())
+
+    def pause(self, *servers: str) -> list[ac.Action]:
+        """These have the version after which nobody goes on."""
+        generation = self.state.row.generation
+        told = [self.tell(Paused(name=name, generation=generation, version=7)) for name in servers]
+        return [action for actions in told for action in actions]
 
     def come(self, *workers: str) -> None:
         for worker in workers:
@@ -131,8 +141,52 @@ def test_a_server_that_moves_serves_until_the_other_has_joined() -> None:
     assert run.state.row.phase is Phase.SERVING and not only(ac.HaltAction, actions)
     first, second = (action.name for action in started)
     assert not only(ac.HaltAction, [*run.join(first), *run.tell(ev.ClockEvent())])
-    halted = names(ac.HaltAction, [*run.join(second), *run.tell(ev.ClockEvent())])
+    joined = [*run.join(second), *run.tell(ev.ClockEvent())]
+    assert names(ac.PauseAction, joined) == ["server-0"] and not only(ac.HaltAction, joined)
+    assert not only(ac.PauseAction, run.tell(ev.ClockEvent())), "once"
+    assert not run.pause("server-3", "server-0", "server-3", "server-1"), "not before all have come so far"
+    halted = names(ac.HaltAction, run.pause("server-2"))
     assert set(halted) == {f"server-{n}" for n in range(6)}, "those that leave offer their copies, too"
+
+
+def test_a_death_ends_a_pause_before_all_have_come_so_far() -> None:
+    run = CarriedRun()
+    run.pauses = False
+    run.come("worker-1", "worker-2", "worker-3")
+    assert run.state.row.pausing and run.state.row.coming
+    run.pause("server-0")
+    run.pauses = True
+    run.die("worker-1")
+    run.check()
+    assert not run.state.row.pausing and run.state.row.paused == []
+
+
+def test_where_no_step_is_made_places_move_all_the_same() -> None:
+    run = CarriedRun(suspect_s=30.0)
+    run.pauses = False
+    run.come("worker-1", "worker-2")
+    assert run.state.row.pausing and run.state.row.coming
+    due_s = run.state.next_time_s()
+    assert due_s is not None and due_s <= run.now_s + 5.0
+    assert not only(ac.HaltAction, run.tell(ev.ClockEvent(), after_s=4.0))
+    run.answer(run.tell(ev.ClockEvent(), after_s=1.5))
+    run.check()
+    assert run.load == {"worker-1": 2, "worker-2": 2}
+
+
+def test_servers_that_paused_go_on_though_nobody_takes_a_place_any_more() -> None:
+    """A worker that came has died again, and nobody was lost but who was to come."""
+    run = CarriedRun()
+    run.come("worker-1")
+    run.pauses = False
+    run.come("worker-2")
+    assert run.state.row.pausing
+    generation = run.state.row.generation
+    run.die("worker-2")
+    assert run.state.row.coming == {} and run.state.row.generation == generation
+    run.answer(run.pause(*run.state.row.holders))
+    run.check()
+    assert run.state.row.generation == generation + 1 and run.load == {"worker-1": 4}
 
 
 def test_the_assignment_names_carriers_and_who_leaves() -> None:
@@ -239,7 +293,7 @@ def test_whoever_comes_and_goes(data: some.DataObject) -> None:
 @pytest.mark.parametrize(
     ("given_", "text"),
     [
-        ({"strategy": "ring"}, "allowed are parameter_server and all_reduce"),
+        ({"strategy": "ring"}, "allowed are parameter_server, all_reduce, auto"),
         ({"strategy": "all_reduce", "servers": 2}, "--servers 1"),
         ({"places": 4}, "--places 0"),
         ({"strategy": "all_reduce", "mode": "async"}, "mode: sync"),

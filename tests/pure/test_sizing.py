@@ -1004,3 +1004,62 @@ def test_one_that_moves() -> None:
     told.run(102).poll()
     told.sizing.estimated(IDLE, told.at, told.now_s, told.at)
     assert told.sizing.reason == "1 of 2: 1 job moves to another place"
+
+
+# --- other runs ---------------------------------------------------------------------------------------
+
+
+def _other(told: Told, id: int, number: int, **changes: object) -> Told:
+    comment = str(Comment("fedcba987654", f"worker-{number}"))
+    fields = {"name": f"clicks-worker-{number}", "partition": "gpu", **changes}
+    return told.show(id, comment=comment, **fields)
+
+
+def _six_run(**config: object) -> Told:
+    told = Told(**config).want(*range(1, 7))
+    while len(told.jobs) < 6:
+        told.decide()
+        told.accept().run().poll()
+    told.want(7).decide()
+    told.accept().poll()
+    assert told.jobs[107].state == "PENDING", "the bell"
+    return told
+
+
+def test_a_run_that_waits_gets_half_of_the_difference_and_the_bell_is_taken_back() -> None:
+    told = _six_run()
+    _other(told, 900, 1, reason="Resources")
+    told.poll()
+    assert told.sizing.reason == "6 of 7: run clicks (fedcba987654) waits for workers, and has 0"
+    told.decide()
+    assert told.cancelled == [107], "else it would have the place that is given back"
+    told.show(107, state="CANCELLED").poll_for(20.0)
+    assert not taken(told.sizing.news.returns) and not told.asked
+    told.poll_for(20.0)
+    assert [name for name, _ in taken(told.sizing.news.returns)] == ["worker-6"], "one waits"
+    _other(told, 900, 1, state="RUNNING", node="g106")
+    told.unwant(6).show(106, state="CANCELLED").poll()
+    assert told.submits() == [7], "nobody waits any more"
+
+
+def test_who_waits_for_something_else_or_elsewhere_or_is_somebody_elses_leader_holds_up_nobody() -> None:
+    told = _six_run()
+    _other(told, 900, 1, reason="QOSMaxGRESPerUser")
+    _other(told, 901, 2, reason="Resources", partition="cpu")
+    _other(told, 902, 3, reason="JobHeldUser")
+    _other(told, 903, 4, state="COMPLETED")
+    told.show(
+        904, comment=str(Comment("fedcba987654", LEADER, "/runs/7")), partition="gpu", reason="Priority"
+    )
+    told.poll_for(100.0)
+    assert not taken(told.sizing.news.returns) and not told.cancelled
+
+
+def test_sharing_may_be_switched_off_and_is_a_services_where_that_grants_workers() -> None:
+    for off in ({"give_back": False}, {}):
+        told = _six_run(**off)
+        if not off:
+            told.sizing.limit_workers(7)
+        _other(told, 900, 1, reason="Resources")
+        told.poll_for(100.0)
+        assert not taken(told.sizing.news.returns) and not told.cancelled

@@ -82,6 +82,24 @@ def test_the_next_comes_after_the_interval_and_most_time_is_free_of_it() -> None
     assert not settled(2.0).order(6, 7.9) and settled(2.0).order(6, 8.0)
 
 
+def test_one_comes_sooner_where_there_are_so_many_versions_between_them() -> None:
+    """Not sooner than most time is free of it: which counts from where it was whole, not from the order."""
+    anna = Snapshots()
+    anna.enter(ServerRow(NAMES, PARCELS, 0, LAST), 1, 9.0, 0.0, 4)
+    for place in (1, 2):
+        anna.hold((0, 1))
+        anna.receive(NAMES[place], Safe(place=place, version=1), 0.0)
+    anna.made(1, 0.0)
+    assert anna.receive("berta", Kept(place=0, version=1), 0.0) == [AllSafeAction(1)]
+    assert not anna.order(4, 1.0) and anna.order(5, 1.0)
+    anna.made(5, 3.0)
+    for message in (Safe(place=1, version=5), Safe(place=2, version=5)):
+        anna.receive(NAMES[message.place], message, 3.1)
+    assert AllSafeAction(5) in anna.receive("berta", Kept(place=0, version=5), 3.5)
+    assert not anna.order(8, 3.5), "but three versions"
+    assert not anna.order(9, 2.9) and anna.order(9, 3.5), "that took half a second, since it was whole"
+
+
 def test_only_the_leading_server_orders_and_only_where_somebody_keeps() -> None:
     assert not at(1).order(5, 10.0)
     alone = Snapshots()
@@ -109,6 +127,23 @@ def test_an_order_shows_that_the_last_one_is_safe() -> None:
         berta.made(version, 0.0)
     assert berta.made(13, 0.0) == [ForgetAction(1, 5), TakeAction(13), KeepAction(13)]
     assert berta.receive("anna", AllSafe(version=9), 0.0) == []
+
+
+def test_the_newest_before_the_start_stays_until_that_is_safe() -> None:
+    """A generation begins from what is in one memory alone, mostly: should somebody die, the other stays."""
+    berta = at(1)
+    for version in (3, 5):
+        berta.made(version, 0.0)
+        keep(berta, version)
+    berta.hold((1, 8))
+    row = ServerRow(("anna", "berta", "dora"), PARCELS, 1, LAST)
+    assert berta.enter(row, 8, 1.0, 0.0) == [ForgetAction(0, 3), ForgetAction(1, 3)]
+    assert berta.held == ((0, 5), (1, 5), (1, 8))
+    assert berta.made(8, 0.0) == [KeepAction(8)]
+    berta.receive("dora", Kept(place=1, version=8), 0.0)
+    assert berta.receive("anna", AllSafe(version=8), 0.0) == [ForgetAction(0, 5), ForgetAction(1, 5)], (
+        "of a place that somebody else keeps now, too"
+    )
 
 
 # --- the keeper ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def asked(names: tuple[str, ...] = NAMES, now_s: float = 700.0) -> Stall:
 def test_the_limit_is_the_setting_or_twenty_steps() -> None:
     stall = Stall(600.0)
     assert stall.limit_s() == 600.0
-    stall.guess(40.0)
+    stall.pace.guess(40.0)
     assert stall.limit_s() == STEPS * 40.0, "the first step, of which only a rehearsal tells"
     for version, now_s in enumerate((0.0, 50.0, 101.0, 400.0, 450.0)):
         stall.made(version, now_s)
@@ -36,7 +36,7 @@ def test_the_limit_is_the_setting_or_twenty_steps() -> None:
 def test_who_waits_for_the_end_waits_less() -> None:
     stall = Stall(600.0)
     assert stall.limit_s(stopping=True) == STOP_S
-    stall.guess(10.0)
+    stall.pace.guess(10.0)
     assert stall.limit_s(stopping=True) == STEPS * 10.0, "but for a step like others"
     assert Stall(3.0).limit_s(stopping=True) == 3.0
 

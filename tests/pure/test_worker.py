@@ -204,7 +204,7 @@ class Program:
             refresh=lambda: None,
             state=None,
             compute=self._compute,
-            begin_epoch=lambda epoch: None,
+            begin_slice=lambda work, number: None,
             ask_early=self.entered.append,
             lookups=SimpleNamespace(ahead=SimpleNamespace(enter=self.entered.append)),
         )

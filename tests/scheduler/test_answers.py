@@ -85,3 +85,25 @@ def test_who_asks_for_the_deadline_that_was_named_is_promised_it(jobs: list[Job]
         return
     decisions = policy.handle([ev.ArrivalEvent(replace(last, deadline_s=earliest_s))], 0.0)
     assert any(isinstance(one, Admitted) and one.job_id == last.job_id for one in decisions)
+
+
+def test_who_cannot_wait_is_told_the_best_that_is_known_so_far() -> None:
+    """However few decisions may be tried: what is named is promised."""
+    policy = told([job("a", 300, 160)])
+    late = job("b", 150, 140)
+    whole = answer(policy, late, 0.0)
+    assert whole.is_whole and whole.earliest_s is not None
+    for most in range(30):
+        asked = iter(range(1000))
+        said = answer(policy, late, 0.0, is_late=lambda asked=asked, most=most: next(asked) >= most)
+        assert said.is_whole or next(asked) >= most
+        if said.earliest_s is None:
+            assert said.text(clock) == "which could be is not known so soon"
+            continue
+        assert said.earliest_s >= whole.earliest_s
+        copy = policy.copy()
+        decisions = copy.handle([ev.ArrivalEvent(replace(late, deadline_s=said.earliest_s))], 0.0)
+        assert any(isinstance(one, Admitted) and one.job_id == "b" for one in decisions)
+        if not said.is_whole:
+            assert said.text(clock) == f"would be by {clock(said.earliest_s)} at the latest"
+    assert said == whole, "thirty are more than enough"

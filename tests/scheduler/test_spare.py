@@ -1,3 +1,4 @@
+from elasticflow.scheduler.curves import curve
 from elasticflow.scheduler.ladder import ladder
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.spare import Candidate, distribute
@@ -16,6 +17,14 @@ def test_the_next_gpu_goes_where_it_brings_most():
 
 def test_returns_diminish_so_both_get_some():
     assert distribute([candidate("a"), candidate("b")], 2) == {"a": 2, "b": 2}
+
+
+def test_who_would_rather_have_more_than_there_is_gets_what_there_is():
+    """Measured, two may be more than twice as fast as one: a share of two is best, and one is left."""
+    superlinear = curve({1: 2.5, 2: 5.6})
+    assert distribute([candidate("a", superlinear, rung=0, has=2, highest=2)], 1) == {"a": 1}
+    jobs = [candidate("a", superlinear, rung=0, has=0, highest=2), candidate("b", rung=0, has=0)]
+    assert distribute(jobs, 3) == {"a": 2, "b": 1}
 
 
 def test_saving_a_dear_plan_is_worth_more():

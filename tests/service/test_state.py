@@ -5,19 +5,25 @@ from __future__ import annotations
 import copy
 import resource
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.master.fence import Superseded
+from elasticflow.master.gain import REGROW_S
 from elasticflow.scheduler.answers import AnswerKind
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.service import happenings as hp
-from elasticflow.service.journal import ServiceJournal, ServiceRules
+from elasticflow.service import journal as journals
+from elasticflow.service.beginnings import ENOUGH, LAST, Beginning
+from elasticflow.service.history import read_history
+from elasticflow.service.journal import ServiceJournal, ServiceRules, UserQuota
 from elasticflow.service.learned import believed
 from elasticflow.service.state import ENDS, ServiceState, TaskStanding
 
@@ -117,6 +123,46 @@ def test_who_is_cancelled_holds_what_it_has_until_it_has_left() -> None:
     assert state.granted("b").workers == 8
 
 
+def test_a_share_that_shrinks_is_given_back_at_once_and_what_is_known_ahead_is_planned_for() -> None:
+    state = fresh()
+    state.handle([hp.Foreseen(steps=[(BEGIN_S, 8), (BEGIN_S + 50, 2), (BEGIN_S + 1000, 8)])], BEGIN_S)
+    state.handle([measured("a", 600, BEGIN_S + 200)], BEGIN_S)
+    assert state.tickets["a"].standing is TaskStanding.HOPEFUL, "50 s by 6.0 and 150 s by 1.9 are too few"
+    assert state.capacity == 8 and state.wake_s <= BEGIN_S + 50
+    state.handle([hp.Woken()], BEGIN_S + 50)
+    assert state.capacity == 2
+    assert sum(account.granted for account in state.ledger.accounts.values()) <= 2
+    state.handle([hp.Shared(workers=0)], BEGIN_S + 60)
+    assert state.capacity == 0 and not any(one.granted for one in state.ledger.accounts.values())
+    state.handle([hp.Shared()], BEGIN_S + 61)
+    assert state.capacity == 2
+
+
+def test_promises_to_a_user_take_no_more_than_the_quota() -> None:
+    quotas = {"ann": UserQuota(most_workers=2)}
+    state = msgspec.structs.replace(RULES, quotas=quotas).new_state()
+    state.handle([measured("a", 300, BEGIN_S + 400)], BEGIN_S)
+    state.handle([measured("b", 300, BEGIN_S + 100)], BEGIN_S)
+    assert state.tickets["a"].standing is TaskStanding.PROMISED
+    assert state.tickets["b"].standing is TaskStanding.HOPEFUL
+    assert state.tickets["b"].said == "no promise yet: ann's promises may take 2 GPUs"
+    assert state.ledger.accounts["b"].wanted, "it runs on what no promise needs"
+
+
+def test_a_soft_deadline_is_promised_later_where_it_has_to_be() -> None:
+    state = fresh()
+    soft = [(100.0, 0.5), (400.0, 0.0)]
+    rates = {1: 1.0, 2: 1.9, 4: 3.5, 8: 6.0}
+    late = task("a", BEGIN_S + 100, steps=900, rates=rates, soft=soft)
+    state.handle([hp.HandedIn(task=late)], BEGIN_S)
+    ticket = state.tickets["a"]
+    assert ticket.standing is TaskStanding.PROMISED and ticket.by_s is not None
+    assert BEGIN_S + 150 < ticket.by_s <= BEGIN_S + 200 and "of all by then" in ticket.said
+    hard = msgspec.structs.replace(late, name="b", soft=[])
+    state.handle([hp.HandedIn(task=hard)], BEGIN_S + 1)
+    assert state.tickets["b"].standing is TaskStanding.REFUSED
+
+
 def test_more_workers_that_bring_nothing_are_given_back() -> None:
     state = fresh()
     state.handle([hp.HandedIn(task=task("a", steps=100_000))], BEGIN_S)
@@ -131,11 +177,88 @@ def test_more_workers_that_bring_nothing_are_given_back() -> None:
     assert max(seen) > 1 and state.granted("a").workers == 1
 
 
+def test_what_was_guessed_of_a_wrong_pace_is_guessed_anew() -> None:
+    """A first pace that was too slow must not make all larger numbers look as if they brought nothing."""
+    state = fresh()
+    rates = {1: 0.5, 8: 1.0}
+    state.handle([hp.HandedIn(task=task("a", steps=100_000, rates=rates))], BEGIN_S)
+    state.handle([hp.Shared(workers=1)], BEGIN_S + 10)
+    state.handle([hp.Paced(name="a", workers=1, rate=2.0), hp.Shared()], BEGIN_S + 60)
+    assert state.ledger.accounts["a"].wanted == 4, "2 and 4 follow from what 1 does; 8 was measured"
+    state.handle([hp.Paced(name="a", workers=4, rate=2.1)], BEGIN_S + 120)
+    assert state.ledger.accounts["a"].wanted == 2
+
+
+def tried_in_vain(deadline_s: float | None) -> ServiceState:
+    """One worker is as fast as two: that was known when it was handed in."""
+    state = fresh()
+    rates = {1: 1.0, 2: 0.95, 4: 0.9, 8: 0.9}
+    state.handle([hp.HandedIn(task=task("a", deadline_s, steps=100_000, rates=rates))], BEGIN_S)
+    assert state.ledger.accounts["a"].wanted == 1
+    return state
+
+
+def test_workers_that_brought_nothing_are_tried_again_later() -> None:
+    """The machine may have been busy when that was measured."""
+    state = tried_in_vain(None)
+    assert state.due_s == BEGIN_S + REGROW_S
+    state.handle([hp.Woken()], BEGIN_S + REGROW_S)
+    assert state.ledger.accounts["a"].wanted > 1
+    state.handle(
+        [hp.Paced(name="a", workers=8, rate=0.9), hp.Paced(name="a", workers=4, rate=0.9)], BEGIN_S + 1900
+    )
+    assert state.ledger.accounts["a"].wanted == 2
+    state.handle([hp.Paced(name="a", workers=2, rate=1.8)], BEGIN_S + 1950)
+    assert state.ledger.accounts["a"].wanted == 2
+    assert state.due_s == BEGIN_S + 1900 + 2 * REGROW_S, "of 4 and 8"
+
+
+def test_no_promise_rests_on_workers_that_brought_nothing() -> None:
+    state = tried_in_vain(BEGIN_S + 150_000)
+    assert state.tickets["a"].standing is TaskStanding.PROMISED
+    state.handle([hp.Woken()], BEGIN_S + 2 * REGROW_S)
+    assert state.tickets["a"].rates[2] == 0.95
+
+
 def test_a_guess_grows_with_the_workers_and_keeps_what_was_measured() -> None:
     guessed = believed({2: 10.0}, 8)
     assert guessed.sizes == (1, 2, 4, 8)
     assert guessed.rate(2) == 10.0 and guessed.rate(1) == 5.0
     assert 10 < guessed.rate(4) < 20 < guessed.rate(8) < 40
+
+
+def test_plans_count_on_beginnings_as_they_are_seen() -> None:
+    state = fresh()
+    least_s = state.policy.overheads.base_s
+    state.handle([measured("a", 300, BEGIN_S + 900)], BEGIN_S)
+    for number in range(ENOUGH):
+        assert state.policy.overheads.base_s == least_s
+        state.handle([hp.Began(name="a", seconds=20.0)], BEGIN_S + number)
+    assert state.policy.overheads.base_s == 20.0
+    assert state.policy.tracks["a"].ladders.safe.change_s(0, 1) >= 20.0
+    state.handle([measured("b", 300, BEGIN_S + 320)], BEGIN_S + 10)
+    assert state.tickets["b"].standing is TaskStanding.PROMISED
+    state.handle([measured("c", 10, BEGIN_S + 25)], BEGIN_S + 10)
+    assert state.tickets["c"].standing is TaskStanding.REFUSED, "it would begin too late"
+    for number in range(LAST):
+        state.handle([hp.Began(name="a", seconds=0.1)], BEGIN_S + 20 + number)
+    assert state.policy.overheads.base_s == least_s
+
+
+def test_a_beginning_is_from_the_first_grant_to_the_first_worker() -> None:
+    one = Beginning()
+    one.note(2, None, True, 10.0)
+    one.note(2, 0, False, 11.0)
+    assert one.ready(13.0) == 3.0 and one.ready(14.0) is None
+    one.note(0, 2, False, 20.0)
+    one.note(4, None, False, 30.0)
+    assert one.ready(35.0) == 5.0
+    one.note(0, 4, False, 40.0)
+    one.note(2, 3, False, 41.0)
+    assert one.ready(41.1) is None, "those that it had were still there"
+    under_way = Beginning()
+    under_way.note(2, 2, False, 50.0)
+    assert under_way.ready(50.1) is None, "the service begins, and not the run"
 
 
 # --- random histories ---------------------------------------------------------------------------------
@@ -164,7 +287,13 @@ class Crowd:
             return [hp.HandedIn(task=task(name, self.now_s + left_s, most_workers=1 << which % 4))]
         if what == "node":
             return [hp.NodeSeen(node=which % RULES.nodes, up=bool(much % 2))]
-        if what == "wake":
+        if what == "foresee":
+            later_s = self.now_s + 30.0 * which
+            return [hp.Foreseen(steps=[(self.now_s, 8), (later_s + 1, much % 9), (later_s + 200, 8)])]
+        if what == "share":
+            return [hp.Shared(workers=None if much % 3 else which % 9)]
+        if what in ("wake", "later"):
+            self.now_s = state.due_s if what == "later" and state.due_s < inf else self.now_s
             return [hp.Woken()]
         if not names:
             return []
@@ -182,8 +311,10 @@ class Crowd:
             return [
                 hp.Counted(name=name, steps=400),
                 hp.Advanced(done={name: min(400, 5 * much)}),
-                hp.Paced(name=name, workers=1 << which % 4, rate=0.5 + much % 7),
+                hp.Paced(name=name, workers=1 + which % 8, rate=0.5 + much % 7),
             ]
+        if what == "begin":
+            return [hp.Began(name=name, seconds=1.0 + much / 2)]
         if what == "cancel":
             return [hp.Cancelled(name=name, by="ann")]
         self.holds.pop(name, None)
@@ -193,6 +324,7 @@ class Crowd:
 MOVES = st.tuples(
     st.sampled_from(
         ["hand in", "hand in", "hear", "hear", "leave", "leave", "pace", "over", "cancel", "node", "wake"]
+        + ["foresee", "share", "begin", "later"]
     ),
     st.integers(0, 40),
     st.integers(0, 40),
@@ -216,7 +348,7 @@ def test_laws(moves: Sequence[tuple[str, int, int]]) -> None:
     state, crowd, lost = fresh(), Crowd(), False
     promised: set[str] = set()
     for move in moves:
-        lost |= move[0] == "node"
+        lost |= move[0] in ("node", "foresee", "share")
         before = {name: account.held for name, account in state.ledger.accounts.items()}
         state.handle(crowd.next(state, move), crowd.now_s)
         laws(state, crowd, lost)
@@ -238,26 +370,38 @@ def told(state: ServiceState) -> list[Any]:
     ]
 
 
-@given(st.lists(MOVES, max_size=40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 400)), max_size=3))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(MOVES, max_size=40),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 400)), max_size=3),
+    st.sampled_from([100, 4000, journals.LONG_BYTES]),
+)
+@settings(max_examples=50, deadline=None)
 def test_after_a_crash_all_is_as_it_was(
     tmp_path_factory: pytest.TempPathFactory,
     moves: Sequence[tuple[str, int, int]],
     crashes: list[tuple[int, int]],
+    long_bytes: int,
 ) -> None:
-    """Of a line that was being written, any part may be on the disk: nobody has acted on it."""
+    """Of a line that was being written, any part may be on the disk: nobody has acted on it.
+
+    The journal goes on in new files when one is longer than that.
+    """
     folder = tmp_path_factory.mktemp("service")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals, "LONG_BYTES", long_bytes)
+        _crash(folder, moves, crashes)
+
+
+def _crash(folder: Path, moves: Sequence[tuple[str, int, int]], crashes: list[tuple[int, int]]) -> None:
     journal, crowd = ServiceJournal(folder, RULES), Crowd()
     for number, move in enumerate(moves):
         journal.handle(crowd.next(journal.state, move), crowd.now_s)
         for at, torn in crashes:
             if at == number:
                 before = told(journal.state)
-                path = folder / "journal" / f"{journal.term:08}.jsonl"
-                whole = path.read_bytes()
                 journal.handle([hp.Woken()], crowd.now_s)
-                line = path.read_bytes()[len(whole) :]
-                path.write_bytes(whole + line[: min(torn, len(line) - 1)])
+                *kept, line = journal.path.read_bytes().splitlines(keepends=True)
+                journal.path.write_bytes(b"".join(kept) + line[: min(torn, len(line) - 1)])
                 journal.close()
                 journal = ServiceJournal(folder, RULES)
                 assert told(journal.state) == before
@@ -292,23 +436,51 @@ def test_other_rules_have_to_wait_until_nobody_relies_on_these(tmp_path: Path) -
     assert ServiceJournal(tmp_path, other).state.numbered == 1
 
 
-def test_a_long_journal_ends_when_nobody_relies_on_it(
+def test_a_long_journal_goes_on_in_files_that_begin_with_all_that_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticflow.service.journal.MOST_BYTES", 400)
-    journal = ServiceJournal(tmp_path, RULES)
-    journal.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    monkeypatch.setattr(journals, "LONG_BYTES", 1)
+    journal, crowd = ServiceJournal(tmp_path, RULES), Crowd()
+    kept = tmp_path / "journal"
+    for number in range(120):
+        name = f"run-{number}"
+        crowd.now_s += 1.0
+        journal.handle([measured(name, 300, crowd.now_s + 200)], crowd.now_s)
+        if number >= 2:
+            journal.handle([hp.Over(name=f"run-{number - 2}", state="finished")], crowd.now_s)
+    assert {path.name[:8] for path in kept.iterdir()} == {"00000001"} and len(list(kept.iterdir())) == 3
+    seen = told(journal.state)
+    history = read_history(tmp_path)
+    assert history.state.tickets.keys() == {f"run-{number}" for number in range(120)}
+    newest = journal.path
+    for path in kept.iterdir():
+        if path != newest:
+            path.unlink()
     again = ServiceJournal(tmp_path, RULES)
-    assert "a" in again.state.tickets
-    again.handle([hp.Over(name="a", state="finished")], BEGIN_S + 90)
-    assert not ServiceJournal(tmp_path, RULES).state.tickets
-    assert len(list((tmp_path / "journal").iterdir())) == 1
+    assert told(again.state) == seen, "no other file is needed"
+    monkeypatch.setattr(journals, "KEPT_BYTES", 0)
+    once_more = ServiceJournal(tmp_path, RULES)
+    assert told(once_more.state) == seen and list(kept.iterdir()) == [once_more.path]
+    assert "run-119" in read_history(tmp_path).state.tickets
+
+
+def test_of_those_that_are_over_the_last_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticflow.service.records.ENDED", 2)
+    journal = ServiceJournal(tmp_path, RULES)
+    for number, name in enumerate("abcd"):
+        journal.handle([measured(name, 300, BEGIN_S + 900)], BEGIN_S + number)
+        if name != "a":
+            journal.handle([hp.Over(name=name, state="finished")], BEGIN_S + number)
+    state = ServiceJournal(tmp_path, RULES).state
+    assert set(state.tickets) == {"a", "c", "d"} and state.numbered == 4
 
 
 def test_a_disk_that_becomes_full_in_a_line_takes_nothing_more_and_loses_nothing(tmp_path: Path) -> None:
     journal = ServiceJournal(tmp_path, RULES)
     journal.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
-    path = tmp_path / "journal" / "00000001.jsonl"
+    path = journal.path
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
     try:

@@ -9,14 +9,18 @@ import msgspec
 import pytest
 import zmq
 
+from elasticflow.cluster.presence import Presence
+from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ConfigError, ElasticFlowError, UnknownError
 from elasticflow.master.actions import EndAction
 from elasticflow.master.members import RunState
-from elasticflow.run.folder import Address, RunDir
+from elasticflow.run.config import make
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow.run.telling import Report
+from elasticflow.service import hands
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import PAUSED, TRIES
-from elasticflow.service.hands import Hands, RunSight
+from elasticflow.service.hands import Hands, RunFolder, RunSight, sight_of
 from elasticflow.service.state import Granted
 from elasticflow.service.submitted import AGAIN_S, SILENT_S, SubmittedFollower
 from elasticflow.wire.keys import MemberKeys, make_keys
@@ -29,16 +33,24 @@ HERE = Address("tcp://127.0.0.1:1", "here", 1)
 
 
 class PlayedHands(Hands):
-    """Answers when the test says so. ordered: what was ordered last, and not answered yet."""
+    """Answers when the test says so. ordered: what was ordered last, and not answered yet.
+
+    listening: what a folder tells at once; so often it was read.
+    """
 
     def __init__(self) -> None:
         self.ordered: dict[str, Callable[..., None]] = {}
+        self.listening, self.num_read = RunSight(True), 0
 
     def passes(self, error: ElasticFlowError) -> bool:
         return isinstance(error, UnknownError)
 
     def look_at(self, run: RunDir, answer: Callable[..., None]) -> None:
         self.ordered["look"] = answer
+
+    def listen_for(self, run: RunDir, answer: Callable[..., None]) -> None:
+        self.num_read += 1
+        answer(self.listening)
 
     def begin(self, run: RunDir, answer: Callable[..., None]) -> None:
         self.ordered["begin"] = answer
@@ -97,6 +109,22 @@ def report(state: str, text: str) -> Report:
     return msgspec.structs.replace(told.story.report(told.state, END), state=state, text=text)
 
 
+def test_a_leader_that_begins_is_told_its_grant_as_soon_as_it_listens(run: Played) -> None:
+    run.see(RunSight(alive=False), TWO, 2)
+    assert run.hands.num_read == 0
+    run.hands.ordered.pop("begin")("17")
+    run.go(TWO, 2, 0.1)
+    run.go(TWO, 2, 0.1)
+    assert run.hands.num_read == 2 and not run.told and not run.hands.ordered
+    run.hands.listening = ALIVE
+    run.go(TWO, 2, 0.1)
+    assert run.has_answer
+    run.go(TWO, 2, 0.0)
+    assert run.told == [Grant(number=4, workers=2, why="to be in time")]
+    run.go(TWO, 2, 0.1)
+    assert run.hands.num_read == 3, "a folder may be far away: nobody reads it for nothing"
+
+
 def test_it_is_submitted_once_and_told_its_grant_when_its_master_listens(run: Played) -> None:
     assert run.see(RunSight(alive=False), TWO, 2) == []
     run.go(TWO, 2)
@@ -117,6 +145,59 @@ def test_one_that_speaks_is_not_looked_for_and_a_silent_one_keeps_what_it_has(ru
     assert run.see(UnknownError("SLURM does not answer"), TWO, 2) == []
     assert run.see(RunSight(alive=True, waits="its master starts"), TWO, 2) == []
     assert run.see(ALIVE, TWO, 2) == [], "it is only slow"
+
+
+def test_one_that_is_granted_workers_again_is_looked_for_at_once_unless_the_cluster_is_away(
+    run: Played,
+) -> None:
+    run.see(GONE, NONE, 0)
+    run.go(NONE, 0, SILENT_S / 2)
+    assert not run.hands.ordered
+    run.go(TWO, 2, 0.0)
+    assert list(run.hands.ordered) == ["look"]
+    run.hands.ordered.pop("look")(UnknownError("SLURM does not answer"))
+    run.go(NONE, 0, 0.0)
+    run.go(TWO, 2, 0.0)
+    assert not run.hands.ordered, "it is asked again, but not at each grant"
+    run.go(TWO, 2, AGAIN_S)
+    assert list(run.hands.ordered) == ["look"]
+
+
+def test_the_cluster_is_not_asked_for_one_of_which_nothing_is_left_before_it_is_to_begin(run: Played) -> None:
+    paused = GONE._replace(report=report("stopped", PAUSED))
+    assert run.see(paused, NONE, 2) == [hp.Held(name="1-a", workers=0, number=4)]
+    assert run.see(paused, NONE, 2), "it is said again until that is known"
+    for _ in range(3):
+        run.go(NONE, 0, AGAIN_S)
+        assert not run.hands.ordered
+    run.go(TWO, 2, 0.0)
+    run.hands.ordered.pop("look")(paused)
+    run.go(TWO, 2, 0.0)
+    assert list(run.hands.ordered) == ["begin"]
+
+
+def test_one_for_which_no_connection_is_left_goes_on_and_is_tried_again(run: Played) -> None:
+    run.context.max_sockets = 1
+    other = run.context.socket(zmq.PAIR)
+    assert run.see(ALIVE, TWO, 2) == []
+    assert "two open files for each run" in run.waits and run.told == []
+    other.close(linger=0)
+    while not run.told:  # ZeroMQ has it back a moment later
+        run.see(ALIVE, TWO, 2)
+    assert run.told == [Grant(number=4, workers=2, why="to be in time")]
+
+
+def test_what_the_cluster_has_answered_is_acted_on_in_a_turn_of_its_own(run: Played) -> None:
+    run.go(TWO, 2, AGAIN_S)
+    assert not run.has_answer
+    run.hands.ordered.pop("look")(RunSight(alive=False))
+    assert run.has_answer
+    run.go(TWO, 2, 0.0)
+    assert not run.has_answer and list(run.hands.ordered) == ["begin"]
+    run.hands.ordered.pop("begin")("17")
+    assert run.has_answer
+    run.go(TWO, 2, 0.0)
+    assert not run.has_answer
 
 
 def test_what_workers_may_still_hold_after_their_leader_is_nobody_elses(run: Played) -> None:
@@ -165,3 +246,60 @@ def test_a_cluster_that_does_not_take_it_just_now_is_asked_again_for_as_long_as_
         happened = run.go(TWO, 2)
         assert bool(happened) is (left == 0)
     assert happened == [hp.Over(name="1-a", state="failed", text="cannot be begun: no such partition")]
+
+
+class Found(ClusterShare):
+    """A share whose cluster knows of a leader; asked: for which runs."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__({})
+        self.id, self.asked = id, 0
+
+    def nodes(self) -> list[ShareNode]:
+        return []
+
+    def num_places(self, job: HostJob) -> int:
+        return 0
+
+    def leader_of(self, job: HostJob) -> str:
+        self.asked += 1
+        return self.id
+
+
+def test_a_leader_that_somebody_submitted_who_was_killed_is_written_down_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    publish(run.job, HostJob("slurm", UNKNOWN, "0123456789ab"))
+    monkeypatch.setattr(hands, "presence_of", lambda _: Presence(str(tmp_path)))
+    none, found = Found(""), Found("17")
+    assert not sight_of(run, none).alive and none.asked == 1
+    assert run.host() == HostJob("slurm", UNKNOWN, "0123456789ab"), "nobody knows yet whether it was taken"
+    for _ in range(2):
+        sight_of(run, found)
+    assert run.host() == HostJob("slurm", "17", "0123456789ab") and found.asked == 1
+
+
+def test_a_folder_is_read_in_a_thread_and_what_is_wrong_with_it_is_an_answer(tmp_path: Path) -> None:
+    run, answers = RunDir(tmp_path / "run"), []
+    at_work = Hands("slurm", Found(""))
+    try:
+        at_work.read(run, answers.append)
+        wait(at_work, answers)
+        run.create(make(None, {"program": "x.py"}))
+        at_work.read(run, answers.append)
+        wait(at_work, answers, 2)
+    finally:
+        at_work.close()
+    missing, folder = answers
+    assert isinstance(missing, ElasticFlowError)
+    assert isinstance(folder, RunFolder) and folder.config.program == "x.py" and folder.owner
+
+
+def wait(at_work: Hands, answers: list[object], number: int = 1) -> None:
+    poller = zmq.Poller()
+    for fd in at_work.fds:
+        poller.register(fd, zmq.POLLIN)
+    while len(answers) < number:
+        assert poller.poll(60_000), "nobody answers"
+        at_work.turn()

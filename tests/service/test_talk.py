@@ -14,10 +14,10 @@ import pytest
 import zmq
 
 from elasticflow.errors import ConfigError, RunError, UnknownError
+from elasticflow.process.unix_sockets import nearby
 from elasticflow.run.config import Config
 from elasticflow.service import talk
 from elasticflow.service.memory import Known, kind_of
-from elasticflow.service.paces import SETTLED_S, Pace
 from elasticflow.service.settings import ServiceConfig, folder_of, read_service_config
 
 
@@ -61,7 +61,7 @@ def clerk(tmp_path: Path) -> Iterator[Clerk]:
 
 def connected(folder: Path) -> socket.socket:
     line = socket.socket(socket.AF_UNIX)
-    with talk._nearby(folder) as near:
+    with nearby(folder / talk.SOCKET) as near:
         line.connect(near)
     line.settimeout(20)
     return line
@@ -94,11 +94,11 @@ def test_many_who_say_nothing_keep_nobody_out(clerk: Clerk, tmp_path: Path) -> N
 def test_nobody_else_is_answered(clerk: Clerk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("long" * 30)
     stranger = os.geteuid() + 1
-    monkeypatch.setattr(talk, "_uid_of", lambda line: stranger)
+    monkeypatch.setattr(talk, "uid_of", lambda line: stranger)
     with pytest.raises(RunError, match=f"answers nobody else; you are {stranger}"):
         talk.ask(folder, talk.ListTasks())
     assert clerk.asked == []
-    monkeypatch.setattr(talk, "_uid_of", lambda line: 0)
+    monkeypatch.setattr(talk, "uid_of", lambda line: 0)
     assert talk.ask(folder, talk.ListTasks()).capacity == 1
 
 
@@ -111,7 +111,7 @@ def test_that_there_is_no_service_is_told(tmp_path: Path) -> None:
 
 def test_one_that_goes_away_may_be_asked_again(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        with talk._nearby(tmp_path) as near:
+        with nearby(tmp_path / talk.SOCKET) as near:
             listener.bind(near)
         listener.listen()
         dying = threading.Thread(target=lambda: listener.accept()[0].close())
@@ -126,7 +126,7 @@ def test_a_run_is_handed_in_to_the_next_service_if_the_first_goes_away(tmp_path:
     with pytest.raises(RunError, match="no service is there"):
         talk.insist(tmp_path, question)
     with socket.socket(socket.AF_UNIX) as listener:
-        with talk._nearby(tmp_path) as near:
+        with nearby(tmp_path / talk.SOCKET) as near:
             listener.bind(near)
         listener.listen()
         clerks: list[Clerk] = []
@@ -142,20 +142,6 @@ def test_a_run_is_handed_in_to_the_next_service_if_the_first_goes_away(tmp_path:
         dying.join()
         assert clerks[0].asked == [question]
         clerks[0].close()
-
-
-def test_a_pace_is_measured_while_nobody_comes_or_goes() -> None:
-    pace = Pace(measure_s=2.0)
-    assert pace.see(1, True, 0, 0.0) is None
-    assert pace.see(1, True, 9, SETTLED_S / 2) is None
-    assert pace.see(1, True, 10, SETTLED_S) is None
-    assert pace.see(1, True, 19, SETTLED_S + 1.9) is None
-    assert pace.see(1, True, 30, SETTLED_S + 2) == 10.0
-    assert pace.see(1, True, 34, SETTLED_S + 4) == 2.0
-    assert pace.see(2, False, 60, SETTLED_S + 6) is None
-    assert pace.see(2, True, 61, SETTLED_S + 9) is None, "from here on"
-    assert pace.see(2, True, 64, SETTLED_S + 20) is None, "too few steps"
-    assert pace.see(2, True, 3, SETTLED_S + 30) is None, "it went back to a checkpoint"
 
 
 def test_what_was_learned_of_a_program_is_there_for_its_next_run(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ CARRIED = 0.4
 LAGS, LAGS_S = 0.35, (0.05, 0.25)
 """In so many histories connections lag by so much, at most."""
 ONLY_CUTS, TRAPPING = 0.15, 0.25
+BEREFT = 0.15
+"""In so many a new master loses, before it has heard much, those who know what it does not."""
 ASKED = 0.4
 """Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
 APART = (5, 20, 100)
@@ -38,7 +40,7 @@ def history(seed: int) -> World:
 
 def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
     """Connections of which some are slower than others; connections that are lost, and made anew, again and
-    again; and deaths of those who depend on what somebody just does."""
+    again; deaths of those who depend on what somebody just does; and a master's death before another's."""
     if rng.random() < LAGS:
         shape = replace(shape, lag_s=rng.choice(LAGS_S))
     if rng.random() < ONLY_CUTS:
@@ -53,6 +55,14 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
         for _ in range(rng.randint(1, 4)):
             after = 1 + int(rng.expovariate(1 / 250))
             faults = [*faults, Fault(after, rng.choice(TRAPS), rng.randrange(1 << 10))]
+    elif rng.random() < BEREFT:
+        after = 1 + int(rng.expovariate(1 / 500))
+        soon = after + rng.randint(0, rng.choice(APART))
+        faults = [
+            *faults,
+            Fault(after, "kill master"),
+            Fault(soon, rng.choice(["kill leader", "kill worker"])),
+        ]
     return shape, faults
 
 

@@ -26,7 +26,7 @@ from elasticflow.master.server import FAREWELL_S
 from elasticflow.master.state import MasterState
 from elasticflow.step.layout import Array, Rule
 from elasticflow.storage import DirectoryStorage, Storage
-from elasticflow.wire.messages import Assignment, Departing
+from elasticflow.wire.messages import Assignment, Departing, Paused
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps import state as st
 from elasticflow_ps.backups import ComputeAction
@@ -84,6 +84,10 @@ class Laws:
         self.only_cuts = True
         """Nothing has happened but to connections, and all can speak with the master."""
         self.regroupings: list[ac.RegroupedAction] = []
+        self._paused: tuple[Key, int] | None = None
+        """A generation all of whose servers have paused, and with which version."""
+        self.num_pauses = 0
+        """Of those after which all went on from that version."""
         self.row: tuple[str, ...] = ()
         self._orders: dict[tuple[Key, int], Orders] = {}
         self._members: dict[tuple[Key, str], Process] = {}
@@ -186,6 +190,8 @@ class Laws:
             return
         if isinstance(event, ev.LimitEvent) and (self._limit is None or self._limit.state is not state):
             self._limit = Limit(state, event.leave_s, state.version)
+        if isinstance(event, Paused) and any(isinstance(action, ac.HaltAction) for action in actions):
+            self._paused = self._latest, event.version
         for action in actions:
             if isinstance(action, ac.AssignAction):
                 self._assign(action)
@@ -197,8 +203,9 @@ class Laws:
                 self._blames_nobody(action)
             elif isinstance(action, ac.FaultAction):
                 self._gives_up(action)
-        require((state.committed_tick or 0) >= self._committed, "commits go back")
-        self._committed = state.committed_tick or 0
+        if not state.commits.unsure:  # the disk was dark when this master began: it has yet to read them
+            require((state.committed_tick or 0) >= self._committed, "commits go back")
+        self._committed = max(self._committed, state.committed_tick or 0)
         if state.row.phase is Phase.SERVING and not state.ended:
             names = tuple(state.row.names)
             endpoints = tuple(state.members[name].endpoint for name in names)
@@ -233,6 +240,9 @@ class Laws:
         assigned = self._assigned.get(key)
         carriers = {server.name: server.carrier for server in assigned.servers} if assigned else {}
         together = len({carriers[name] for name in lost} | {""}) == 2 < len(set(carriers.values()) | {""})
+        if self._paused and self._paused[0] == key and life == self._world.life and not lost:
+            require(action.start == self._paused[1], f"{action}, though all had paused at {self._paused[1]}")
+            self.num_pauses += 1
         kept = len(lost) <= 1 or together  # of what one worker carries there are copies with others
         if self._world.shape.snapshot_s and life == self._world.life and kept:
             safe = self._safe.get(key, 0)
@@ -531,8 +541,8 @@ class WatchedMaster(MasterState):
         self._laws.decides(self, None, actions)
         return actions
 
-    def adopt(self, living: Any, now_s: float) -> list[ac.Action]:
-        actions = super().adopt(living, now_s)
+    def adopt(self, living: Any, now_s: float, *, unread: bool = False) -> list[ac.Action]:
+        actions = super().adopt(living, now_s, unread=unread)
         self._laws.decides(self, None, actions)
         return actions
 

@@ -162,6 +162,8 @@ class Way:
                 noticed_s = NOTICED_S * hub.rng.random() if hub.rng.random() < UNNOTICED else 0.0
                 end_s = max(hub.now_s + self.network.delay(), self._last_s[direction]) + noticed_s
                 hub.at(end_s, self._tell_router if direction == UP else self._tell_dealer)
+                if direction == DOWN:
+                    self.network.changed_s[receiver.process] = end_s
 
     def _leave_router(self) -> None:
         if self.router is not None:
@@ -187,7 +189,7 @@ class Network:
     def __init__(self, hub: Hub, delay_s: float, lag_s: float = 0.0) -> None:
         self.hub, self.delay_s, self.lag_s = hub, delay_s, lag_s
         self.changed_s: dict[Process, float] = {}
-        """When a process was told last that a connection that it had begun is there, or is lost."""
+        """When a process was told last, or will be, that a connection that it had begun is there, or lost."""
         self.listening: dict[str, SimSocket] = {}
         self._next_port = 20_000
         self._next_route = hub.rng.randrange(1 << 32)

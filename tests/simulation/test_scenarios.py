@@ -11,6 +11,7 @@ from elasticflow.checkpoint import commits, load_manifest
 from elasticflow.master.members import RunState
 from elasticflow.storage import DirectoryStorage
 from elasticflow.training.standing import Plateau, Watch, WatchRules
+from elasticflow_ps.snapshots import TakeAction
 
 from .histories import FOR_GOOD
 from .laws import ROUNDED_S
@@ -117,6 +118,13 @@ def test_ways_of_arrays(way: dict[str, object]) -> None:
         finish(Fault(400 + 100 * seed, "kill server", seed), seed=seed, **way)
 
 
+@pytest.mark.parametrize(("dark", "kill", "seed"), [(1087, 1139, 286), (1245, 1249, 861), (671, 776, 906)])
+def test_a_commit_that_only_the_disk_knows_of_which_is_dark_as_the_next_master_begins(
+    dark: int, kill: int, seed: int
+) -> None:
+    finish(Fault(dark, "disk dark", 0, 1.0), Fault(kill, "kill master", 0), seed=seed)
+
+
 # --- what evaluations decide ---------------------------------------------------------------------
 
 RULES = WatchRules(
@@ -167,6 +175,23 @@ def test_a_run_stops_where_its_program_says(kind: str, made: Callable[..., Shape
         assert end and "stopped early, after 3 of 12 steps: on_epoch(): call 3" in end.text
 
 
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize(
+    "rules", [WatchRules(plateau=RULES.plateau), WatchRules(consults="its hash")], ids=str
+)
+def test_what_evaluations_have_decided_is_not_lost_with_who_decides_it(
+    rules: WatchRules, carried: bool
+) -> None:
+    """The master had not written it down, and the leading server dies before it tells the next one: copies
+    that are safe are gone on from all the same. Nor is it if the servers go back while its checkpoint is
+    committed."""
+    for number, after in enumerate(range(985, 2100, 97)):
+        whom = "kill worker" if carried else "kill leader"
+        faults = Fault(after, "kill master"), Fault(after + (120, 40)[number % 2], whom)
+        how = {"rules": rules, "epochs": 3, "checkpoint_every": "60s", "write_s": 0.5, "carried": carried}
+        World(shape(**how, evaluate_every=1), faults, after).run()
+
+
 def test_a_checkpoint_of_an_evaluation_is_waited_for() -> None:
     """Storage is slower than evaluations are made: none is left out."""
     world = finish(rules=WatchRules(best=RULES.best), evaluate_every=1, epochs=1, write_s=2.0, keep=100)
@@ -194,6 +219,14 @@ def test_the_only_worker_is_killed(after: int) -> None:
     finish(Fault(after, "kill worker", after), seed=after, workers=1, servers=3)
 
 
+@pytest.mark.parametrize("carried", [False, True])
+def test_who_is_slow_is_not_kept_by_slices_that_nobody_needs_any_more(carried: bool) -> None:
+    """Before there is a plan all of them are its own; the run is over, or the servers are lost, meanwhile."""
+    slow = {"num_records": 8, "num_test": 0, "workers": 2, "servers": 1, "slice_s": 0.25, "carried": carried}
+    for seed in range(12):
+        finish(seed=seed, **slow, slowness=(1.0, 8.0), heartbeat_s=1.0, suspect_s=2.5)
+
+
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["kill leader", "kill last", "freeze leader", "kill servers", "kill pair"])
 def test_servers_are_lost_at_any_time(kind: str, servers: int) -> None:
@@ -213,6 +246,42 @@ def test_the_master_is_lost_while_another_worker_takes_places(workers: int) -> N
     for gap in range(2, 160, 3):
         faults = Fault(500, "kill worker", 0), Fault(500 + gap, "kill master", 0)
         finish(*faults, seed=500, workers=workers, carried=True)
+
+
+def test_the_leading_server_is_lost_just_before_its_last_worker_says_that_it_leaves() -> None:
+    """It has the last version, which the servers may have gone back behind by then, and it carries them, but
+    neither computes nor takes another: another worker comes for that."""
+    how = {"num_records": 3, "num_test": 0, "slices": 1, "epochs": 1, "workers": 1, "servers": 1}
+    how |= {"snapshot_s": 0.5, "delay_s": 0.02, "heartbeat_s": 1.0, "suspect_s": 2.5}
+    for more in (
+        {"write_s": 0.01, "parcel_bytes": 256},
+        {"write_s": 0.05, "parcel_bytes": 128, "lost_s": 10.0},
+    ):
+        how |= {"checkpoint_every": "60s", "carried": True, **more}
+        for seed in range(2):
+            end = finish(seed=seed, **how).hub.num_events
+            for before in range(50, 90):
+                finish(Fault(end - before, "kill leader", 0), seed=seed, **how)
+
+
+def test_places_move_and_no_step_is_lost() -> None:
+    """To workers that come, and from those that leave: one version goes on, and it is the newest."""
+    pauses = 0
+    for after in range(100, LONG, 60):
+        faults = Fault(after, "scale", after), Fault(after + 400, "scale", after // 60)
+        world = finish(*faults, seed=after, workers=1 + after % 2, carried=True)
+        assert all(again.start >= again.reached for again in world.laws.regroupings), world.hub.story
+        pauses += world.laws.num_pauses
+    assert pauses > 5
+
+
+@pytest.mark.parametrize(
+    "kind", ["kill worker", "kill master", "kill leader", "freeze worker", "freeze leader"]
+)
+def test_somebody_is_lost_while_places_move(kind: str) -> None:
+    for gap in range(0, 700, 35):
+        faults = Fault(300, "scale", 1 + gap % 3), Fault(300 + gap, kind, gap, FOR_GOOD)
+        finish(*faults, seed=gap, workers=1 + gap % 2, carried=True)
 
 
 @pytest.mark.parametrize("whom", AMBUSHES)
@@ -246,6 +315,12 @@ def test_one_is_frozen_for_good(after: int) -> None:
     assert world.hub.now_s < 5.0, "nobody waits until it is given up"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_told_that_a_version_is_gone_goes_on_from_one_that_there_is(seed: int) -> None:
+    """Frozen for longer than servers keep a version, in a run that is longer than anybody may be behind."""
+    finish(Fault(700, "freeze worker", seed, 1.0), seed=seed, num_records=480, num_test=0, epochs=1)
+
+
 @pytest.mark.parametrize("kind", ["black out", "power cut"])
 def test_all_is_lost_but_the_storage(kind: str) -> None:
     """With the power also all that was not made durable."""
@@ -262,6 +337,12 @@ def test_a_new_master_is_told_of_the_program_by_a_worker_that_waits_for_rows() -
 # --- what a lost server costs --------------------------------------------------------------------
 
 
+def test_a_new_master_says_once_more_what_the_only_worker_goes_by() -> None:
+    """It drops no slice for that: nobody else could compute it, and nobody asks it twice."""
+    for after in range(112, 160, 8):
+        finish(Fault(after, "kill master"), seed=after, workers=1, servers=1, lag_s=0.8, lost_s=8.0)
+
+
 def test_a_dead_server_costs_no_more_than_since_the_last_snapshot() -> None:
     """Nor does it cost anybody else's process; see ``laws``."""
     world = finish(Fault(800, "kill server", 3), checkpoint_every="60s")
@@ -271,6 +352,14 @@ def test_a_dead_server_costs_no_more_than_since_the_last_snapshot() -> None:
         "worker-2",
         "worker-3",
     ]
+
+
+def test_who_dies_as_it_takes_a_copy_leaves_the_one_before() -> None:
+    """Which others hold until the next is safe."""
+    takes = AMBUSHES["server"].index(TakeAction)
+    for after in range(1300, 1720, 60):
+        faults = [Fault(after, "ambush server", takes)]
+        World(shape(checkpoint_every="60s", servers=3, delay_s=0.02), faults, after).run()
 
 
 def test_without_snapshots_it_goes_back_to_storage() -> None:

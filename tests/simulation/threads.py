@@ -158,6 +158,7 @@ class Hub:
         self.story: deque[str] = deque(maxlen=400)
         self.violation: BaseException | None = None
         self.num_events = 0
+        self.pauses = False
         self.by_pid: dict[int, Process] = {}
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
@@ -182,17 +183,20 @@ class Hub:
     def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         self.at(self.now_s + seconds, call, *arguments)
 
-    def step(self) -> None:
-        """The next thing happens."""
-        if not self._queue:
-            raise Violation("nothing will ever happen any more")
-        when_s, _, call, arguments = heappop(self._queue)
-        if when_s > self.now_s:
-            self.now_s, self._calls = when_s, 0
-        self.num_events += 1
-        call(*arguments)
-        if self.violation is not None:
-            raise self.violation
+    def play(self, most: int) -> None:
+        """The next things happen: so many, or fewer if it ``pauses``."""
+        queue, self.pauses = self._queue, False
+        while most > 0 and not self.pauses:
+            if not queue:
+                raise Violation("nothing will ever happen any more")
+            when_s, _, call, arguments = heappop(queue)
+            if when_s > self.now_s:
+                self.now_s, self._calls = when_s, 0
+            self.num_events += 1
+            most -= 1
+            call(*arguments)
+            if self.violation is not None:
+                raise self.violation
 
     # --- threads ---------------------------------------------------------------------------------
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from elasticflow.frameworks import Interrupted
 from elasticflow.step.layout import Vector
+from elasticflow.step.schedule import Kind
 from elasticflow.worker.trial import Begin, TrialOutcome, Way
 
 from .program import SmallLoaded
@@ -43,7 +46,10 @@ class SimTrial:
                 self._moves()
                 raise Interrupted("the master has something else to be done")
         self._moves()
-        tried = self._batches.rows(self._schedule.at(tick), number) if rows is None else rows
+        work = self._schedule.at(tick)
+        tried = np.asarray(self._batches.rows(work, number) if rows is None else rows)
+        if work.kind is Kind.EVALUATE:  # records to test with are counted anew, but are others
+            tried = tried + world.shape.num_records
         if any(int(row) in world.shape.deadly for row in tried):
             return TrialOutcome(died="was killed by SIGSEGV")
         return TrialOutcome(raised=any(int(row) in world.shape.bad for row in tried))

@@ -85,6 +85,8 @@ RESTART_S = (0.01, 0.2)
 MOVE_S = (0.1, 1.0)
 TRAP_S = (0.002, 0.02, 0.3)
 """What somebody's act brings about happens so much later, at most."""
+AT_ONCE = 50
+"""So many events of a run, at most, lie between two looks at how it goes."""
 GRACES_S = (0.0, 0.1, 1.0)
 """How long a place lasts beyond its end."""
 MEMORY = Path("/dev/shm")
@@ -273,11 +275,12 @@ def simulated() -> Iterator[None]:
             storage, manifest
         ),
         (server, "available_memory"): dict,
+        (worker, "available_memory"): dict,
         ("elasticflow_ps.ways", "is_here"): lambda address: True,
         (server, "admit_only_members"): lambda context, keys: _NoGate(),
         (master, "admit_only_members"): lambda context, keys: _NoGate(),
         (worker, "Loaded"): lambda settings: SYSTEM.world.load(settings),
-        ("elasticflow.worker.computing", "Trial"): lambda begin, state, way, moves: SimTrial(
+        ("elasticflow.worker.computing", "Trial"): lambda begin, state, way, moves, nurse: SimTrial(
             SYSTEM.world, begin, state, way, moves
         ),
         (worker, "admitted"): lambda join, link: SYSTEM.world.admit(join, link),
@@ -328,6 +331,8 @@ MANY_FDS = 512
 
 class SimPorter:
     """Starts and ends servers beside a simulated worker."""
+
+    nurse = None
 
     def __init__(self, world: World, worker: Process, settings: MemberSettings) -> None:
         self._world, self._worker, self._settings = world, worker, settings
@@ -463,7 +468,8 @@ class World:
 
     def _step(self) -> None:
         hub = self.hub
-        hub.step()
+        until = self._faults[0].after if self._faults else hub.num_events + AT_ONCE
+        hub.play(max(1, min(until - hub.num_events, AT_ONCE)) if self.end is None else 1)
         while self._faults and self._faults[0].after <= hub.num_events:
             self.strike(self._faults.popleft())
         if self.end is None:
@@ -556,6 +562,7 @@ class World:
             if self.end is not None and not (same and self.shape.moves):
                 self.hub.violate(Violation(f"a run ends twice: {self.end}, and {end}"))
             self.end = end
+            self.hub.pauses = True
             process.exit(0)
 
     def _is_superseded(self, term: int | None) -> bool:

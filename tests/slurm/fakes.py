@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elasticflow_slurm.client import JobRequest, Partition, SlurmError, SlurmJob, SlurmNode
+from elasticflow_slurm.client import JobRequest, Partition, Reservation, SlurmError, SlurmJob, SlurmNode
 from elasticflow_slurm.command_line import SlurmClient
 
 
@@ -18,6 +18,7 @@ class FakeClient(SlurmClient):
         self.known = list(known)
         self.past: list[SlurmJob] = []
         self.nodes_known: list[SlurmNode] = []
+        self.reserved: list[Reservation] = []
         self.error: SlurmError | None = None
         self.refusals: dict[str, SlurmError] = {}
         self.asked: Counter[str] = Counter()
@@ -80,3 +81,7 @@ class FakeClient(SlurmClient):
     def nodes(self) -> list[SlurmNode]:
         self._ask("nodes")
         return list(self.nodes_known)
+
+    def reservations(self) -> list[Reservation]:
+        self._ask("reservations")
+        return list(self.reserved)

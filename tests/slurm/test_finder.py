@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
 from elasticflow.cluster.presence import KEEP_S, NoMaster, RunEnd, find_address, how_it_ended
 from elasticflow.errors import UnknownError
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
+from elasticflow.storage import DirectoryStorage
 from elasticflow_slurm import finder
 from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
 from elasticflow_slurm.comments import Comment
@@ -208,6 +211,26 @@ def test_one_member_alone_repairs_it(run: RunDir, clock: Clock) -> None:
         one.search(ASK_S + BEAT_S)
         clock.now_s = now_s
     assert [one.client.calls for one in members] == [REPAIR, [], [], [], []]
+
+
+def test_of_two_at_once_one_repairs_it(run: RunDir, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again, too, when the last repair was long ago: both see it, and neither takes the other's for it."""
+    clock.now_s = 10 * REPAIR_S
+    assert finder._is_first(run, "repair-12-0", REPAIR_S)
+    assert not finder._is_first(run, "repair-12-0", REPAIR_S)
+    assert finder._is_first(run, "repair-12-1", REPAIR_S), "another repair"
+    clock.now_s += 2 * REPAIR_S
+    listed, both = DirectoryStorage.list, threading.Barrier(2)
+
+    def together(storage: DirectoryStorage, folder: str = "") -> list[str]:
+        found = listed(storage, folder)
+        both.wait(10)
+        return found
+
+    monkeypatch.setattr(DirectoryStorage, "list", together)
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda _: finder._is_first(run, "repair-12-0", REPAIR_S), range(2)))
+    assert sorted(first) == [False, True]
 
 
 @pytest.mark.parametrize("reason", ["Resources", "Priority", "Nodes required for job are DOWN", ""])

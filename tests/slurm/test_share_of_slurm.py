@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,11 @@ import pytest
 
 from elasticflow.cluster.share import ShareNode
 from elasticflow.errors import ConfigError
-from elasticflow.run.folder import HostJob
+from elasticflow.run.folder import UNKNOWN, HostJob
 from elasticflow.service.settings import read_service_config
-from elasticflow_slurm.client import SlurmJob, SlurmNode
-from elasticflow_slurm.comments import Comment
-from elasticflow_slurm.share import SlurmShare
+from elasticflow_slurm.client import Reservation, SlurmJob, SlurmNode
+from elasticflow_slurm.comments import LEADER, Comment
+from elasticflow_slurm.share import SlurmShare, taken_of
 
 from .fakes import FakeClient
 
@@ -106,3 +109,63 @@ def test_the_file_that_people_begin_with() -> None:
     config = read_service_config(str(Path(__file__).parents[2] / "conf" / "service-slurm.yaml"))
     assert config.cluster == "slurm" and config.rules.cluster == "slurm"
     SlurmShare(config.section, FakeClient())
+
+
+def test_a_leader_of_which_nobody_wrote_down_the_id_is_found_by_its_comment(client: FakeClient) -> None:
+    """Not one that is over, nor another run's; of components the first counts."""
+    run = HostJob("slurm", UNKNOWN, "0123456789ab")
+    leader, other = str(Comment(run.run, LEADER, "/runs/1")), str(Comment("fedcba987654", LEADER, "/runs/2"))
+    client.known = [
+        SlurmJob(id=7, comment=leader, state="CANCELLED", het=0, leader_id=7),
+        SlurmJob(id=8, comment=other, state="PENDING"),
+        SlurmJob(id=9, comment=str(Comment(run.run, "worker-1")), state="RUNNING"),
+    ]
+    assert share(client).leader_of(run) == ""
+    for id in (10, 11):
+        client.known.append(SlurmJob(id=id, comment=leader, state="PENDING", het=id - 10, leader_id=10))
+    assert share(client).leader_of(run) == "10"
+
+
+def reserved(*nodes: str, start: float = 1e9, end: float = 1e9 + 3600, **more: Any) -> Reservation:
+    return Reservation(name=more.pop("name", "upkeep"), start_at=start, end_at=end, nodes=nodes, **more)
+
+
+def test_a_node_is_taken_while_it_is_in_a_reservation_that_is_not_the_shares(client: FakeClient) -> None:
+    client.reserved = [reserved("g1", "elsewhere"), reserved("g1", "g4", name="ef")]
+    told = {each.name: each.taken for each in share(client, time="30").nodes()}
+    assert told["g1"] == ((1e9 - 1800, 1e9 + 3600),) * 2 and told["g3"] == ()
+    own = share(client, workers=[{"partition": "gpu", "reservation": "ef"}], time="30", time_min="10").nodes()
+    told = {each.name: each.taken for each in own}
+    assert told["g1"] == ((1e9 - 600, 1e9 + 3600),), "SLURM may give a worker no more than ten minutes"
+    assert told["g4"] == ()
+
+
+def test_without_a_limit_of_time_nothing_begins_any_more_where_a_reservation_is_to_come(
+    client: FakeClient,
+) -> None:
+    client.reserved = [reserved("g1")]
+    assert share(client).nodes()[0].taken == ((-inf, 1e9 + 3600),)
+
+
+def test_one_of_some_of_the_cpus_is_not_counted() -> None:
+    nodes = [node("g1", "gpu"), node("g2", "gpu")]
+    assert taken_of([reserved("g1", cpus=2)], set(), nodes, 0.0) == {}
+    assert set(taken_of([reserved("g1", "g2", cpus=16)], set(), nodes, 0.0)) == {"g1", "g2"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "days"),
+    [
+        ("DAILY", range(14)),
+        ("WEEKLY", (0, 7)),
+        ("WEEKDAY", (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)),
+        ("MAINT", (0,)),
+    ],
+)
+def test_one_that_comes_again_is_planned_for_two_weeks(flag: str, days: Sequence[int]) -> None:
+    """By local time, from a Monday."""
+    monday = datetime(2026, 11, 23, 6)
+    one = reserved("g1", start=monday.timestamp(), end=monday.timestamp() + 7200, flags=frozenset({flag}))
+    taken = taken_of([one], set(), [node("g1", "gpu")], monday.timestamp() - 1)["g1"]
+    assert [each[0] for each in taken] == [(monday + timedelta(days=day)).timestamp() for day in days]
+    assert all(end - start == 7200 for start, end in taken)

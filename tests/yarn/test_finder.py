@@ -16,6 +16,7 @@ from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow_yarn import first
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.finder import ASK_S, SUBMIT_S, YarnFinder, YarnPresence
+from elasticflow_yarn.java import QUICK, skein_driver
 from tests.clock import Clock
 from tests.yarn.fakes import APP, FakeManager, app, yarn_id
 
@@ -220,6 +221,9 @@ class Driver:
 
     killed: list[str] = []
 
+    def __init__(self, log: str | None, java_options: list[str]) -> None:
+        self.log, self.java_options = log, java_options
+
     def __enter__(self) -> Driver:
         return self
 
@@ -237,6 +241,11 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(skein, "Client", Driver)
     Driver.killed = []
     return Driver.killed
+
+
+def test_what_users_set_for_skeins_java_holds(killed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKEIN_DRIVER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4 -Xmx1g")
+    assert skein_driver().java_options == [QUICK, "-XX:TieredStopAtLevel=4", "-Xmx1g"], "the last one counts"
 
 
 def test_a_run_that_has_not_begun_is_cancelled(run: RunDir, killed: list[str]) -> None:

@@ -434,7 +434,8 @@ def test_logs_that_are_being_gathered_are_waited_for(
         time.sleep(0.01)  # a process of a process tells nobody
     flag.touch()
     reader.join(60)
-    assert got == [b"one\ntwo\n"]
+    assert got == [b"one\ntwo\n"] and len(cluster.calls()) > 1
+    assert book._folder and len(list(Path(book._folder.name).iterdir())) == 1, "what had nothing is removed"
 
 
 def test_logs_that_nobody_has_kept(

@@ -21,7 +21,6 @@ from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
-from elasticflow_yarn.submit import pack_program
 from tests.yarn.local_hdfs import LocalHdfs
 
 PROGRAM = "import helper\n\n\ndef model():\n    pass\n\n\ndef forward(x, params):\n    pass\n"
@@ -304,42 +303,6 @@ def test_a_run_that_goes_on_is_as_it_was_when_that_fails(
 
 
 # --- the program ------------------------------------------------------------------------------------
-
-
-def test_what_belongs_to_a_program(tmp_path: Path) -> None:
-    for name in (
-        "p.py",
-        "lib/a.py",
-        "lib/__pycache__/a.pyc",
-        ".git/HEAD",
-        "runs/r/run.json",
-        "env/pyvenv.cfg",
-        "env/x",
-    ):
-        path = tmp_path / "folder" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    (tmp_path / "words.txt").write_text("words")
-    (tmp_path / "folder" / "words.txt").symlink_to(tmp_path / "words.txt")
-    with tarfile.open(fileobj=io.BytesIO(pack_program(str(tmp_path / "folder" / "p.py")))) as tar:
-        assert sorted(tar.getnames()) == ["lib/a.py", "p.py", "words.txt"]
-        words = tar.extractfile("words.txt")
-        assert words and words.read() == b"words"
-
-
-def test_a_folder_that_holds_more_than_a_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(submit, "LARGE_BYTES", 1000)
-    (tmp_path / "p.py").write_text(PROGRAM)
-    pack_program(str(tmp_path / "p.py"))
-    assert not capsys.readouterr().err
-    (tmp_path / "data").write_bytes(bytes(1500))
-    pack_program(str(tmp_path / "p.py"))
-    assert "the program's folder, which each container is sent" in capsys.readouterr().err
-    (tmp_path / "more").write_bytes(bytes(1500))
-    with pytest.raises(ConfigError, match="keep data elsewhere, on HDFS"):
-        pack_program(str(tmp_path / "p.py"))
 
 
 def test_kerberos_and_another_user(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
 from elasticflow_yarn.ending import WORDS
 from elasticflow_yarn.errors import YarnBusy, YarnError
+from elasticflow_yarn.java import skein_driver
 
 ASK_S, ASK_AGAIN_S = 2.0, 5.0
 """A member that hears nothing asks the ResourceManager within the first, and then after the second."""
@@ -92,9 +93,7 @@ class YarnPresence(JobPresence):
     def cancel(self) -> str:
         if not self._waits():
             return ""
-        import skein
-
-        with skein.Client() as client:  # takes seconds
+        with skein_driver() as client:  # takes seconds
             self._asked_s = float("-inf")
             if not self._waits():
                 return ""

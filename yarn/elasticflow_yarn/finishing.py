@@ -14,6 +14,7 @@ from pathlib import Path
 
 from elasticflow.master.log import say
 from elasticflow.run.folder import EXIT_CODES
+from elasticflow_yarn.java import SMALL
 
 SOURCE = Path(__file__).with_name("Finish.java")
 STATUSES = {
@@ -42,7 +43,7 @@ def _tell(status: str, text: str) -> bool:
     """Whether YARN knows it; where it does not, it starts other attempts, which say the same."""
     try:
         java, class_path = application_master()
-        options = ["-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        options = ["-Xmx64m", *SMALL]
         done = subprocess.run(
             [java, *options, str(SOURCE), status, text],
             env={**os.environ, "CLASSPATH": class_path},

@@ -13,7 +13,7 @@ from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.run.folder import RunPath
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
-from elasticflow.storage.webhdfs import PATIENCE_S
+from elasticflow.storage.urls import PATIENCE_S
 
 FIND_S = 2.0
 """People who look for a run wait no longer than this for an HDFS that is away."""

@@ -37,6 +37,7 @@ from elasticflow.run.folder import UNKNOWN, RunDir
 from elasticflow_yarn.cluster import ResourceManager, listed, new_session
 from elasticflow_yarn.containers import PlacedContainer, read
 from elasticflow_yarn.errors import YarnError
+from elasticflow_yarn.java import SMALL
 
 if TYPE_CHECKING:
     import requests
@@ -266,7 +267,7 @@ def gather(
 
     Empty if YARN has none (yet). Raises RunError if Hadoop's own tool cannot be used.
     """
-    command = [_java(environ), "-Xmx512m", "-XX:+UseSerialGC", "-cp", _class_path(environ), TOOL]
+    command = [_java(environ), "-Xmx512m", *SMALL, "-cp", _class_path(environ), TOOL]
     command += ["-applicationId", application, "-log_files_pattern", PATTERN]
     gathered: dict[str, dict[str, Path]] = {}
     with tempfile.TemporaryFile() as errors:
@@ -339,7 +340,7 @@ class YarnLogs(LogBook):
         self._live: dict[str, LiveLog] = {}
         self._files: dict[str, LogFile | None] = {}
         """Of members whose application is over; None: there is none."""
-        self._gathered: dict[str, dict[str, dict[str, Path]]] = {}
+        self._gathered: dict[str, tuple[Path, dict[str, dict[str, Path]]]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._told: set[str] = set()
 
@@ -411,11 +412,15 @@ class YarnLogs(LogBook):
         application = placed.application
         while True:
             if application not in self._gathered:
-                self._gathered[application] = gather(application, self._new_folder(), self._environ)
-            found = self._gathered[application].get(placed.container, {}).get(file)
+                folder = self._new_folder()
+                self._gathered[application] = folder, gather(application, folder, self._environ)
+            folder, gathered = self._gathered[application]
+            found = gathered.get(placed.container, {}).get(file)
             if found or time.time() > finished_at + GATHER_S:
                 return found
             del self._gathered[application]
+            if not any(file.path.parent == folder for file in self._files.values() if file):
+                shutil.rmtree(folder, ignore_errors=True)  # or there would be one for each second
             time.sleep(AGAIN_S)  # YARN tells nobody
 
     def _new_folder(self) -> Path:

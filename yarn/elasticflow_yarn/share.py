@@ -69,6 +69,5 @@ def slots_of(room: Resources, worker: Resources) -> int:
     return min(have // wanted for have, wanted in pairs if wanted)
 
 
-def share(section: dict[str, Any]) -> ClusterShare:
-    """See ``load_share``."""
-    return YarnShare(section)
+share = YarnShare
+"""See ``load_share``."""

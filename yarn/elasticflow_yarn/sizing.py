@@ -19,9 +19,10 @@ import msgspec
 
 from elasticflow.cluster.asks import WORKER, Ask, AskPhase
 from elasticflow.cluster.contract import Ended, How
+from elasticflow.cluster.cooldown import Cooldown
 from elasticflow.cluster.giving import GivingBack
-from elasticflow.cluster.pause import Pause
-from elasticflow.cluster.sizing import ClusterWays, End, Poll, Sizing
+from elasticflow.cluster.sizing import End, Poll, Sizing
+from elasticflow.cluster.ways import ClusterWays
 from elasticflow_yarn.application import Container
 from elasticflow_yarn.causes import LAUNCH_S, Cause, CauseVerdict, first_cause, judge, lasted_s
 from elasticflow_yarn.config import YarnConfig
@@ -122,7 +123,7 @@ class YarnSizing(Sizing[Tenant, Container]):
         self._around = Surroundings(config, services, self.news, self._clock)
         self._giving = GivingBack(num_min)
         self._strays = Strays(own)
-        self._again = Pause(OVERDUE_FIRST_S, OVERDUE_MOST_S)
+        self._again = Cooldown(OVERDUE_FIRST_S, OVERDUE_MOST_S)
         self._has_polled = False
         """Since the last look at the cluster that came of something."""
         self._pulse_until_s = float("inf")
@@ -222,13 +223,13 @@ class YarnSizing(Sizing[Tenant, Container]):
 
     def _most(self, now_s: float) -> int:
         if self._giving.is_pressed(now_s):
-            return self._least()
+            return self._growth.least()
         return max(super()._most(now_s), self._around.claim())
 
     def _withdraw(self, now_s: float) -> None:
         """Takes requests back that wait in vain."""
         waiting = self._asks.of(WORKER, AskPhase.WAITING)
-        surplus = len(self._line()) - self._most(now_s)
+        surplus = len(self._growth.line()) - self._most(now_s)
         for ask in reversed(waiting[-surplus:] if surplus > 0 else []):
             self._end_as(ask, AskPhase.WITHDRAWN, now_s)
 
@@ -260,7 +261,7 @@ class YarnSizing(Sizing[Tenant, Container]):
             return
         if sight.node in self._nodes.excluded(now_s):
             self._launches.later(f"came up on {sight.node}, which is left out", now_s)
-            if self._launches.pause.failures <= SHUNS:
+            if self._launches.cooldown.failures <= SHUNS:
                 self._end_as(ask, AskPhase.SHUNNED, now_s)
                 return
             self._pardon("no other has room")
@@ -293,7 +294,7 @@ class YarnSizing(Sizing[Tenant, Container]):
         elif verdict.blames_node:
             self._blame(ask.sight.node, now_s)
         if verdict.cause is Cause.PREEMPTED:
-            self._ahead = 1
+            self._growth.slow_down()
         elif verdict.ended.how is How.TAKEN and lasted_s(ask.sight) < LAUNCH_S:
             self._launches.later(verdict.ended.text, now_s)  # else the same might happen again and again
         self._over(ask, verdict.ended)
@@ -301,7 +302,7 @@ class YarnSizing(Sizing[Tenant, Container]):
     def _pardon(self, why: str) -> None:
         """Uses nodes again that are left out."""
         self._nodes.pardon()
-        self._launches.pause.clear()
+        self._launches.cooldown.clear()
         self.news.note("warning", f"nodes that were left out are used again: {why}")
 
     # --- the cluster -----------------------------------------------------------------------------
@@ -380,7 +381,7 @@ class YarnSizing(Sizing[Tenant, Container]):
         if since_s <= self._decided_s - self._pace.poll_s:
             many = "1 container waits" if len(waiting) == 1 else f"{len(waiting)} containers wait"
             return f"{self._around.fullness()}{many} since {self._clock.text(since_s)}"
-        if missing and self._decided_s < self._way_until_s:
+        if missing and self._decided_s < self._growth.way_until_s:
             return "makes way for somebody whom YARN prefers"
         if starting := len(self._asks.of(role, *self._ways.line)):
             return f"{starting} container{'s' * (starting != 1)} requested"
@@ -390,8 +391,8 @@ class YarnSizing(Sizing[Tenant, Container]):
         """Why no more are asked for; "" if nothing is wrong."""
         if self._busy.failures:
             return f"requests fail: {self._busy.text}"
-        if self._decided_s < self._launches.pause.until_s:
-            return f"the last one {self._launches.pause.text}"
+        if self._decided_s < self._launches.cooldown.until_s:
+            return f"the last one {self._launches.cooldown.text}"
         return self._around.why_not(role, self._decided_s)
 
 

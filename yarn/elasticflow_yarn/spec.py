@@ -18,6 +18,7 @@ from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow_yarn import gpus
 from elasticflow_yarn.config import ENVIRONMENT, PROGRAM, YarnConfig, mebibytes
+from elasticflow_yarn.java import QUICK
 from elasticflow_yarn.resources import Resources
 
 MASTER, WORKER, SERVER = "master", "worker", "server"
@@ -26,8 +27,8 @@ PULSE = "pulse"
 """A service that asks for a container on a host that there is not, see ``_pulse``."""
 NOWHERE = "0.0.0.0"
 """An address, since names are looked up."""
-FOR_SKEIN = "--add-opens=java.base/java.util=ALL-UNNAMED"
-"""Without it, Skein's page in YARN's web UI fails on Java 17."""
+FOR_SKEIN = ("--add-opens=java.base/java.util=ALL-UNNAMED", QUICK)
+"""Without the first, Skein's page in YARN's web UI fails on Java 17."""
 ARCHIVES = (".tar.gz", ".tgz", ".zip")
 """What YARN unpacks."""
 ACTIVATE = f'export PATH="$PWD/{ENVIRONMENT}/bin:$PATH" VIRTUAL_ENV="$PWD/{ENVIRONMENT}"'
@@ -81,7 +82,7 @@ def specification(
     before = [yarn.setup.rstrip(), ACTIVATE if yarn.environment else ""]
     again = lead_again(_python(yarn), run_dir, resume, "--on", "yarn")
     container = shlex.join([_python(yarn), "-m", "elasticflow_yarn.container", run_dir])
-    java = " ".join(filter(None, (FOR_SKEIN, yarn.env.get("JDK_JAVA_OPTIONS", ""))))
+    java = " ".join(filter(None, (*FOR_SKEIN, yarn.env.get("JDK_JAVA_OPTIONS", ""))))
 
     def service(name: str, least: int) -> dict[str, Any]:
         leases = {gpus.COUNT: str(asked[name].gpus), gpus.DEVICES: yarn.gpu_devices}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import io
 import os
 import re
-import sys
 import tarfile
 import tempfile
 import warnings
@@ -21,8 +19,9 @@ import msgspec
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import LEFT_OUT, begin, check_folder
+from elasticflow.leading import begin, check_folder
 from elasticflow.program.copy import fetch, keep, take
+from elasticflow.program.folder import pack_folder
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, RunPath, last_line, publish, replace
 from elasticflow.storage.hadoop import HadoopConf
@@ -32,10 +31,9 @@ from elasticflow_yarn import index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
+from elasticflow_yarn.java import skein_driver
 from elasticflow_yarn.spec import application_name, as_yaml, specification
 
-LARGE_BYTES = 200 << 20
-"""A program's folder that is larger than this holds more than a program."""
 ARCHIVE = f"{PROGRAM}.tar.gz"
 """The program's folder, in the run's."""
 
@@ -70,7 +68,7 @@ def prepare(chosen: Config) -> FolderBefore:
     _check_url(run, chosen)
     folder = _before(run)
     check_folder(run, chosen, resume=False)
-    archive = pack_program(chosen.program)
+    archive = _pack(chosen.program)
     folder = _made(folder, chosen)
     inside = msgspec.structs.replace(_inside(chosen), run_dir=str(folder.path))
     try:
@@ -118,7 +116,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
             preflight.check_environment(yarn.environment, program)
         elif program and not yarn.python:
             preflight.check_imports(program)
-        archive = pack_program(program) if program else _kept_program(run, chosen)
+        archive = _pack(program) if program else _kept_program(run, chosen)
         folder = _made(folder, chosen)
         application = _begin(folder, _inside(chosen), program, archive, resume, first, driver)
         return application, folder.path
@@ -197,6 +195,10 @@ def _inside(chosen: Config) -> Config:
     return msgspec.structs.replace(chosen, program=f"{PROGRAM}/{Path(chosen.program).name}")
 
 
+def _pack(program: str) -> bytes:
+    return pack_folder(Path(program).resolve().parent)
+
+
 def _kept_program(run: RunDir, chosen: Config) -> bytes:
     """The run's own copy of its program, as an archive, for a run that has none: one that somebody's own
     specification has begun. b"": it has one. Raises RunError, ProgramError."""
@@ -209,53 +211,6 @@ def _kept_program(run: RunDir, chosen: Config) -> bytes:
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
-
-
-def pack_program(program: str) -> bytes:
-    """The program's folder as an archive. Raises ConfigError."""
-    folder, num_bytes = Path(program).resolve().parent, 0
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6, dereference=True) as tar:
-        for path in _sources(folder):
-            try:
-                num_bytes += path.stat().st_size
-                tar.add(path, str(path.relative_to(folder)), recursive=False)
-            except OSError as error:
-                raise ConfigError(
-                    f"{path}: cannot be read, and is in the program's folder: {error.strerror}."
-                ) from error
-            if num_bytes > 2 * LARGE_BYTES:
-                raise ConfigError(_large(folder, "more than {} MB", 2 * LARGE_BYTES))
-    if num_bytes > LARGE_BYTES:
-        print(f"warning: {_large(folder, '{} MB', num_bytes)}", file=sys.stderr)
-    return buffer.getvalue()
-
-
-def _large(folder: Path, amount: str, num_bytes: int) -> str:
-    return (
-        f"{folder}: the program's folder, which each container is sent, has "
-        f"{amount.format(num_bytes >> 20)}; keep data elsewhere, on HDFS, and the program in a folder of its "
-        "own."
-    )
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    """Files below a folder that belong to the program."""
-    for where, folders, files in os.walk(folder):
-        kept = [
-            name
-            for name in folders
-            if not _is_left_out(name) and not Path(where, name, "pyvenv.cfg").exists()
-        ]
-        folders[:] = sorted(kept)
-        for name in sorted(files):
-            path = Path(where, name)
-            if not _is_left_out(name) and path.is_file():
-                yield path
-
-
-def _is_left_out(name: str) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
 
 
 # --- the run's folder -----------------------------------------------------------------------------
@@ -299,10 +254,8 @@ def _driver() -> Iterator[Future[Any]]:
 
 
 def _start_driver(log: Path) -> Any:
-    import skein
-
     try:
-        return skein.Client(log=str(log))
+        return skein_driver(str(log))
     except Exception as error:  # noqa: BLE001  (Skein lets through whatever its parts raise)
         words = last_line(log)
         raise YarnError(f"Skein's driver does not start: {error}; its last words: {words}") from error

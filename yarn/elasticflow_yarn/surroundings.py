@@ -13,9 +13,9 @@ import msgspec
 
 from elasticflow.cluster.asks import WORKER
 from elasticflow.cluster.clock import WallClock
+from elasticflow.cluster.cooldown import NEVER_S, Cooldown
 from elasticflow.cluster.giving import Pressure
 from elasticflow.cluster.news import SizingNews
-from elasticflow.cluster.pause import NEVER_S, Pause
 from elasticflow.cluster.polls import Polls
 from elasticflow_yarn.cluster import YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
@@ -82,7 +82,7 @@ class Surroundings:
         self, config: YarnConfig, services: Mapping[str, Resources], news: SizingNews, clock: WallClock
     ) -> None:
         self.view: View | None = None
-        self.looks = Polls(config.rm_poll_s, Pause(config.rm_poll_s, max(DEAF_MOST_S, config.rm_poll_s)))
+        self.looks = Polls(config.rm_poll_s, Cooldown(config.rm_poll_s, max(DEAF_MOST_S, config.rm_poll_s)))
         self._config, self._services, self._news, self._clock = config, services, news, clock
         self._measure = Measure(bool(services[WORKER].gpus))
         self._each = max(1, self._measure.of(services[WORKER]))

@@ -28,7 +28,7 @@ def metrics(x, y, params):
 
 
 def predict(x, params):
-    """What 'elasticflow export RUN model.savedmodel' computes. May be left out."""
+    """What 'elasticflow predict RUN --data FILE --out FILE', and exports, compute. May be left out."""
     return keras.ops.softmax(params["net"](x))
 
 

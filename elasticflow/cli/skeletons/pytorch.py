@@ -26,7 +26,7 @@ def metrics(x, y, params):
 
 
 def predict(x, params):
-    """What 'elasticflow export RUN model.pt2' computes. May be left out."""
+    """What 'elasticflow predict RUN --data FILE --out FILE', and exports, compute. May be left out."""
     return torch.softmax(params["net"](x), dim=1)
 
 

@@ -105,6 +105,8 @@ def settled(run: Facts, tick: int) -> list[Action]:
 def on_committed(run: Facts, event: CommittedEvent, now_s: float) -> list[Action]:
     if event.error:
         return cut_failed(run, event.tick, False, event.error)
+    if event.standing:  # the servers may have gone back since, and it may not have happened any more
+        run.standings.hear(event.standing)
     # Who restores may be reading an older one: then the next commit removes that.
     actions: list[Action] = [] if run.row.phase is Phase.RESTORING else [PruneAction(event.tick)]
     actions += committed(run, event.tick)

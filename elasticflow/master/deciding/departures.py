@@ -15,12 +15,13 @@ from elasticflow.master.actions import (
 from elasticflow.master.deciding import ending, generations, planning, records, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.events import DisconnectedEvent, ExitedEvent, OversleptEvent, ReconnectedEvent
+from elasticflow.master.failures import untold_in
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.patience import is_there, patience_ends_s
 from elasticflow.master.row import Phase
 from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
 
-USERS_FAULTS = ("ProgramError", "DataError", "ConfigError", "CostError")
+USERS_FAULTS = ("ProgramError", "LoopError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
 
 
@@ -34,6 +35,10 @@ def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
         if 0 < event.ended == run.row.generation and not run.ended:  # before the leading server's word
             run.state, run.conclusion.last_made, run.conclusion.all_made = RunState.FINISHING, True, True
         member.state = MemberState.DRAINING
+        if run.config.all_reduce and not run.ended:
+            # It lives on with the servers that it carries. If one of all is lost, somebody has to come.
+            run.conclusion.all_made &= not run.regrouping
+            return staffing.size(run, now_s)
     return []
 
 
@@ -116,7 +121,8 @@ def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
             return gone
         return [*gone, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
     if member.role == "worker" and member.was_ready and not event.taken:
-        if run.failures.go(event.failed):
+        untold = untold_in(run.stall.pace.step_s) if run.config.all_reduce else 0
+        if run.failures.go(event.failed, untold):
             return end_of_gone(run, event.text)
     if event.failed:
         return fail(run, member, event.text, now_s)

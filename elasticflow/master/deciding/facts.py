@@ -19,7 +19,7 @@ from elasticflow.master.row import Phase, Row
 from elasticflow.master.stall import Stall
 from elasticflow.master.standings import Standings
 from elasticflow.run.config import Config
-from elasticflow.step.layout import Layout, spread, stages_of
+from elasticflow.step.layout import Layout, rounds_of, spread, stages_of
 from elasticflow.step.schedule import Schedule
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Assignment, Excluded, Progress, Share, Spec, Written
@@ -67,7 +67,7 @@ class Agreed:
 
 @dataclass
 class Conclusion:
-    """How the run comes to its end, as far as that is known.
+    """Where the run is, and how it comes to its end, as far as that is known.
 
     stop_reason: why no more steps are to be made; empty: they are. closing: the run ends with the version
     that there is, so and for this reason; None: it goes on. close_by_s: when that has to be done.
@@ -76,6 +76,7 @@ class Conclusion:
     text, detail: of its end, for people.
     """
 
+    state: RunState = RunState.STARTING
     stop_reason: str = ""
     closing: tuple[RunState, str] | None = None
     close_by_s: float | None = None
@@ -105,9 +106,8 @@ class Facts:
     ) -> None:
         tick = restored[1] if restored else None
         # Workers carry no server before it is known of how many places the program has need.
-        names = [] if config.all_reduce else _names(config.servers, config)
+        names = [] if config.all_reduce or config.undecided else _names(config.servers, config)
         self.config = config.fixed(config.num_slices) if restored and restored[0] else config
-        self.state = RunState.STARTING
         self.version = tick or 0
         self.members: dict[str, Member] = {}
         most, why = config.worker_range[1], "the most that the settings allow"
@@ -123,6 +123,15 @@ class Facts:
         self.cuts = Cuts(config.checkpoint_interval[1], stop_at_s)
         self.stall = Stall(config.stall_s)
         self.conclusion = Conclusion()
+
+    @property
+    def state(self) -> RunState:
+        """Where the run is."""
+        return self.conclusion.state
+
+    @state.setter
+    def state(self, state: RunState) -> None:
+        self.conclusion.state = state
 
     @property
     def spec(self) -> Spec | None:
@@ -202,10 +211,11 @@ class Facts:
 
     def of(self, role: str, *states: MemberState) -> list[Member]:
         """Members of a role, in order of their names' numbers; of any state if none is given."""
-        chosen = [m for m in self.members.values() if m.role == role and (not states or m.state in states)]
-        if len(chosen) > 1:
-            chosen.sort(key=_number)
-        return chosen
+        members = self.members
+        names = [n for n, m in members.items() if m.role == role and (not states or m.state in states)]
+        if len(names) > 1:
+            names.sort(key=number_of)
+        return list(map(members.__getitem__, names))
 
     @property
     def snapshot_s(self) -> float:
@@ -284,6 +294,7 @@ def schedule_of(config: Config, spec: Spec) -> Schedule:
         evaluate_every=config.evaluate_every,
         stages=stages_of(spec.entries),
         updates_before=spec.updates_before,
+        rounds=rounds_of(spec.entries),
     )
 
 
@@ -291,10 +302,6 @@ def _names(count: int, config: Config) -> list[str]:
     """Of the first servers. Where one has all chunks, another keeps its snapshots."""
     standby = 1 if count == 1 and config.snapshot_s > 0 else 0
     return [f"server-{number}" for number in range(count + standby)]
-
-
-def _number(member: Member) -> int:
-    return number_of(member.name)
 
 
 def _gain_of(config: Config) -> Gain:

@@ -12,6 +12,7 @@ from elasticflow.master.actions import (
     HaltAction,
     KillAction,
     NoteAction,
+    PauseAction,
     RegroupedAction,
 )
 from elasticflow.master.deciding import ending, moving, planning, staffing
@@ -19,8 +20,10 @@ from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.row import Phase, Start
-from elasticflow.wire.messages import Assignment, Offer, ServerInfo
+from elasticflow.wire.messages import Assignment, Offer, Paused, ServerInfo
 
+SNAPSHOT_EVERY = 4
+"""Versions between two copies in memory, where workers carry the servers: so few are lost with a worker."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
 
@@ -35,6 +38,8 @@ def form(run: Facts, now_s: float) -> list[Action]:
     if any(server.state is MemberState.STARTING for server in servers):
         return []
     if any(s.state is MemberState.HALTED and s.name not in run.row.offers for s in servers):
+        return []
+    if run.commits.unsure:  # or the row might go back behind a commit, to what is pruned by now
         return []
     found = misfit(run.needs, run.members) if run.row.generation == 0 else None
     if found and found.certain:
@@ -85,11 +90,12 @@ def assignment_from(run: Facts, start: Start) -> Assignment:
         restore_step=run.schedule.steps_before(start.tick) if start.source == "storage" else None,
         cut_every_steps=every_steps or 0,
         snapshot_s=run.snapshot_s,
+        snapshot_every=SNAPSHOT_EVERY if run.config.all_reduce else 0,
         staleness_rule=run.config.staleness_rule,
         ends=run.conclusion.closing is not None,
         on_nan=run.config.on_nan,
         standing=run.standings.at(start.tick),
-        careful_to=run.failures.careful_to if run.config.all_reduce else -1,
+        careful_to=run.failures.careful_to,
     )
 
 
@@ -127,6 +133,7 @@ def serve(run: Facts, now_s: float) -> list[Action]:
 def lead_on(run: Facts) -> list[Action]:
     """What a leading server that is new to its task, or to this master, has to know."""
     actions = planning.tell_plan(run, run.plan) if run.plan else []
+    actions += [PauseAction(run.row.leader)] if run.row.pausing else []
     return [*actions, CutAction(run.row.leader, finish=True)] if run.conclusion.stop_reason else actions
 
 
@@ -151,6 +158,8 @@ def assign_again(run: Facts, member: Member) -> list[Action]:
 def halt_all(run: Facts, now_s: float) -> list[Action]:
     """Stops the servers that are left, to find out from where all of them can go on."""
     run.row.phase = Phase.GATHERING
+    run.stall.pace.end_pause()
+    run.row.go_on()
     run.row.offers.clear()
     actions: list[Action] = []
     for server in run.of("server"):
@@ -176,6 +185,8 @@ def on_offer(run: Facts, event: Offer, now_s: float) -> list[Action]:
     possible = ((place, v) for place, v in event.held if 0 <= v and (total is None or v <= total))
     hands_over = event.name in row.leaving and run.spec is not None and run.spec.tables
     run.row.offers[event.name] = () if hands_over else tuple(possible)  # rows of tables are not copied
+    for standing in event.standings:
+        run.standings.hear(standing)
     return actions + form(run, now_s)
 
 
@@ -210,11 +221,35 @@ def lose_carried(run: Facts, carrier: str, now_s: float) -> list[Action]:
 
 
 def move(run: Facts, now_s: float) -> list[Action]:
-    """Servers that are to live with other workers: begins with it, or ends it."""
+    """Servers that are to live with other workers: begins with it, or ends it.
+
+    While steps are made all have to come to the same version first, so that none is lost. Where none is made
+    for long there is little to lose; where there are tables, whose rows are not copied, they begin anew from
+    the checkpoint that there is just now.
+    """
+    row = run.row
     actions = [*moving.house(run, now_s), *moving.settle(run, now_s)]
-    if moving.hand_over(run):
-        actions += form(run, now_s) if run.row.phase is Phase.GATHERING else halt_all(run, now_s)
-    return actions
+    if not moving.have_come(run):
+        run.stall.pace.end_pause()
+        return actions
+    if row.phase is Phase.SERVING and run.steps and not (run.spec and run.spec.tables):
+        if not row.pausing:
+            row.pausing = True
+            actions.append(PauseAction(row.leader))
+        if run.stall.pace.may_pause(now_s):
+            return actions
+    row.hand_over()
+    return actions + (form(run, now_s) if row.phase is Phase.GATHERING else halt_all(run, now_s))
+
+
+def on_paused(run: Facts, event: Paused, now_s: float) -> list[Action]:
+    row = run.row
+    known = event.name in row.holders and event.generation == row.generation
+    if not known or row.phase is not Phase.SERVING or not row.pause(event.name):
+        return []
+    if moving.have_come(run):
+        row.hand_over()
+    return halt_all(run, now_s)  # also if nobody comes any more: they do not go on by themselves
 
 
 def replace(run: Facts, lost: str, now_s: float) -> list[Action]:
@@ -234,4 +269,5 @@ def replace(run: Facts, lost: str, now_s: float) -> list[Action]:
 
 HANDLERS: Handlers = {
     Offer: on_offer,
+    Paused: on_paused,
 }

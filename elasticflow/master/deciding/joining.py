@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from elasticflow.master.actions import Action, FixAction, HaltAction, NoteAction, QuitAction
 from elasticflow.master.admission import miscomputed, objection, unlikeness
+from elasticflow.master.choosing import choose
 from elasticflow.master.deciding import departures, ending, generations, planning, records, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.process.fingerprint import OURS
+from elasticflow.run.config import AUTO
 from elasticflow.wire.messages import Heartbeat, Join, Ready
 
 
@@ -21,10 +23,11 @@ def on_join(run: Facts, event: Join, now_s: float) -> list[Action]:
     member.available_bytes = event.available_bytes
     member.heard_s = now_s
     if 0 <= event.rehearsed_s < float("inf"):
-        run.stall.guess(event.rehearsed_s * run.config.num_slices)
+        run.stall.pace.guess(event.rehearsed_s * run.config.num_slices)
     run.quarantine.learn(event.excluded)
     if member.state is MemberState.STARTING:
         member.state = MemberState.LOADING
+        # A master that died may have given it chunks, and not written that down: it offers what it has.
         if member.role == "server" and member.name in run.staff.inherited:
             member.state, member.since_s = MemberState.HALTED, now_s
             return [HaltAction(member.name, run.row.generation + 1)]
@@ -91,10 +94,16 @@ def meet_program(run: Facts, event: Join, now_s: float) -> list[Action]:
     """The first worker says what the program is; from that follows all that is to be done."""
     assert event.spec is not None
     run.agreed.fingerprint = event.fingerprint
+    actions: list[Action] = []
+    if run.config.strategy == AUTO:
+        choice = choose(run.config, event.spec, event.available_bytes)
+        run.config = run.config.chosen(*choice)
+        note = NoteAction("info", f"strategy: {choice.strategy}: {choice.why}")
+        actions += [FixAction(run.config), note]
     schedule = run.learn(event.spec)
     if text := schedule.too_long(tables=bool(event.spec.tables)):
-        return ending.end(run, RunState.FAILED, text)
-    actions: list[Action] = [NoteAction("warning", text) for text in event.spec.warnings]
+        return [*actions, *ending.end(run, RunState.FAILED, text)]
+    actions += [NoteAction("warning", text) for text in event.spec.warnings]
     if run.config.compression == "top-k":
         text = "compression: top-k: the model depends on who computes, so the same answer is not promised"
         actions.append(NoteAction("warning", text))
@@ -107,8 +116,8 @@ def meet_program(run: Facts, event: Join, now_s: float) -> list[Action]:
     if run.standings.stop(version):  # not with an error: then it is asked once more
         text = f"there is nothing left to do: {ending.stopped_early(run, version)}"
         return actions + ending.end(run, RunState.FINISHED, text)
-    if run.config.all_reduce:
-        for name in run.row.names:
+    for name in run.row.names:
+        if name not in run.members:  # it was not known before that it is needed
             actions += staffing.start(run, name, "server", now_s)
     servers = zip(run.row.names[: run.config.num_places], run.row.chunks, strict=False)
     if not run.config.all_reduce and (idle := [name for name, chunks in servers if not chunks]):

@@ -1,8 +1,9 @@
 """Under ``strategy: all_reduce``: which worker carries which server, as workers come and go.
 
 A place moves while its server lives like this: another server starts where it is to be (``Row.coming``); once
-all of them have joined they take the places (``hand_over``), and the row begins another generation, in which
-those of before (``Row.leaving``) hand over their copies.
+all of them have joined, all servers pause after the same step (``Row.pausing``); then those that have come
+take the places (``hand_over``), and the row begins another generation, in which those of before
+(``Row.leaving``) hand over their copies.
 """
 
 from __future__ import annotations
@@ -63,16 +64,12 @@ def settle(run: Facts, now_s: float, *, committed: bool = False) -> list[Action]
     return actions
 
 
-def hand_over(run: Facts) -> bool:
-    """Whether others have taken the places of some servers just now; then all begin anew."""
-    row = run.row
-    coming = [run.members[name] for name in row.coming.values()]
-    if not coming or row.phase is Phase.RESTORING or run.state is not RunState.RUNNING:
+def have_come(run: Facts) -> bool:
+    """Whether those that are to take places of others are there, and can."""
+    coming = [run.members[name] for name in run.row.coming.values()]
+    if not coming or run.row.phase is Phase.RESTORING or run.state is not RunState.RUNNING:
         return False
-    if any(server.state is MemberState.STARTING for server in coming):
-        return False
-    row.hand_over()
-    return True
+    return not any(server.state is MemberState.STARTING for server in coming)
 
 
 def lose(run: Facts, server: Member) -> bool:

@@ -9,8 +9,9 @@ import msgspec
 from elasticflow.master.actions import Action, EndAction, KillAction
 from elasticflow.master.commits import Commits
 from elasticflow.master.deciding import checkpoints, ending, generations, planning, staffing
-from elasticflow.master.deciding.facts import Facts
+from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.divergence import Divergence
+from elasticflow.master.events import CommittedEvent, FoundEvent
 from elasticflow.master.failures import Failures
 from elasticflow.master.gain import GainMode
 from elasticflow.master.members import Member, RunState, number_of
@@ -20,6 +21,9 @@ from elasticflow.master.row import Phase, Row
 from elasticflow.master.standings import Standings
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Excluded, Spec
+
+MOST_UNWRITTEN = 100
+"""So many servers, at most, were to be carried by the master before, and are not written down."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +107,17 @@ def remember(run: Facts, memory: Memory) -> None:
     run.balance.take(make_plan(planning.speeds(run), run.config.num_slices))
 
 
-def adopt(run: Facts, living: Mapping[str, int], now_s: float) -> list[Action]:
+def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool = False) -> list[Action]:
     """Goes on in place of a master that died. living: process numbers of members that live, by name.
+
+    unread: the storage could not say what is committed; a FoundEvent follows.
 
     Who was started, but not written down, is ended. That those who are gone have gone is told after
     this, by ExitedEvent.
     """
     if run.ended:
         return [EndAction(run.state, run.conclusion.text)]
+    run.commits.unsure = unread
     # Who waits to be carried may live: another master was about to write down with whom.
     waiting = (each.name for each in run.of("server") if run.config.all_reduce and not each.carrier)
     run.staff.inherited = frozenset((*living, *waiting))
@@ -119,6 +126,8 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float) -> list[Action]:
         return checkpoints.committed(run, tick)
     run.staff.next_worker = max([run.staff.next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
     run.staff.next_server = max([run.staff.next_server, *(number_of(n) + 1 for n in living if "server" in n)])
+    if run.config.all_reduce:  # of those that workers carry the backend knows nothing
+        run.staff.next_server += MOST_UNWRITTEN
     actions: list[Action] = [KillAction(name) for name in living if name not in run.members]
     for name in [name for name in run.row.names if name not in run.members]:
         actions += generations.replace(run, name, now_s)
@@ -141,3 +150,19 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float) -> list[Action]:
     else:
         actions += generations.halt_all(run, now_s)
     return actions + staffing.size(run, now_s)
+
+
+def on_found(run: Facts, event: FoundEvent, now_s: float) -> list[Action]:
+    """What may have been committed by the master before, which died before it could write that down."""
+    run.commits.unsure = False
+    actions: list[Action] = []
+    if event.tick is not None and run.schedule is None:
+        run.commits.committed(event.tick)
+        if event.standing:
+            run.standings.hear(event.standing)
+    elif event.tick is not None:
+        actions = checkpoints.on_committed(run, CommittedEvent(event.tick, "", event.standing), now_s)
+    return actions if run.ended else [*actions, *generations.form(run, now_s)]
+
+
+HANDLERS: Handlers = {FoundEvent: on_found}

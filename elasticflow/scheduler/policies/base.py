@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 
 from elasticflow.scheduler import events as ev
+from elasticflow.scheduler.capacity import ALL
 from elasticflow.scheduler.cluster import ClusterShape
-from elasticflow.scheduler.decisions import Decision, Placed
+from elasticflow.scheduler.decisions import Decision, Placed, WakeAt
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.placement import Gpus, Placement
 from elasticflow.scheduler.speeds import Speeds
+from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 PINNED = 1e12
@@ -30,6 +34,9 @@ class Policy(ABC):
     def __init__(self, shape: ClusterShape, overheads: Overheads, quotas: Quotas | None = None) -> None:
         self.shape, self.overheads, self.quotas = shape, overheads, quotas or Quotas()
         self.placement = Placement(shape)
+        self.capacity = ALL
+        self.num_usable = shape.num_gpus
+        """GPUs that may be used now: of those that are there, as many as the capacity allows."""
         self.tracks: dict[str, Track] = {}
         self.speeds = Speeds(shape.num_gpus, overheads)
 
@@ -43,9 +50,14 @@ class Policy(ABC):
                 arrivals.append(event.job)
             else:
                 self._take_in(event, now_s)
+        self.num_usable = int(min(self.placement.num_up, self.capacity.at(now_s)))
         decisions = self.admit(arrivals, now_s)
         decisions += self._place(self.share(now_s), now_s)
-        return decisions + self.settle(now_s) + self.wake(now_s)
+        return decisions + self.settle(now_s) + self._first(self.wake(now_s), now_s)
+
+    def empty_timeline(self, now_s: float, max_steps: int = 512) -> ClusterTimeline:
+        """GPUs that may be used from now on, as far as that is known."""
+        return self.capacity.timeline(now_s, self.placement.num_up, max_steps)
 
     @abstractmethod
     def admit(self, arrivals: Sequence[Job], now_s: float) -> list[Decision]:
@@ -73,6 +85,13 @@ class Policy(ABC):
         self.tracks[job.job_id] = track
         return track
 
+    def count_on(self, overheads: Overheads) -> None:
+        """Changes cost that from now on."""
+        self.overheads = overheads
+        self.speeds.count_on(overheads)
+        for track in self.tracks.values():
+            track.ladders = self.speeds.ladders(track.job, track.slowness)
+
     def drop(self, job_id: str) -> None:
         """The job is over."""
         self.placement.release(job_id)
@@ -84,6 +103,13 @@ class Policy(ABC):
         for job_id, track in self.tracks.items():
             assert track.gpus == self.placement.held.get(job_id, ()), job_id
 
+    def _first(self, wakes: list[Decision], now_s: float) -> list[Decision]:
+        """The wish to be asked again, or the next change of capacity, whichever comes first."""
+        change_s = self.capacity.next_change_s(now_s)
+        if change_s < min((one.at_s for one in wakes if isinstance(one, WakeAt)), default=inf):
+            return [WakeAt(change_s, "the capacity changes")]
+        return wakes
+
     def _take_in(self, event: ev.Event, now_s: float) -> None:
         if isinstance(event, ev.CompletionEvent):
             self.drop(event.job_id)
@@ -94,11 +120,20 @@ class Policy(ABC):
                 track.ready_s = now_s + self.overheads.failure_s
         elif isinstance(event, ev.NodeBackEvent):
             self.placement.back(event.node)
+        elif isinstance(event, ev.CapacityEvent):
+            self.capacity = event.capacity
         elif isinstance(event, ev.ProgressEvent):
             for job_id, remaining in event.remaining.items():
                 self.tracks[job_id].remaining = remaining
         elif isinstance(event, ev.ProfileCorrectedEvent):
             self.correct(event)
+        elif isinstance(event, ev.ProfileReplacedEvent):
+            track = self.tracks[event.job_id]
+            track.job = replace(track.job, curve=event.curve)
+            for size, rate in event.measured.items():
+                self.speeds.learn(track.job, size, rate)
+            for one in self.tracks.values():
+                one.ladders = self.speeds.ladders(one.job, one.slowness)
 
     def correct(self, event: ev.ProfileCorrectedEvent) -> None:
         """A job's speed was measured: plans of its kind, or of it alone, count on it from now on."""

@@ -9,7 +9,6 @@ from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.packing import by_deadline
 from elasticflow.scheduler.policies.base import Policy
 from elasticflow.scheduler.shares import SharePlan, cheapest_plan
-from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 
@@ -27,7 +26,7 @@ class Edf(Policy):
         return [Admitted(job.job_id, "admits all") for job in arrivals if not job.is_best_effort]
 
     def share(self, now_s: float) -> dict[str, int]:
-        left, sizes = self.placement.num_up, {}
+        left, sizes = self.num_usable, {}
         order = by_deadline(self.tracks.values())
         can = [one for one in order if self._can_be_in_time(one)]
         for track in can + [one for one in order if one not in can]:
@@ -78,7 +77,7 @@ class EdfAdmission(Edf):
         """First what each needs now, then up to the knee by deadline."""
         order = by_deadline(self.tracks.values())
         sizes = {one.job_id: one.plan.size_now if one.plan else 0 for one in order}
-        left = self.placement.num_up - sum(sizes.values())
+        left = self.num_usable - sum(sizes.values())
         for track in order:
             has = sizes[track.job_id]
             size = self._fitting(track, min(left + has, max(track.job.curve.knee, has)))
@@ -104,7 +103,7 @@ class EdfAdmission(Edf):
         return cost_s <= track.slack_s
 
     def _all_in_time(self, tracks: Sequence[Track], now_s: float) -> bool:
-        timeline = ClusterTimeline(now_s, self.placement.num_up)
+        timeline = self.empty_timeline(now_s)
         plans: list[tuple[Track, SharePlan | None]] = []
         for track in by_deadline(tracks):
             plan = cheapest_plan(track.need(track.deadline_s, track.ladders.expected), timeline)

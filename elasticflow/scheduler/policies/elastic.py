@@ -22,8 +22,9 @@ from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.packing import Packing, Rules, kept, pack, plan_one, rebalanced
 from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.policies.base import PINNED, Policy
-from elasticflow.scheduler.shares import Need, fastest_s
+from elasticflow.scheduler.shares import Need, SharePlan, fastest_s
 from elasticflow.scheduler.spare import Candidate, distribute
+from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
 
 
@@ -57,7 +58,7 @@ class Elastic(Policy):
         self.settings = settings or Settings()
         self.demand = Demand()
         self._fresh: list[Track] = []
-        self._packing = pack((), 0.0, 1, self.settings.packing)
+        self._packing = pack((), ClusterTimeline(0.0, 1), self.settings.packing)
         self.stats = {
             "late": 0,
             "dropped": 0,
@@ -119,6 +120,7 @@ class Elastic(Policy):
         soon_s = self.settings.admission.imminent_s
         for track in self._hopeful():
             times.append(track.finish_s() - soon_s if track.finish_s() > now_s + soon_s else track.finish_s())
+            times.append(track.sure_s())
         later = [one for one in times if now_s < one < float("inf")]
         return [WakeAt(min(later), "a plan grows")] if later else []
 
@@ -183,22 +185,32 @@ class Elastic(Policy):
         """Those that would be late, or too dear, even with the whole cluster to themselves."""
         decisions: list[Decision] = []
         for track in self._hopeful():
-            why = hopeless(track, now_s)
+            why = self._aim(track, now_s)
             if why is not None:
                 decisions.append(Rejected(track.job_id, *why))
                 self.drop(track.job_id)
         return decisions
+
+    def _aim(self, track: Track, now_s: float) -> tuple[str, float | None] | None:
+        """Has it aim at the best moment that it could be done by alone; why there is none, or None."""
+        track.aim_s = None
+        why = hopeless(track, now_s)
+        for aim_s in track.job.aims_s[1:]:
+            if why is None:
+                break
+            track.aim_s = aim_s
+            why = hopeless(track, now_s)
+        return why
 
     def _pack(self, now_s: float) -> Packing:
         """Plans for all with a promise or hope; then for those that wait, if they disturb nobody.
 
         If not all have one: those that they had, or such as make room for one another, if that is better.
         """
-        num_gpus, rules = self.placement.num_up, self.settings.packing
+        rules = self.settings.packing
+        empty = self.empty_timeline(now_s, rules.max_steps)
         everybody = [one for one in self.tracks.values() if one.standing is not Standing.BEST_EFFORT]
-        packing = pack(
-            [one for one in everybody if one.standing is not Standing.WAITING], now_s, num_gpus, rules
-        )
+        packing = pack([one for one in everybody if one.standing is not Standing.WAITING], empty, rules)
         self.stats["late"] += len(packing.late)
         self.stats["dropped"] += len(packing.dropped)
         self.stats["urgent"] += packing.num_urgent
@@ -206,7 +218,7 @@ class Elastic(Policy):
         self._fill(packing, everybody)
         for otherwise in (kept, rebalanced):
             if len(packing.plans) < len(everybody):
-                other = otherwise(everybody, now_s, num_gpus, rules)
+                other = otherwise(everybody, empty, rules)
                 if other is not None:
                     self._fill(other, everybody)
                     if self._worth(other) > self._worth(packing):
@@ -214,6 +226,7 @@ class Elastic(Policy):
                         self.stats[otherwise.__name__] += 1
         for track in everybody:
             track.plan = packing.plans.get(track.job_id)
+            track.aim_s = packing.aims_s.get(track.job_id, track.aim_s)
             if track.standing is not Standing.PROMISED:
                 track.standing = Standing.HOPEFUL if track.plan else Standing.WAITING
         return packing
@@ -225,14 +238,28 @@ class Elastic(Policy):
         by_cost = sorted(others, key=lambda one: (one.steady_cost(), one.job_id))
         for track in by_cost[: self.settings.most_tries]:
             plan = plan_one(track, packing.timeline, self.settings.packing)
+            if plan is None and track.job.soft:
+                plan = self._plan_later(track, packing)
             if plan is not None:
                 packing.add(track, plan)
 
-    def _worth(self, packing: Packing) -> list[int]:
-        """The priorities of those that would be in time, the highest first: more of them are worth more."""
+    def _plan_later(self, track: Track, packing: Packing) -> SharePlan | None:
+        """A plan for a soft job by the best of its later moments for which there is room."""
+        for aim_s in track.job.aims_s:
+            if aim_s > track.deadline_s:
+                plan = plan_one(replace(track, aim_s=aim_s), packing.timeline, self.settings.packing)
+                if plan is not None:
+                    packing.aims_s[track.job_id] = aim_s
+                    return plan
+        return None
+
+    def _worth(self, packing: Packing) -> tuple[list[int], float]:
+        """The priorities of those that would be in time, the highest first: more of them are worth more; then
+        what it is worth in all to be done as soon as that."""
         late = {track.job_id for track in packing.late}
-        in_time = (one for one in self.tracks.values() if one.job_id in packing.plans.keys() - late)
-        return sorted((track.job.priority for track in in_time), reverse=True)
+        in_time = [one for one in self.tracks.values() if one.job_id in packing.plans.keys() - late]
+        value = sum(one.job.value_at(packing.aims_s.get(one.job_id, one.deadline_s)) for one in in_time)
+        return sorted((track.job.priority for track in in_time), reverse=True), value
 
     def _promise(self, packing: Packing) -> list[Decision]:
         decisions: list[Decision] = []
@@ -245,14 +272,22 @@ class Elastic(Policy):
             promised = (one for one in self.tracks.values() if one.standing is Standing.PROMISED)
             if why is not None and within_quota(track, promised, self.quotas):
                 track.standing = Standing.PROMISED
-                decisions.append(Admitted(track.job_id, why))
+                if track.aim_s is not None:
+                    why = f"{why}; worth {track.job.value_at(track.aim_s):.2f} of all by then"
+                decisions.append(Admitted(track.job_id, why, track.aim_s))
         return decisions
 
     def _defer(self, fresh: Sequence[Track], packing: Packing) -> list[Decision]:
         decisions: list[Decision] = []
         for track in fresh:
             if track.standing is Standing.HOPEFUL and self.tracks.get(track.job_id) is track:
-                text = "no promise yet: it would take what smaller jobs may need"
+                promised = [one for one in self.tracks.values() if one.standing is Standing.PROMISED]
+                text = (
+                    "no promise yet: it would take what smaller jobs may need"
+                    if within_quota(track, promised, self.quotas)
+                    else f"no promise yet: {track.job.user}'s promises may take "
+                    f"{self.quotas.limit(track.job.user):.0f} GPUs"
+                )
                 decisions.append(Deferred(track.job_id, text, track.deadline_s))
             elif track.standing is Standing.WAITING:
                 at_s = earliest_deadline_s(track, packing.timeline)
@@ -263,7 +298,7 @@ class Elastic(Policy):
 
     def _shares_promised(self) -> tuple[dict[str, int], int]:
         """The rung of each by its plan, and the GPUs that are left."""
-        rungs, left = {}, self.placement.num_up
+        rungs, left = {}, self.num_usable
         for track in self.tracks.values():
             rungs[track.job_id] = track.ladder.rung(track.plan.size_now) if track.plan else 0
             left -= track.ladder.sizes[rungs[track.job_id]]

@@ -28,7 +28,7 @@ class Queue(Policy):
         return [Admitted(job.job_id, "admits all") for job in arrivals if not job.is_best_effort]
 
     def share(self, now_s: float) -> dict[str, int]:
-        left, sizes = self.placement.num_up, {}
+        left, sizes = self.num_usable, {}
         for track in self.order(now_s):
             size = requested_size(track)
             if size <= left:

@@ -18,6 +18,8 @@ WIDE = int(os.environ.get("WIDE", "1"))
 """Counters of each record: so many make parcels of several servers."""
 TABLE = "TABLE" in os.environ
 """Counts in rows of a table as well."""
+LOOP = "LOOP" in os.environ
+"""Counts by a loop of its own."""
 
 
 def model():
@@ -27,11 +29,26 @@ def model():
     return values
 
 
-def forward(row, params):
+def cost(row, params):
     if SLICE_S:
         time.sleep(SLICE_S)
     cost = params["seen"][row].sum()
     return cost + params["rows"](row).sum() if TABLE else cost
+
+
+if LOOP:
+
+    def loop(session):
+        seen = session.params["seen"]
+        for step in session.steps():
+            for part in step.slices():
+                cost(part.row, session.params).backward()
+                step.push(seen)
+
+else:
+
+    def forward(row, params):
+        return cost(row, params)
 
 
 def learning_rate(step, epoch):

@@ -303,6 +303,18 @@ def test_nodes_by_partition_with_what_they_have_and_whether_they_can_be_had(clie
         cluster.resume("g1")
 
 
+def test_reservations_that_are_to_come(client, cluster):
+    assert client.reservations() == []
+    when = ("starttime=now+1hour", "duration=60", "flags=maint")
+    cluster.run("scontrol", "create", "reservation=upkeep", "nodes=g[1-2]", "users=root", *when)
+    try:
+        (found,) = client.reservations()
+        assert (found.name, found.nodes, found.cpus) == ("upkeep", ("g1", "g2"), 16)
+        assert found.end_at - found.start_at == 3600 and "MAINT" in found.flags
+    finally:
+        cluster.run("scontrol", "delete", "reservation=upkeep")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -17,6 +17,7 @@ from elasticflow_slurm.printed import (
     parse_nodes,
     parse_partitions,
     parse_past,
+    parse_reservations,
     start_told,
 )
 from tests.slurm.client.fake_slurm import VERSIONS, golden
@@ -299,3 +300,32 @@ def test_a_partition_without_nodes():
 )
 def test_a_job_of_the_past(line: str, job: SlurmJob | None) -> None:
     assert parse_past(line) == job
+
+
+RESERVED = """\
+ReservationName=ef StartTime=1764000000 EndTime=1795536000 Duration=365-00:00:00 Nodes=g[1-2] \
+NodeCnt=2 CoreCnt=16 Features=(null) PartitionName=gpu Flags=SPEC_NODES,ALL_NODES TRES=cpu=16 \
+Users=(null) Groups=(null) Accounts=ml Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a \
+MaxStartDelay=(null) Comment=Nodes=none at all
+ReservationName=root_3 StartTime=1764100000 EndTime=1764103600 Duration=01:00:00 \
+Nodes=rack[01-02]n[7,09-10],h1 NodeCnt=7 CoreCnt=56 Features=(null) PartitionName=(null) \
+Flags=MAINT,IGNORE_JOBS,DAILY,SPEC_NODES TRES=cpu=56 Users=root Groups=(null) Accounts=(null) \
+Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a
+ReservationName=tokens StartTime=1764100000 EndTime=1764103600 Duration=01:00:00 Nodes=(null) \
+NodeCnt=0 CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=root \
+Licenses=matlab:3 State=INACTIVE
+"""
+
+
+def test_reservations_with_their_nodes_and_what_is_no_nodes_is_left_out():
+    ours, upkeep = parse_reservations(RESERVED)
+    assert (ours.name, ours.nodes, ours.cpus) == ("ef", ("g1", "g2"), 16)
+    assert (ours.start_at, ours.end_at) == (1764000000, 1795536000)
+    names = [f"rack{rack}n{n}" for rack in ("01", "02") for n in ("7", "09", "10")]
+    assert upkeep.nodes == (*names, "h1") and {"MAINT", "DAILY"} <= upkeep.flags
+    assert parse_reservations("No reservations in the system\n") == []
+
+
+def test_what_is_no_reservation_is_an_error():
+    with pytest.raises(SlurmBusy, match="that is no reservation"):
+        parse_reservations("ReservationName=x StartTime=soon Nodes=g1")

@@ -18,8 +18,14 @@ from tests.e2e.serving import LONG, Served, digest_alone, two_under_deadlines
 
 from .conftest import SMALL
 
-SECTION = {"leader": {"partition": "cpu"}, "workers": [{"partition": "spare"}], **SMALL, "poll_s": 0.2}
-"""Two nodes with two GPUs each."""
+SECTION = {
+    "leader": {"partition": "cpu"},
+    "workers": [{"partition": "spare"}],
+    **SMALL,
+    "poll_s": 0.2,
+    "time_min": "1",
+}
+"""Two nodes with two GPUs each. A minute is enough for a worker: so it may begin beside what is to come."""
 
 
 class ServedOnSlurm(Served):
@@ -134,3 +140,19 @@ def test_a_run_that_could_use_all_begins_on_what_is_idle_and_grows(
     assert report is not None and served.digest("most") == digest_alone(tmp_path, *LONG)
     sizes = [size.ready for size in report.sizes]
     assert sizes.index(2) < sizes.index(4), sizes
+
+
+def test_nothing_is_promised_on_nodes_that_a_reservation_will_take(served: ServedOnSlurm) -> None:
+    """A run that is far from done by then is taken in, and promised its deadline once the nodes stay."""
+    first = served.submit("first", "--best-effort", "--epochs", 2)
+    served.finish(first)
+    when = ("starttime=now+10minutes", "duration=infinite", "flags=maint")
+    served.cluster.run("scontrol", "create", "reservation=upkeep", "nodes=g[3-4]", "users=root", *when)
+    try:
+        until(lambda: "known ahead: 4 workers now, 0 from" in served.log.read_text(), served.log.read_text)
+        name = served.submit("long", "--deadline", "+12h", "--epochs", 400)
+        task = served.tasks()[name]
+        assert task.rates and task.steps == 10_000 and not task.promised_at and not task.state, task
+    finally:
+        served.cluster.run("scontrol", "delete", "reservation=upkeep")
+    served.wait_until(lambda tasks: tasks[name].promised_at)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from elasticflow.run.folder import RunDir
 from tests.clusters.slurm import SlurmCluster
 from tests.e2e.conftest import PATIENCE_S, cli, digest_in
@@ -99,7 +101,7 @@ def test_the_client_may_vanish(submit: Submit, undisturbed: str) -> None:
 def test_the_batch_script_that_people_edit(cluster: SlurmCluster, tmp_path: Path) -> None:
     for folder in ("slurm", "examples", "conf"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    options = ["examples/digits/digits.py", "--servers", "1", "--epochs", "100"]
+    options = ["examples/digits/digits.py", "--servers", "1", "--epochs", "30"]
     local = subprocess.run(
         [*CLI, "train", *options], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -120,3 +122,20 @@ def test_the_batch_script_that_people_edit(cluster: SlurmCluster, tmp_path: Path
     assert digest_in(local.stdout) in cli("checkpoint", "digest", job).stdout
     assert "finished" in cli("status", "digits").stdout
     cluster.wait_until_idle()
+
+
+def test_two_runs_share_four_gpus_without_anybody_telling_them(
+    submit: Submit, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second finds none free; the first, which sees it wait, gives back half."""
+    monkeypatch.setenv("SLICE_S", "0.8")  # both have steps to make for as long as that takes: no gate is shut
+    places = {"workers": [{"partition": "spare"}], "patience_s": 5}
+    first = submit("small_torch.py", "--workers", "1..4", slurm=places, name="first")
+    first.wait_until(lambda s: len(ready(s)) == 4)
+    second = submit("small_torch.py", "--workers", "1..4", slurm=places, name="second")
+    second.wait_until(lambda s: len(ready(s)) == 2)
+    status = first.wait_until(lambda s: s.shortage.startswith("2 of 4: run small_torch ("))
+    drained = [event.text for event in status.events if "is drained: leaves: run small_torch (" in event.text]
+    assert len(drained) == 2 and "waits for workers, and has 0" in drained[0], status.events
+    assert {first.digest(), second.digest()} == {undisturbed}
+    assert not first.report().num_faults and not second.report().num_faults

@@ -150,7 +150,7 @@ def test_the_specification_that_people_edit(hadoop: HadoopCluster, skein_client:
         entry.size, entry.mode = len(script), 0o755
         tar.addfile(entry, io.BytesIO(script))
     digits = ROOT / "examples" / "digits" / "digits.py"
-    local = cli("train", digits, "--run-dir", tmp_path / "here", "--servers", 1, "--epochs", 100)
+    local = cli("train", digits, "--run-dir", tmp_path / "here", "--servers", 1, "--epochs", 30)
     submitted = subprocess.run(
         [sys.executable, "-m", "skein.cli", "application", "submit", "yarn/digits.yaml"],
         cwd=tmp_path,
@@ -166,8 +166,8 @@ def test_the_specification_that_people_edit(hadoop: HadoopCluster, skein_client:
     assert "finished" in shown.stdout, (shown, cli("logs", application).stdout)
     assert digest_in(local.stdout) in cli("checkpoint", "digest", "digits").stdout
     (row,) = json.loads(cli("jobs", application, "--json").stdout)["jobs"]
-    local = cli("train", "--resume", "--run-dir", tmp_path / "here", "--epochs", 101)
-    resumed = cli("submit", "--attach", "--resume", "--run-dir", row["run"], "--epochs", 101)
+    local = cli("train", "--resume", "--run-dir", tmp_path / "here", "--epochs", 31)
+    resumed = cli("submit", "--attach", "--resume", "--run-dir", row["run"], "--epochs", 31)
     assert resumed.returncode == 0 and digest_in(local.stdout) == digest_in(resumed.stdout), resumed
 
 

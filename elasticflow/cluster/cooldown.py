@@ -7,8 +7,8 @@ from elasticflow.process.retry import Backoff
 NEVER_S = float("-inf")
 
 
-class Pause:
-    """Over when ``until_s`` has passed; what fails during a pause was under way and prolongs nothing."""
+class Cooldown:
+    """Over when ``until_s`` has passed; what fails during it was under way and prolongs nothing."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._backoff = Backoff(first_s=first_s, most_s=most_s, patience_s=float("inf"))
@@ -21,7 +21,7 @@ class Pause:
             self.until_s = now_s + (self._backoff.delay_s(0.0, self.failures) or 0.0)
 
     def end(self) -> None:
-        """Something has changed: try now. Should that fail, the next pause is a longer one."""
+        """Something has changed: try now. Should that fail, the next takes longer."""
         self.until_s = NEVER_S
 
     def clear(self) -> None:

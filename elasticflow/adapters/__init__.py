@@ -1,0 +1,1 @@
+"""Scripts that call the training of another library, unchanged: run up to that call, and trained here."""

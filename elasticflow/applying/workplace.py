@@ -1,0 +1,141 @@
+"""The folder beside the output in which it comes into being; a command that was killed leaves it to the next.
+
+.NAME.predict/      beside NAME
+    lock            held by the command
+    inputs.json     what parts follow from; of other inputs none is used
+    weights-HASH/   the checkpoint, unpacked
+    parts/          each part that is done; it has its name only once it is whole, and on the disk
+    logs/           one file a process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.locked_files import hold
+from elasticflow.run.folder import replace
+
+
+def sync_folder(path: Path) -> None:
+    """What has a name in this folder has it also after a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Workplace:
+    """Of one output. To be used as a context manager, which holds the lock; nobody else works there then.
+
+    Raises ConfigError if there is no place for the output, RunError if another command is at work on it.
+    """
+
+    def __init__(self, out: str, ending: str, *, is_folder: bool) -> None:
+        self.out = Path(out.rstrip("/") or "/").absolute()
+        self._ending, self.is_folder = ending, is_folder
+        if not self.out.parent.is_dir():
+            raise ConfigError(f"--out {out}: there is no folder {self.out.parent}; make it first.")
+        if is_folder and self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise ConfigError(
+                f"--out {out}: is there already, and not empty; a folder cannot be replaced in one act. "
+                "Remove it, or name another."
+            )
+        if not is_folder and self.out.is_dir():
+            raise ConfigError(f"--out {out}: is a folder; name a file, or a folder without an ending.")
+        self.path = self.out.with_name(f".{self.out.name}.predict")
+        self.parts, self.logs = self.path / "parts", self.path / "logs"
+        self._inputs = self.path / "inputs.json"
+        self._lock = -1
+
+    def __enter__(self) -> Workplace:
+        with told(self.path):
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            try:
+                self._lock = hold(self.path / "lock")
+            except BlockingIOError:
+                raise RunError(f"{self.out}: another command is writing it just now.") from None
+            shutil.rmtree(self.logs, ignore_errors=True)
+            for folder in (self.parts, self.logs):
+                folder.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._lock)
+
+    def weights(self, key: str) -> Path:
+        """Where a checkpoint is to be unpacked; others that were are removed."""
+        wanted = self.path / f"weights-{key}"
+        for other in self.path.glob("weights-*"):
+            if other != wanted:
+                shutil.rmtree(other, ignore_errors=True)
+        return wanted
+
+    def settle(self, inputs: dict[str, Any]) -> bool:
+        """Says what parts follow from. Those of other inputs are removed; whether there were any."""
+        now = msgspec.json.encode(inputs, order="deterministic")
+        before = self._inputs.read_bytes() if self._inputs.exists() else b""
+        stale = before != now and any(self.parts.iterdir())
+        with told(self.path):
+            if before != now:
+                shutil.rmtree(self.parts)
+                self.parts.mkdir()
+                replace(self._inputs, now)
+            for left in self.parts.glob(".*"):
+                left.unlink()
+        return stale
+
+    def part(self, number: int) -> Path:
+        """The file of a part."""
+        return part_in(self.parts, number, self._ending)
+
+    def publish(self, joined: Path) -> None:
+        """Gives what is complete its name, and removes all else of this place."""
+        with told(self.out):
+            if self.is_folder and self.out.exists():
+                self.out.rmdir()
+            joined.rename(self.out)
+            sync_folder(self.out.parent)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def new(self) -> Iterator[Path]:
+        """A name for what is to be published; what is there of it is removed if it is not."""
+        for left in self.path.glob("whole-*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        path = self.path / f"whole-{secrets.token_hex(4)}{'' if self.is_folder else self._ending}"
+        try:
+            with told(self.out):
+                yield path
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            raise
+
+
+def part_in(folder: Path, number: int, ending: str) -> Path:
+    """The file of a part."""
+    return folder / f"part-{number:06}{ending}"
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Turns what the disk refuses into a RunError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "Make room there" if full else "See to it"
+        raise RunError(
+            f"{path}: cannot be written: {error.strerror or error}. {advice}, and give the same command "
+            "again: what is finished by then is used."
+        ) from error

@@ -1,0 +1,70 @@
+"""``elasticflow runs``: all runs in a folder, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from elasticflow.cli.asking import UNKNOWN, formatted
+from elasticflow.cli.progress import duration
+from elasticflow.cli.summaries import PREFIX, RunSummary, summary_of
+from elasticflow.errors import EXIT_UNKNOWN, ConfigError
+from elasticflow.process.texts import harmless
+from elasticflow.run.folder import RunDir
+
+AT_ONCE = 8
+"""So many are looked at at a time."""
+HEAD = ("begun", "run", "state", "steps", "metric", "digest", "took", "worker hours", "faults")
+
+
+def runs(arguments: argparse.Namespace) -> int:
+    """Prints one line a run; ``EXIT_UNKNOWN`` where somebody does not answer."""
+    found = _runs_in(arguments.folder)
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # clusters and masters may take seconds to answer
+        told = list(pool.map(lambda run: summary_of(run, arguments.trust), found))
+    told.sort(key=lambda each: (each.begun_at or 0.0, each.run), reverse=True)
+    if arguments.json:
+        print(formatted({"runs": told}))
+    else:
+        for line in _table([HEAD, *map(_cells, told)]):
+            print(harmless(line))
+        for each in told:
+            if each.begun_at is None and each.text:
+                print(harmless(f"{each.run}: {each.state}: {each.text}"))
+    return EXIT_UNKNOWN if any(each.state == UNKNOWN for each in told) else 0
+
+
+def _runs_in(folder: str) -> list[RunDir]:
+    """Raises ConfigError if there is no such folder."""
+    path = RunDir(folder).path
+    if not path.is_dir():
+        raise ConfigError(f"{folder}: is no folder. Name one in which runs have their folders, such as runs.")
+    if RunDir(folder).settings.exists():
+        return [RunDir(folder)]
+    return [run for each in path.iterdir() if (run := RunDir(str(each))).settings.exists()]
+
+
+def _cells(run: RunSummary) -> tuple[str, ...]:
+    known = run.begun_at is not None
+    total = "?" if run.steps_total is None else run.steps_total
+    return (
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.begun_at)) if known else "",
+        run.run.rstrip("/").rpartition("/")[2],
+        run.state,
+        f"{run.step}/{total}" if known else "",
+        run.metric,
+        (run.digest or "")[:PREFIX],
+        duration(run.seconds) if known else "",
+        "" if run.worker_hours is None else f"{run.worker_hours:.2f}",
+        "" if run.faults is None else str(run.faults),
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,44 @@
+"""Files that are locked (``flock``) by whoever uses what they stand for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+LOOK_S = 0.01
+
+
+def hold(path: Path) -> int:
+    """Has it, as long as the descriptor is open. Raises BlockingIOError if another process has."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has it for himself; nobody has what is not there. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:  # its folder may be removed at any time
+        return False
+    try:
+        # Shared: of two that look at the same time neither takes the other for somebody who has it.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def wait_until_free(path: Path, timeout_s: float) -> None:
+    """Until nobody has it; for so long at most, and the kernel's own wait has no limit. Raises OSError."""
+    deadline = time.monotonic() + timeout_s
+    while is_locked(path) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)

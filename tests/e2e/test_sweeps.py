@@ -1,0 +1,211 @@
+"""Sweeps: real runs of one program with other values each; killed, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elasticflow as ef
+from elasticflow.errors import RunError
+from elasticflow.local.process import recorded
+from elasticflow.run.folder import RunDir
+from elasticflow.sweep.study import FINISHED, WAS_PRUNED
+
+from .conftest import PATIENCE_S, PROGRAMS, Run
+from .processes import CLI, Outcome
+from .serving import Served
+
+optuna = pytest.importorskip("optuna")
+pytestmark = pytest.mark.whole
+PROGRAM = PROGRAMS / "swept_torch.py"
+OPTIONS = ("--epochs", 2, "--batch-size", 20, "--workers", 1, "--seed", 5)
+GRID = ("--space", "width=4|8", "--sampler", "grid", "--metric", "cost")
+
+
+def command(folder: Path, *options: object) -> list[str]:
+    return [str(each) for each in ("sweep", PROGRAM, "--folder", folder, "--json", *OPTIONS, *options)]
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def again(run: Run, *options: object) -> subprocess.CompletedProcess[str]:
+    """The same command, with the same gates, to its end."""
+    return subprocess.run(
+        [*CLI, *command(run.path, *options)],
+        env=run.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def digests(found: dict[str, Any]) -> dict[str, tuple[float, str]]:
+    """By what a trial was given, its value, and its model."""
+    return {
+        json.dumps(each["values"], sort_keys=True): (each["value"], ef.Run(each["run"]).checkpoint().digest)
+        for each in found["trials"]
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, str]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = Outcome(folder, *command(folder / "sweep", *GRID, "--parallel", 2))
+    assert done.code == 0 and not done.left, done.err
+    found = json.loads(done.out)
+    server = recorded(folder / "sweep" / "forkservers" / "torch.json")
+    assert server and server.watch() is None, "it has ended with the sweep"
+    assert [each["state"] for each in found["trials"]] == [FINISHED] * 2
+    assert found["best"] == min(found["trials"], key=lambda each: each["value"])["trial"]
+    return digests(found)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Run]:
+    """A sweep of which a trial is held in its second epoch."""
+    place = "width 4 step 8"
+    with Run(tmp_path / "sweep", "", shut=[place], command=command(tmp_path / "sweep", *GRID)) as run:
+        run.held_at(place)
+        yield run
+
+
+def test_a_trial_is_as_a_run_alone(undisturbed: dict[str, tuple[float, str]], tmp_path: Path) -> None:
+    values = {"width": 8}
+    given = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    done = Outcome(tmp_path, "train", PROGRAM, "--run-dir", "run", *OPTIONS, *given)
+    assert done.code == 0, done.err
+    alone = ef.Run(tmp_path / "run")
+    assert undisturbed[json.dumps(values, sort_keys=True)][1] == alone.checkpoint().digest
+
+
+def test_a_sweep_that_is_killed_is_gone_on_with(held: Run, undisturbed: dict[str, tuple[float, str]]) -> None:
+    """Its trial goes on meanwhile, and nothing is tried twice."""
+    held.process.kill()
+    held.open("width 4 step 8")
+    assert digests(told(again(held, *GRID))) == undisturbed
+
+
+def test_a_trial_that_is_killed_with_the_sweep_goes_on_from_its_checkpoint(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.kill()
+    for pid in ef.Run(trial).status()["workers"][0]["pid"], ef.Run(trial).status()["master"]["pid"]:
+        os.kill(pid, signal.SIGKILL)
+    held.open("width 4 step 8")
+    assert digests(told(again(held, *GRID))) == undisturbed
+
+
+def test_ctrl_c_stops_trials_with_a_checkpoint(held: Run, undisturbed: dict[str, tuple[float, str]]) -> None:
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.send_signal(signal.SIGINT)
+    watched = Run.__new__(Run)
+    watched.dir, watched.process = RunDir(trial), held.process
+    watched.wait_until(lambda status: status.state == "finishing")
+    held.open("width 4 step 8")
+    assert held.process.wait(PATIENCE_S) == 3
+    assert ef.Run(trial).status()["state"] == "stopped"
+    assert digests(told(again(held, *GRID))) == undisturbed
+
+
+def test_a_trial_that_promises_little_is_stopped(tmp_path: Path) -> None:
+    """Those before it, which nobody has run here, were all better after their first epoch."""
+    last, folder = "width 5 step 8", tmp_path / "sweep"
+    space = ("--space", "width=4..10", "--metric", "cost", "--sampler", "grid")
+    first = Outcome(tmp_path, *command(folder, *space, "--trials", 1))
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder}/study.db")
+    (before,) = (each for each in study.trials if each.state.is_finished())
+    assert first.code == 0 and before.params == {"width": 4}
+    for _ in range(5):
+        better = optuna.trial.create_trial(
+            params=before.params,
+            distributions=before.distributions,
+            value=1e-9,
+            intermediate_values={1: 1e-9, 2: 1e-9},
+        )
+        study.add_trial(better)
+    with Run(folder, "", shut=[last], command=command(folder, *space, "--trials", 7)) as run:
+        deadline = time.monotonic() + PATIENCE_S
+        while state_of(folder / "trial-1") not in ("finishing", "stopped"):
+            assert time.monotonic() < deadline, run.output()
+            time.sleep(0.02)  # there may be no master yet
+        run.open(last)
+        assert run.process.wait(PATIENCE_S) == 0, run.output()
+        found = json.loads(run.output())
+    assert [each["state"] for each in found["trials"]] == [FINISHED, WAS_PRUNED, *[FINISHED] * 5]
+    assert ef.Run(folder / "trial-1").status()["step"] < 12
+
+
+def state_of(run: Path) -> str:
+    with suppress(RunError):
+        return str(ef.Run(run).status()["state"])
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        (("--space", "width=4|8", "--metric", "wrong"), ("--metric wrong", "cost, right")),
+        (("--space", "with=4|8", "--metric", "cost"), ("trial 0 failed", "--set with", "'width'")),
+        (("--space", "width=8..4", "--metric", "cost"), ("--space width=8..4", "less than")),
+        (("--space", "width=4|8", "--metric", "cost", "--trials", -1), ("--trials",)),
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, options: tuple[Any, ...], fragments: tuple[str]) -> None:
+    done = Outcome(tmp_path, *command(tmp_path / "sweep", *options))
+    done.refused(*fragments)
+
+
+def test_one_value_that_fails_does_not_end_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOILT", "5")
+    options = ("--space", "width=4|5|8", "--sampler", "grid", "--metric", "right", "--parallel", 3)
+    found = json.loads(Outcome(tmp_path, *command(tmp_path / "sweep", *options)).out)
+    states = {each["values"]["width"]: each["state"] for each in found["trials"]}
+    assert states == {4: FINISHED, 5: "failed", 8: FINISHED}
+    (failed,) = (each for each in found["trials"] if each["state"] == "failed")
+    assert "no net has a width of 5" in failed["text"]
+    other = Outcome(tmp_path, *command(tmp_path / "sweep", "--space", "width=4|9", "--metric", "right"))
+    other.refused("was begun with space width=4|5|8", "--folder")
+
+
+def test_a_program_that_is_edited_meanwhile_is_told(tmp_path: Path) -> None:
+    """Trials of another program could not be compared."""
+    place, program = "width 4 step 8", tmp_path / "swept.py"
+    program.write_bytes(PROGRAM.read_bytes())
+    (tmp_path / "gates.py").write_bytes((PROGRAMS / "gates.py").read_bytes())
+    words = command(tmp_path / "sweep", *GRID)
+    words[1] = str(program)
+    with Run(tmp_path / "sweep", "", shut=[place], command=words) as run:
+        run.held_at(place)
+        program.write_text(program.read_text() + "\n# other\n")
+        run.open(place)
+        assert run.process.wait(PATIENCE_S) == 0, run.output()
+        first, second = json.loads(run.output())["trials"]
+    assert first["state"] == FINISHED
+    assert second["state"] == "failed" and "is wanted" in second["text"]
+
+
+def test_trials_are_jobs_of_a_service(tmp_path: Path, undisturbed: dict[str, tuple[float, str]]) -> None:
+    with Served(tmp_path, 2, slice_s=0) as service:
+        done = subprocess.run(
+            [*CLI, *command(tmp_path / "sweep", *GRID, "--service", service.folder)],
+            env=service.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert digests(told(done)) == undisturbed
+        assert len(service.tasks()) == 2
