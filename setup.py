@@ -50,6 +50,7 @@ setup(
     package_data={
         "": ["py.typed"],
         "elasticflow.cli": ["skeletons/*.py"],
+        "elasticflow.cli.ui": ["static/*"],
         "elasticflow.examples": ["*/*.py", "*/*.md", "*/*.sh"],
         "elasticflow_yarn": ["*.java"],
     },

@@ -21,7 +21,7 @@ HEAD = ("begun", "run", "state", "steps", "metric", "digest", "took", "worker ho
 
 def runs(arguments: argparse.Namespace) -> int:
     """Prints one line a run; ``EXIT_UNKNOWN`` where somebody does not answer."""
-    found = _runs_in(arguments.folder)
+    found = runs_in(arguments.folder)
     with ThreadPoolExecutor(AT_ONCE) as pool:  # clusters and masters may take seconds to answer
         told = list(pool.map(lambda run: summary_of(run, arguments.trust), found))
     told.sort(key=lambda each: (each.begun_at or 0.0, each.run), reverse=True)
@@ -36,7 +36,7 @@ def runs(arguments: argparse.Namespace) -> int:
     return EXIT_UNKNOWN if any(each.state == UNKNOWN for each in told) else 0
 
 
-def _runs_in(folder: str) -> list[RunDir]:
+def runs_in(folder: str) -> list[RunDir]:
     """Raises ConfigError if there is no such folder."""
     path = RunDir(folder).path
     if not path.is_dir():

@@ -101,6 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     add_run_argument(report)
     report.add_argument("--json", action="store_true")
 
+    from elasticflow.cli.ui.options import add_options as add_ui_options
+
+    add_ui_options(verbs.add_parser("ui", help="runs in a browser: curves, faults, sizes, side by side"))
+
     from elasticflow.cli.metrics_options import add_options as add_metrics_options
 
     add_metrics_options(verbs.add_parser("metrics", help="tell Prometheus of a run, or of a service"))
@@ -229,6 +233,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from elasticflow.cli.comparing import compare
 
         return compare(arguments)
+    if arguments.verb == "ui":
+        from elasticflow.cli.ui.command import ui
+
+        return ui(arguments)
     if arguments.verb == "metrics":
         from elasticflow.cli.metrics import metrics
 

@@ -1,0 +1,199 @@
+"""The runs that a page shows, by short names, and what is asked of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from elasticflow.cli.asking import killed
+from elasticflow.cli.comparing import Comparison, compared
+from elasticflow.cli.connection import Connection
+from elasticflow.cli.folders import find_run, trust_or_check
+from elasticflow.cli.history import runs_in
+from elasticflow.cli.outside import is_outside, shown
+from elasticflow.cli.report import remembered
+from elasticflow.cli.runs import stop_run
+from elasticflow.cli.summaries import RunSummary, summary_of
+from elasticflow.cluster.presence import presence_of
+from elasticflow.errors import ElasticFlowError, NoRunError, RunError
+from elasticflow.run.folder import ENDED, RunDir
+from elasticflow.run.telling import Past, Untold
+from elasticflow.service import talk
+from elasticflow.wire.messages import ScaleRequest
+
+T = TypeVar("T")
+Shown: TypeAlias = Past | Untold
+FRESH_S = 2.0
+"""So old what is told of all runs may be, however many look."""
+AT_ONCE = 8
+"""So many runs are asked at a time."""
+NEWS = 20
+"""So much a master has to tell before it is asked again; or after ten seconds."""
+LEAST_S = 0.5
+"""Between two pictures of a run."""
+LOOK_S = 2.0
+"""So often it is looked whether a run that waits for its place has one."""
+
+
+class NamedSummary(msgspec.Struct, kw_only=True):
+    """A run, by the name that the page has for it."""
+
+    name: str
+    summary: RunSummary
+
+
+class _Kept(Generic[T]):
+    """What is asked for at most so often, by one at a time."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self._ask, self._lock = ask, threading.Lock()
+        self._value: tuple[float, T] | None = None
+
+    def now(self) -> T:
+        with self._lock:
+            if self._value is None or time.monotonic() >= self._value[0] + FRESH_S:
+                self._value = time.monotonic(), self._ask()
+            return self._value[1]
+
+
+class RunShelf:
+    """Runs that may come and go while a page is open. trust: whoever has a hand in their folders."""
+
+    title = ""
+
+    def __init__(self, trust: bool) -> None:
+        self._trust = trust
+        self._summaries = _Kept(self._all_summaries)
+
+    def runs(self) -> dict[str, RunDir]:
+        """By name, as it is now."""
+        raise NotImplementedError
+
+    def service(self) -> talk.ServiceAnswer | None:
+        """What the service tells whose runs these are; None: they are nobody's."""
+        return None
+
+    def summaries(self) -> list[NamedSummary]:
+        """The newest first."""
+        return self._summaries.now()
+
+    def _all_summaries(self) -> list[NamedSummary]:
+        named = self.runs()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = pool.map(lambda run: summary_of(run, self._trust), named.values())
+            told = [NamedSummary(name=name, summary=each) for name, each in zip(named, found, strict=True)]
+        return sorted(told, key=lambda each: (each.summary.begun_at or 0.0, each.name), reverse=True)
+
+    def run(self, name: str) -> RunDir:
+        """Raises NoRunError if there is none of that name."""
+        found = self.runs().get(name)
+        if found is None:
+            raise NoRunError(f"{name}: there is no such run any more.")
+        return found
+
+    def compare(self, names: list[str]) -> Comparison:
+        """Raises RunError."""
+        return compared([self.run(name) for name in names], self._trust)
+
+    def pictures(self, name: str) -> Generator[Shown | None, None, None]:
+        """How a run is, whenever there is news of it, until it is over. None: it is still as it was.
+
+        Raises RunError, OSError.
+        """
+        run = self.run(name)
+        if is_outside(run, self._trust):
+            while (picture := shown(run)).state not in ENDED:
+                yield picture
+                time.sleep(LOOK_S)
+            yield picture
+            return
+        trust_or_check(run, self._trust)
+        run.config()  # raises, and says that this is no run
+        presence = presence_of(run)
+        while presence.is_alive():
+            if not presence.has_master():
+                yield Untold(state="waiting", text=presence.waits_for())
+                time.sleep(LOOK_S)
+                continue
+            try:
+                yield from _live(run)
+            except RunError as error:
+                if presence.is_alive():
+                    yield Untold(state="unknown", text=str(error))
+                    time.sleep(LOOK_S)
+        yield _last(run)
+
+    def scale(self, name: str, workers: int) -> None:
+        """Raises RunError."""
+        with Connection(find_run(str(self.run(name).path), self._trust)) as connection:
+            connection.ask(ScaleRequest(workers=workers))
+
+    def stop(self, name: str) -> str:
+        """Returns what has become of it. Raises RunError."""
+        return stop_run(find_run(str(self.run(name).path), self._trust))
+
+
+class FolderShelf(RunShelf):
+    """All runs of a folder, or one alone."""
+
+    def __init__(self, where: str, trust: bool, one: RunDir | None = None) -> None:
+        super().__init__(trust)
+        self.title = where
+        self._where, self._one = where, one
+
+    @classmethod
+    def of(cls, where: str, trust: bool, *, is_folder: bool) -> FolderShelf:
+        """Raises RunError if there is neither such a folder nor such a run."""
+        if is_folder:
+            return cls(where, trust)
+        run = find_run(where, trust)
+        run.config()
+        return cls(str(run.path), trust, run)
+
+    def runs(self) -> dict[str, RunDir]:
+        found = [self._one] if self._one else runs_in(self._where)
+        return {run.path.name: run for run in found}
+
+
+class ServiceShelf(RunShelf):
+    """All runs of which a service tells."""
+
+    def __init__(self, folder: Path, trust: bool) -> None:
+        super().__init__(trust)
+        self.title = f"service {folder.name}"
+        self._tasks = _Kept(lambda: talk.ask(folder, talk.ListTasks()))
+
+    def service(self) -> talk.ServiceAnswer:
+        """Raises RunError."""
+        return self._tasks.now()
+
+    def runs(self) -> dict[str, RunDir]:
+        return {task.name: RunDir(task.run) for task in self.service().tasks}
+
+
+def _live(run: RunDir) -> Generator[Shown | None, None, None]:
+    """Raises RunError once the run is over."""
+    with Connection(run) as connection:
+        while True:
+            begun_s = time.monotonic()
+            status = connection.next_status(news=NEWS)
+            yield status
+            if status is not None and status.state in ENDED:
+                return
+            time.sleep(max(0.0, begun_s + LEAST_S - time.monotonic()))
+
+
+def _last(run: RunDir) -> Shown:
+    presence = presence_of(run)
+    if report := run.read_report():
+        return report
+    try:
+        return remembered(run, presence)
+    except (ElasticFlowError, OSError):
+        return killed(run, presence)
