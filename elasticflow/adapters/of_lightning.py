@@ -13,6 +13,7 @@ from elasticflow.training import lr
 from elasticflow.training.standing import early_stopping
 
 USUAL = {
+    "fast_dev_run": (False, "say --max-steps 1"),
     "accumulate_grad_batches": (1, "take a larger batch, which slices make fit"),
     "check_val_every_n_epoch": (1, "say --evaluate-every STEPS"),
     "val_check_interval": (1.0, "say --evaluate-every STEPS"),
@@ -69,7 +70,24 @@ def program_of(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         found["learning_rate"] = rate
     for callback in trainer.callbacks:
         found |= _of_callback(callback, test is not None)
+    module.__class__ = _without_trainer(type(module))
     return found
+
+
+def _without_trainer(kind: type) -> type:
+    """The same class, in which nobody is told 0 for what only a Trainer knows."""
+
+    def unknown(name: str) -> property:
+        def read(module: Any) -> Any:
+            raise ProgramError(
+                f"{kind.__name__}: self.{name} is not known here: what a slice gives follows from its "
+                "records and the parameters, whoever computes it. See docs/lightning.md."
+            )
+
+        return property(read)
+
+    own = {name: unknown(name) for name in ("current_epoch", "global_step")}
+    return type(kind.__name__, (kind,), {**own, "__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
 def _forward(module: Any, batches: LoaderRecords) -> Callable[..., Any]:
@@ -116,7 +134,8 @@ def _check(trainer: Any, module: Any, given: Mapping[str, Any]) -> None:
         )
     for name, (usual, advice) in USUAL.items():
         value = getattr(trainer, name, usual)
-        if value not in (usual, 1.0 if usual == 1 else usual):
+        # Of batches a whole 1 is one, and 1.0 all of them.
+        if value != usual or isinstance(usual, float) and usual and not isinstance(value, float):
             raise ProgramError(
                 f"Trainer: {name}={value!r} is not {usual!r}, which is all that is known here: {advice}."
             )

@@ -95,7 +95,8 @@ def _check(trainer: Any, given: Mapping[str, Any]) -> None:
                 "compute_loss() is."
             )
     for callback in trainer.callback_handler.callbacks:
-        if type(callback).__name__ not in USUAL_CALLBACKS:
+        reports = type(callback).__module__.startswith("transformers.integrations")
+        if not reports and type(callback).__name__ not in USUAL_CALLBACKS:
             raise ProgramError(
                 f"Trainer: the callback {type(callback).__name__} is not known here; what it decides "
                 "on_epoch(info) "

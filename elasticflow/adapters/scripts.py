@@ -124,10 +124,10 @@ def _of_lightning(tree: ast.Module, script: PlainScript) -> dict[str, int | str]
     settings = {
         "batch_size": _told(sizes.pop() if len(sizes) == 1 else None, trainer, "batch_size of DataLoader()")
     }
+    if steps and _number(tree, steps, None) != -1:
+        settings |= _so_many(_told(_number(tree, steps, None), trainer, "max_steps of Trainer()"))
     if epochs or not steps:
         settings["epochs"] = _told(_number(tree, epochs, None), trainer, "max_epochs of Trainer()")
-    if steps and _number(tree, steps, None) != -1:
-        settings["max_steps"] = _told(_number(tree, steps, None), trainer, "max_steps of Trainer()")
     return settings
 
 
@@ -147,8 +147,13 @@ def _of_transformers(tree: ast.Module, script: PlainScript) -> dict[str, int | s
         ),
     }
     if steps and _number(tree, steps, None) != -1:
-        settings["max_steps"] = _told(_number(tree, steps, None), call, "max_steps of TrainingArguments()")
+        settings |= _so_many(_told(_number(tree, steps, None), call, "max_steps of TrainingArguments()"))
     return settings
+
+
+def _so_many(steps: int | str) -> dict[str, int | str]:
+    """However many epochs that takes: no more than there are steps."""
+    return {"max_steps": steps, "epochs": steps} if isinstance(steps, int) else {"max_steps": steps}
 
 
 def _told(number: int | None, call: ast.Call, what: str) -> int | str:

@@ -84,9 +84,23 @@ class Rates:
         Raises ProgramError where groups of parameters keep no relation to each other.
         """
         while len(self._rates) <= number:
+            before = self._others()
             self._scheduler.step()
+            if self._others() != before:
+                raise ProgramError(
+                    f"its {type(self._scheduler).__name__} changes more than the learning rate, which is all "
+                    "that follows a scheduler here: say cycle_momentum=False."
+                )
             self._rates.append(self._now())
         return self._rates[number]
+
+    def _others(self) -> list[dict[str, Any]]:
+        """Settings of all groups, but their rates."""
+        own = ("params", "lr", "initial_lr")
+        return [
+            {name: value for name, value in group.items() if name not in own}
+            for group in self._optimizer.param_groups
+        ]
 
     def _now(self) -> float:
         first, *others = self._optimizer.param_groups

@@ -25,7 +25,6 @@ from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.data.files import is_url
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.fingerprint import environment
-from elasticflow.program.copy import gather
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
@@ -70,11 +69,6 @@ class Applied:
     def key(self) -> str:
         """Of the checkpoint."""
         return hashlib.sha256(msgspec.json.encode(self.manifest)).hexdigest()[:32]
-
-    @property
-    def program_sha256(self) -> str:
-        """Of what is run."""
-        return gather(self.program).sha256 if self.program else self.config.program_sha256
 
     def order(self, verb: str, weights: Path) -> LoadOrder:
         """What a process is to load."""
@@ -179,7 +173,6 @@ def _inputs(applied: Applied, order: LoadOrder, ready: ProcessReady) -> dict[str
             versions[package] = version(package)
     return {
         "checkpoint": applied.key,
-        "program": applied.program_sha256,
         "args": order.settings.args,
         "seed": order.settings.seed,
         "data": order.data,

@@ -61,12 +61,13 @@ class SumOrder(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProcessReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The model is loaded. facts: what decides the bits of what it computes."""
+    """The model is loaded. facts: what decides the bits of what it computes. program: the hash of what is run."""
 
     num_records: int
     num_parts: int
     part_records: int
     batch_records: int
+    program: str
     files: tuple[FileId, ...]
     facts: dict[str, str]
 

@@ -61,9 +61,11 @@ def _array(name: str, column: Any) -> Array:
     if isinstance(column, np.ndarray):
         return column
     array: Array = column.to_numpy()
-    if array.dtype.kind == "O":
+    # Missing whole numbers would become NaN, and all others floats with them.
+    lacks = column.null_count > 0 and str(column.type) not in ("halffloat", "float", "double")
+    if lacks or array.dtype.kind == "O":
         values = array.tolist()
-        if not all(isinstance(value, str) for value in values):
+        if lacks or not all(isinstance(value, str) for value in values):
             raise DataError(
                 f"column {name!r}, to be kept, is of type {column.type}, or has missing values, for which "
                 ".npz has no place; write .parquet or .csv."
@@ -97,7 +99,8 @@ def _join_npz(parts: Sequence[Path], target: Path) -> None:
                 np.lib.format.write_array_header_1_0(file, description)
                 for part in parts:
                     with np.load(part, allow_pickle=False) as found:
-                        file.write(np.ascontiguousarray(found[name], dtype).data)
+                        values = np.ascontiguousarray(found[name], dtype)
+                        file.write((values.view(np.int64) if dtype.kind in "mM" else values).data)
 
 
 def _head(part: Path, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -118,16 +121,24 @@ def _write_csv(path: Path, columns: Columns) -> None:
     flat: dict[str, list[str]] = {}
     for name, column in columns.items():
         if not isinstance(column, np.ndarray):
-            flat[name] = ["" if value is None else str(value) for value in column.to_pylist()]
+            found = {name: ["" if value is None else str(value) for value in column.to_pylist()]}
         elif column.ndim == 1:
-            flat[name] = column.astype("U").tolist()
+            found = {name: column.astype("U").tolist()}
         elif column.ndim == 2:
-            flat |= {f"{name}.{n}": column[:, n].astype("U").tolist() for n in range(column.shape[1])}
+            found = {f"{name}.{n}": column[:, n].astype("U").tolist() for n in range(column.shape[1])}
         else:
             raise DataError(
                 f"{name!r} is an array of {column.ndim} axes, for which .csv has no place; write .parquet or "
                 ".npz."
             )
+        if twice := sorted(flat.keys() & found.keys()):
+            raise DataError(
+                f"{name!r} and another column would both be called {twice[0]!r} in .csv; write .parquet or "
+                ".npz, or leave one out."
+            )
+        flat |= found
+    if broken := [name for name in flat if not name.isprintable()]:
+        raise DataError(f"the column name {broken[0]!r} has no place in .csv; write .parquet or .npz.")
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(flat)

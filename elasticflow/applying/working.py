@@ -36,7 +36,7 @@ from elasticflow.applying.orders import (
 )
 from elasticflow.applying.part_work import EvaluateWork, PredictWork
 from elasticflow.applying.sources import place_of
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import ElasticFlowError, ProgramError
 from elasticflow.frameworks import warm_up
 from elasticflow.process.fingerprint import fingerprint
 from elasticflow.process.forker import READY, Forker, ForkOrder
@@ -44,6 +44,7 @@ from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
+from elasticflow.program.copy import gather
 from elasticflow.program.loading import imports
 from elasticflow.storage.file_ids import folded
 from elasticflow.worker.whose_fault import OutsideError
@@ -60,14 +61,18 @@ class _Working:
     def run(self) -> None:
         order = self._hear()
         assert isinstance(order, LoadOrder)
+        program = _hash_of(order)
         self._work = PredictWork(order) if order.verb == PREDICT else EvaluateWork(order)
         work = self._work
+        if _hash_of(order) != program:
+            raise ProgramError(f"{order.settings.program}: was changed while it was loaded; try again.")
         self._say(
             ProcessReady(
                 num_records=work.source.num_rows,
                 num_parts=work.num_parts,
                 part_records=work.part_records,
                 batch_records=work.batch_records,
+                program=program,
                 files=folded(work.source.files),
                 facts=fingerprint(order.settings.threads, work.facts),
             )
@@ -100,13 +105,21 @@ class _Working:
         return order
 
 
+def _hash_of(order: LoadOrder) -> str:
+    """Of the program as it is now; of a run's own, as it always was."""
+    return order.settings.program_sha256 or gather(order.settings.program).sha256
+
+
 def _unsaid(first: int, last: int) -> None:
     pass
 
 
 def _compute(pipe_fd: int) -> NoReturn:
     """The whole life of a process that computes."""
-    os.set_inheritable(pipe_fd, False)  # who else held it would make a dead process look alive
+    # Who else held it would make a dead process look alive: what it starts, and what it forks.
+    os.set_inheritable(pipe_fd, False)
+    own = os.getpid()
+    os.register_at_fork(after_in_child=lambda: os.close(pipe_fd) if os.getppid() == own else None)
     faulthandler.enable()
     bear_any_text()
     stamp_output()

@@ -61,6 +61,8 @@ class Workplace:
     def __enter__(self) -> Workplace:
         with told(self.path):
             self.path.mkdir(mode=0o700, exist_ok=True)
+            if self.path.is_symlink() or self.path.stat().st_uid != os.getuid():
+                raise RunError(f"{self.path}: is somebody else's; name another --out.")
             try:
                 self._lock = hold(self.path / "lock")
             except BlockingIOError:

@@ -61,6 +61,7 @@ def metrics(arguments: argparse.Namespace) -> int:
     try:
         while presence is None or presence.is_alive():
             server.handle_request()
+            server.service_actions()
     except KeyboardInterrupt:
         return 130
     finally:

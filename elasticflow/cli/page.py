@@ -146,6 +146,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
+        self.server.was_asked(self.connection)
         token, *rest = self.path.partition("?")[0].lstrip("/").split("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self.send_error(404)

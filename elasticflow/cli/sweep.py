@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import re
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from elasticflow.cli.train import settings
 from elasticflow.cli.trials import ClusterTrials, LocalTrials, ServiceTrials, TrialNews, Trials
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.process.locked_files import hold
+from elasticflow.process.packages import require
 from elasticflow.process.texts import harmless
 from elasticflow.program.copy import take
 from elasticflow.program.loading import parse
@@ -78,6 +80,8 @@ def sweep(arguments: argparse.Namespace) -> int:
     program_sha256 = take(msgspec.structs.replace(chosen, run_dir=""))[0].program_sha256
     chosen = msgspec.structs.replace(chosen, program_sha256=program_sha256)
     folder = Path(arguments.folder or RUNS / f"{Path(arguments.program).stem}-sweep").absolute()
+    if arguments.plots:
+        require("matplotlib", "--plots", "bench")
     url = arguments.storage or f"sqlite:///{folder}/study.db"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,7 @@ def sweep(arguments: argparse.Namespace) -> int:
                 folder.name,
                 space,
                 goal,
-                _about(space, goal, arguments.count, chosen),
+                {**_about(space, goal, arguments.count, chosen), "folder": _token(folder)},
                 sampler=arguments.sampler,
                 pruner=arguments.pruner,
                 seed=chosen.seed,
@@ -121,6 +125,14 @@ def _about(space: Space, goal: Goal, count: str, chosen: Config) -> dict[str, An
     fixed = {name: told[name] for name in COUNTS if name not in space}
     own = {"space": as_text(space), "metric": goal.metric, "goal": goal.mode, "count": count}
     return {**own, "program_sha256": chosen.program_sha256, **fixed}
+
+
+def _token(folder: Path) -> str:
+    """Of this folder alone, wherever it is moved: two folders are two sweeps, also in one --storage."""
+    path = folder / "token"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()
 
 
 @contextlib.contextmanager
@@ -205,6 +217,7 @@ class Sweep:
     def _begin(self, number: int, values: Mapping[str, Value]) -> None:
         """Begins a trial, or goes on with it."""
         run = RunDir(self._run_dir(number))
+        self._check_own(run, values)
         self.study.put(number, str(run.path))
         self._runs[number] = run
         try:
@@ -224,6 +237,18 @@ class Sweep:
         else:
             self._trials.follow(number, self._runs[number])
         self._followed.add(number)  # from now on it is told when that is over
+
+    def _check_own(self, run: RunDir, values: Mapping[str, Value]) -> None:
+        """Raises ConfigError if there is a run that is no trial with these values."""
+        if not run.settings.exists():
+            return
+        found, chosen = run.config(), self._chosen(values)
+        for name in ("args", "program_sha256", *(name for name in values if name in SETTINGS)):
+            if (was := getattr(found, name)) != (now := getattr(chosen, name)):
+                raise ConfigError(
+                    f"{run.path}: is a run of something else: its {name} is {was}, that of this trial {now}. "
+                    "Choose another --folder, and another --run-dir where that is given, or remove the run."
+                )
 
     def _is_to_go_on(self, number: int, run: RunDir) -> bool:
         """Whether a run that is over was ended by the end of the sweep, or by somebody's kill."""
@@ -271,7 +296,7 @@ class Sweep:
             state = WAS_PRUNED
         elif report and report.state == "finished":
             value = self._value(report)
-            state, text = (FINISHED, report.text) if value is not None else (FAILED, "was never evaluated")
+            state, text = (FINISHED, report.text) if value is not None else (FAILED, "has no number to count")
         self.study.end(number, state, value, text)
         self._failed = self._failed + 1 if state == FAILED else 0
         if state == FINISHED and value is not None:
@@ -287,13 +312,12 @@ class Sweep:
             raise RunError(f"trial {number} failed{others}: {text}")
 
     def _value(self, report: Report) -> float | None:
-        """What counts of a run that has ended well; None: nothing was measured."""
+        """What counts of a run that has ended well; None: nothing was measured, or it is no number."""
         goal = self.study.goal
-        values = [float(v) for each in report.evaluations if (v := each.get(goal.metric)) is not None]
+        counted = report.evaluations[-1:] if self.arguments.count == "last" else report.evaluations
+        values = [float(v) for each in counted if (v := each.get(goal.metric)) is not None]
         if not values:
             return None
-        if self.arguments.count == "last":
-            return values[-1]
         return max(values) if goal.mode == "max" else min(values)
 
     def _say(self, number: int, text: str) -> None:
@@ -309,13 +333,18 @@ def _as_words(values: Mapping[str, Value]) -> str:
 def _tell(study: Study, arguments: argparse.Namespace) -> None:
     """All trials, the best, and pictures if they are wanted."""
     trials, best = study.told(), study.best()
-    files = study.draw(arguments.plots) if arguments.plots and best else []
     if arguments.json:
         print(formatted({"trials": trials, "best": best.trial if best else None}))
-        return
-    for each in sorted(trials, key=lambda one: _rank(one, study.goal)):
+    for each in () if arguments.json else sorted(trials, key=lambda one: _rank(one, study.goal)):
         value = "" if each.value is None else scaled(each.value)
         print(harmless(f"{each.trial:>5}  {each.state:<9}  {value:<10}  {_as_words(each.values)}"))
+    try:
+        files = study.draw(arguments.plots) if arguments.plots and best else []
+    except (OSError, ValueError) as error:  # what matters has been told
+        print(f"Warning: --plots {arguments.plots}: {error}", file=sys.stderr)
+        files = []
+    if arguments.json:
+        return
     for file in files:
         print(file)
     if best:

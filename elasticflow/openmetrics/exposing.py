@@ -91,6 +91,7 @@ class _Metrics(http.server.BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
+        self.server.was_asked(self.connection)
         from prometheus_client.exposition import choose_encoder
 
         given = self.headers.get("Authorization", "")

@@ -142,9 +142,12 @@ class Follower(ABC):
 
     def _ending(self, report: Report | None, words: str) -> hp.Over | None:
         """How it has ended for good; None: it has not, or only been paused. words: its last ones."""
-        if report is not None and not was_paused(report):
+        if report is not None and was_paused(report):
+            self._tries = 0  # it did as it was told
+            return None
+        if report is not None:
             return hp.Over(name=self.name, state=report.state, text=report.text)
-        if self._tries < TRIES:
+        if self._tries < TRIES or self.step != self._tried_at:
             return None
         return hp.Over(
             name=self.name,

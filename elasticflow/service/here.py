@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
 
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.local.forkserver import VARIABLE, ForkServers
+from elasticflow.process.retry import is_away
 from elasticflow.run.folder import last_line
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
@@ -16,6 +18,12 @@ from elasticflow.service.follower import Follower
 from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.sockets import Context
+
+
+AGAIN_S = 5.0
+"""What failed for want of something is tried again after so long."""
+SHORT = frozenset({errno.EAGAIN, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
+"""Of what there may be enough again."""
 
 
 class FollowerHere(Follower):
@@ -27,8 +35,18 @@ class FollowerHere(Follower):
         super().__init__(context, name, run_dir, measure_s)
         self._fork_servers = fork_servers
         self._child: subprocess.Popen[bytes] | None = None
+        self._again_s = 0.0
 
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
+        self.waits = ""
+        try:
+            return self._turn(granted, held, now_s)
+        except OSError as error:  # its folder's, of which nothing is known then; others must not feel it
+            self.waits = f"cannot be looked at: {error}"
+            return []
+
+    def _turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
+        """Raises OSError."""
         if self._child is not None and self._child.poll() is not None:
             self._child = None
         if self._child is not None or self.run.is_locked():
@@ -44,7 +62,7 @@ class FollowerHere(Follower):
         if ending is not None:
             return [ending]
         if granted.workers:
-            return self._begin()
+            return self._begin(now_s) if now_s >= self._again_s else []
         return [hp.Held(name=self.name, workers=0, number=granted.number)] if held else []
 
     def _find(self) -> None:
@@ -53,7 +71,7 @@ class FollowerHere(Follower):
         if address != self._address:
             self._connect(address, read_keys(self.run.client_keys, MemberKeys))
 
-    def _begin(self) -> list[hp.Happening]:
+    def _begin(self, now_s: float) -> list[hp.Happening]:
         self._try()
         try:
             self._make_ready()
@@ -68,6 +86,11 @@ class FollowerHere(Follower):
                     start_new_session=True,
                 )
         except (ElasticFlowError, OSError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if is_away(cause) or isinstance(cause, OSError) and cause.errno in SHORT:
+                self._tries -= 1
+                self._again_s, self.waits = now_s + AGAIN_S, str(error)
+                return []
             return self._cannot_begin(error)
         self._fork_servers.ensure_for(self.run)  # for those after it
         return []

@@ -36,6 +36,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
 def record_all(state: ServiceState) -> StateRecord:
     """Between two turns."""
     ended = [ticket for ticket in state.tickets.values() if ticket.standing in ENDS]
+    ended.sort(key=lambda ticket: ticket.ended_s or 0.0)
     forgotten = {ticket.task.name for ticket in ended[: max(0, len(ended) - ENDED)]}
     return StateRecord(
         now_s=state.now_s,

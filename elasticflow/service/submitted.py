@@ -108,8 +108,6 @@ class SubmittedFollower(Follower):
         if sight.places:
             left = hp.Held(name=self.name, workers=sight.places, number=granted.number)
             return [left] if max(sight.places, granted.workers) < held else []
-        if sight.report is not None and was_paused(sight.report):
-            self._tries = 0
         ending = self._ending(sight.report, sight.words)
         if ending is not None:
             return [ending]

@@ -27,6 +27,8 @@ MOST_PEOPLE = 128
 """So many may be connected at a time; of more, who came first has to go."""
 ANSWER_S = 20.0
 """So long somebody who asks waits; a service answers within a fraction of a second."""
+REST_S = 0.5
+"""Nobody is let in for so long after somebody could not be."""
 AGAIN_S = 0.2
 """Until one that went away is asked again."""
 
@@ -134,6 +136,10 @@ class ServiceAnswer(msgspec.Struct, kw_only=True):
     now_at: float = 0.0
 
 
+class RefusedError(RunError):
+    """A service's answer, in its words."""
+
+
 class Asker(msgspec.Struct):
     """Somebody at the other end of the socket. uid: as the kernel says."""
 
@@ -156,17 +162,25 @@ class Desk:
         self._listener.listen(MOST_PEOPLE)
         self._listener.setblocking(False)
         self._people: dict[int, Asker] = {}
+        self._listens_s = 0.0
 
     @property
     def waiting(self) -> list[tuple[int, bool]]:
         """Descriptors to wait for; whether for them to take what is still to be sent, or to say something."""
-        return [(self._listener.fileno(), False)] + [(fd, bool(p.unsent)) for fd, p in self._people.items()]
+        people = [(fd, bool(person.unsent)) for fd, person in self._people.items()]
+        return people if time.monotonic() < self._listens_s else [(self._listener.fileno(), False), *people]
 
     def receive(self) -> list[tuple[Asker, Question]]:
         """What was asked meanwhile; those that may ask nothing, or ask nonsense, have had their answer."""
         with contextlib.suppress(BlockingIOError):
-            while True:
-                line, _ = self._listener.accept()
+            while time.monotonic() >= self._listens_s:
+                try:
+                    line, _ = self._listener.accept()
+                except BlockingIOError:
+                    raise
+                except OSError:  # too many open files, which is no reason to end
+                    self._listens_s = time.monotonic() + REST_S
+                    break
                 line.setblocking(False)
                 self._people[line.fileno()] = Asker(uid_of(line), line)
                 if len(self._people) > MOST_PEOPLE:
@@ -248,7 +262,7 @@ def ask(folder: Path, question: Question) -> ServiceAnswer:
         raise UnknownError(f"{folder}: the service went away before it answered; ask again.")
     answer = msgspec.json.decode(said, type=ServiceAnswer)
     if answer.error:
-        raise RunError(answer.error)
+        raise RefusedError(answer.error)
     return answer
 
 
@@ -261,6 +275,8 @@ def insist(folder: Path, question: HandIn) -> ServiceAnswer:
             return ask(folder, question)
         except UnknownError as error:
             unknown = error
+        except RefusedError:
+            raise
         except RunError:
             if unknown is None:
                 raise  # nobody has ever heard of it

@@ -118,7 +118,10 @@ class Study:
         return sum(each.state is not TrialState.WAITING for each in self._study.get_trials(deepcopy=False))
 
     def under_way(self) -> dict[int, dict[str, Value]]:
-        """What each has been given."""
+        """What each has been given. Whoever was killed as it asked may have asked for a part of it."""
+        for trial in self._trials.values():
+            for name in self._space.keys() - trial.params.keys():
+                trial._suggest(name, self._space[name])
         return {number: dict(trial.params) for number, trial in self._trials.items()}
 
     def ask(self) -> tuple[int, dict[str, Value]]:

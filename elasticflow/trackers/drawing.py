@@ -81,6 +81,8 @@ class Drawing(threading.Thread):
                 tracker = self._begun()
                 if tracker is not None and what == "end":
                     tracker = self._tried(partial(_do, tracker, what, value))
+            else:
+                continue  # it is not time yet
             if tracker is None:
                 failed_s = time.monotonic()
 

@@ -22,6 +22,9 @@ class WandbTracker(CurveTracker):
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
+        if wandb.run is not None:  # of an earlier beginning, which is written anew
+            wandb.run.finish(exit_code=1)
+            wandb.teardown()
         for path in (self.folder / "wandb").glob(OFFLINE):
             shutil.rmtree(path)
         quiet = wandb.Settings(

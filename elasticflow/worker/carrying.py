@@ -171,6 +171,8 @@ class PorterProcess:
 
     def _child(self, order: ForkOrder, fds: list[int]) -> None:
         if order.kind == NURSERY:
+            for number in (signal.SIGTERM, signal.SIGINT):  # as in any process that a program runs in
+                signal.signal(number, signal.SIG_DFL)
             from elasticflow.worker.tried import nurse  # here: only who has the framework gets here
 
             nurse(*fds)

@@ -216,7 +216,9 @@ class Readers:
 
     def _wait(self) -> None:
         """Until one says something, or has taken too long."""
-        ends_s = min((each.since_s for each in self._processes if each.order is not None), default=0.0)
+        ends_s = min(
+            (each.since_s for each in self._processes if each.order is not None), default=time.monotonic()
+        )
         ends_s = max(ends_s, time.monotonic() - self._limit_s()) + self._limit_s()
         poller = select.poll()
         for each in self._processes:
@@ -282,12 +284,16 @@ class Readers:
 
     def _lose(self, process: _ReadProcess, how: str) -> None:
         self._processes.remove(process)
-        self.forget()  # it may have died before it said which order it had
+        # It may have died before it said which order it had; the one that is waited for is in no list.
+        self.forget()
+        self._orders.clear()
+        self._made.clear()
         self._deaths += 1
         what = "the worker makes its records itself"
         if self._deaths <= MOST_DEATHS:
-            self._processes.append(_ReadProcess(self._settings, self._taken_from))
-            what += ", and another one begins"
+            with contextlib.suppress(OSError):  # too many processes: it goes without
+                self._processes.append(_ReadProcess(self._settings, self._taken_from))
+                what += ", and another one begins"
         print(f"warning: a process that reads ahead {how}: {what}", flush=True)
 
 

@@ -16,7 +16,13 @@ OPTIONS = ("--epochs", 3, "--batch-size", 64, "--slices", 8, "--max-quarantined"
 
 
 def readers_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Its children that it has begun; who else is there, it has forked."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if Path(f"/proc/{child}/cmdline").read_bytes() != _words(pid)]
+
+
+def _words(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_the_same_model_whoever_makes_its_records(

@@ -58,13 +58,17 @@ def test_it_is_known_by_what_it_imports_and_calls(text: str, name: str) -> None:
         (KERAS.format("pairs.batch(16), epochs=2"), {"epochs": 2, "batch_size": 16}),
         ("scaler.fit(z)\n" + KERAS.format("x, y, epochs=2"), {"epochs": 2, "batch_size": 32}),
         (LIGHTNING.format("max_epochs=3", "data, batch_size=20"), {"epochs": 3, "batch_size": 20}),
-        (LIGHTNING.format("max_steps=9", "data"), {"max_steps": 9, "batch_size": 1}),
+        (
+            LIGHTNING.format("max_epochs=2, max_steps=9", "data"),
+            {"max_steps": 9, "epochs": 2, "batch_size": 1},
+        ),
+        (LIGHTNING.format("max_steps=9", "data"), {"max_steps": 9, "epochs": 9, "batch_size": 1}),
         (TRANSFORMERS.format(""), {"epochs": 3, "batch_size": 8}),
         (
             TRANSFORMERS.format("num_train_epochs=2.0, per_device_train_batch_size=4, max_steps=-1"),
             {"epochs": 2, "batch_size": 4},
         ),
-        (TRANSFORMERS.format("max_steps=50"), {"epochs": 3, "batch_size": 8, "max_steps": 50}),
+        (TRANSFORMERS.format("max_steps=50"), {"epochs": 50, "batch_size": 8, "max_steps": 50}),
         ("def model(): ...\ndef forward(): ...\n", {}),
     ],
 )

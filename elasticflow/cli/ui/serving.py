@@ -69,6 +69,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
+        self.server.was_asked(self.connection)
         path, _, query = self.path.partition("?")
         asked = urllib.parse.parse_qs(query)
         if path == "/" and "token" in asked:
@@ -93,6 +94,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
             self._send(404, "text/plain", b"")
 
     def do_POST(self) -> None:
+        self.server.was_asked(self.connection)
         parts = self.path.split("/")
         if not self._is_let_in() or not self.server.steers or self.headers.get(STEERS) != "steer":
             self._send(403, "text/plain", b"This page only shows runs.\n")
