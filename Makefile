@@ -1,20 +1,24 @@
-# make demo: trains a real model here.  make test: all set-up, then every test.
+# make demo: trains a real model here.  make test: all set-up, then the tests.
+# make thorough: before a release, every test there is, those of tests/thorough.py too.
 # make quick: what to run while working: lint, types, contracts, and the tests next to what has changed.
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 # Those of whole runs wait most of the time, for a cluster: on 2 cores there may be four (see tests/conftest.py).
 # A process of tests that crashes ends them: pytest-xdist 3.8 would hang at the end if it were replaced.
-PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 --instafail
 
-.PHONY: demo test quick check bench clean
+.PHONY: demo test thorough quick check bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
 	$(PYTEST) -n 2 -m "not whole"
-	$(PYTEST) -n 4 -m whole
+	$(PYTEST) -n 4 -m "whole and not thorough"
+
+thorough: test
+	$(PYTEST) -n 4 -m "whole and thorough"
 
 quick: $(VENV)/.test check
 	$(RUN)/python -m tests.touched
@@ -33,11 +37,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,examples]'
+	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,examples]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,examples,bench,test]'
+	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,examples,bench,test]'
 	touch $@
 
 clean:

@@ -95,6 +95,7 @@ setup(
             "onnxruntime>=1.17",
             "optuna>=4",
             "pytest>=8,<9.2",  # from 9.2 on pytest-xdist 3.8 does not keep the tests of a cluster together
+            "pytest-instafail>=0.5",  # what failed is told at once, by a run that is ended from outside, too
             "pytest-timeout>=2.2",
             "pytest-xdist>=3.5",
             "ruff>=0.5",

@@ -14,6 +14,7 @@ import pytest
 
 from tests.clusters import hadoop as hadoop_cluster
 from tests.clusters.hadoop import HadoopCluster
+from tests.thorough import THOROUGH
 
 TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
@@ -30,7 +31,9 @@ hypothesis.settings.load_profile("however busy the machine is")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if config.option.markexpr != "whole" or collection_path.parent != TESTS or not collection_path.is_dir():
+    if "not whole" in config.option.markexpr or "whole" not in config.option.markexpr:
+        return None
+    if collection_path.parent != TESTS or not collection_path.is_dir():
         return None
     return collection_path.name not in WHOLE or None
 
@@ -49,8 +52,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
             raise pytest.UsageError(
                 f"{item.nodeid} would never run: add its folder to WHOLE of tests/conftest.py"
             )
+    _mark_thorough(items, config)
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+
+
+def _mark_thorough(items: list[pytest.Item], config: pytest.Config) -> None:
+    unused = set() if any("::" in word for word in config.args) else set(THOROUGH)
+    for item in items:
+        if names := [name for name in THOROUGH if item.nodeid.startswith(f"tests/{name}")]:
+            item.add_marker(pytest.mark.thorough)
+            unused.difference_update(names)
+    files = {item.path for item in items}
+    if missing := sorted(name for name in unused if TESTS / name.partition("::")[0] in files):
+        raise pytest.UsageError(f"tests/thorough.py names tests that there are not: {', '.join(missing)}")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -61,7 +61,7 @@ class SumOrder(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProcessReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The model is loaded. facts: what decides the bits of what it computes. program: the hash of what is run."""
+    """The model is loaded. facts: what decides the bits of what it computes. program: its hash."""
 
     num_records: int
     num_parts: int

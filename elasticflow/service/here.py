@@ -19,7 +19,6 @@ from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.sockets import Context
 
-
 AGAIN_S = 5.0
 """What failed for want of something is tried again after so long."""
 SHORT = frozenset({errno.EAGAIN, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})

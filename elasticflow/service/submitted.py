@@ -13,7 +13,7 @@ from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.master.log import say
 from elasticflow.run.folder import Address
 from elasticflow.service import happenings as hp
-from elasticflow.service.follower import Follower, was_paused
+from elasticflow.service.follower import Follower
 from elasticflow.service.hands import Hands, RunSight
 from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys

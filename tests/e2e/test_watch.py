@@ -38,11 +38,11 @@ def drip(run: Run) -> None:
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("poison", ["0", "1"])
+@pytest.mark.parametrize(("early", "poison"), [("twice", "0"), ("once", "1")])
 def test_memory_used_again_too_early_ends_the_run(
-    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, config: list[object], poison: str
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, config: list[object], early: str, poison: str
 ) -> None:
-    monkeypatch.setenv("EARLY", "1")
+    monkeypatch.setenv("EARLY", early)
     monkeypatch.setenv("ELASTICFLOW_POISON", poison)
     run = start("early.py", *OPTIONS, *config, "--epochs", 1000)
     drip(run)

@@ -24,7 +24,8 @@ def ui(arguments: argparse.Namespace) -> int:
     except (OSError, OverflowError) as error:
         what = getattr(error, "strerror", None) or error
         raise RunError(
-            f"--address {arguments.address} --port {arguments.port}: cannot be listened on: {what}; choose another."
+            f"--address {arguments.address} --port {arguments.port}: cannot be listened on: {what}; "
+            "choose another."
         ) from error
     host = f"[{arguments.address}]" if ":" in arguments.address else arguments.address
     print(f"http://{host}:{server.server_address[1]}/?token={token}", flush=True)

@@ -78,7 +78,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
             self._send(403, "text/plain", b"The address that 'elasticflow ui' printed lets you in.\n")
         elif path in ASSETS:
             name, kind = ASSETS[path]
-            self._send(200, kind, files("elasticflow.cli.ui").joinpath("static", name).read_bytes())
+            self._send(200, kind, files("elasticflow.cli.ui").joinpath("static").joinpath(name).read_bytes())
         elif path == "/api/runs":
             self._answer(self._all_runs)
         elif path == "/api/compare":

@@ -1,7 +1,7 @@
 """A net whose gradients are larger than what a connection holds.
 
 With EARLY in a worker that uses memory again before it is sent: it believes the tracker of a message's last
-frame, which is small.
+frame, which is small. EARLY=twice: it writes there itself, which an allocator does only now and then.
 """
 
 import os
@@ -13,8 +13,14 @@ import zmq
 import elasticflow as ef
 from elasticflow.wire import data, router, sockets
 
+LENT = []
+
 
 def _send_and_forget(socket, head, arrays):
+    if os.environ["EARLY"] == "twice":
+        while LENT:
+            LENT.pop()[:1] = 0.5
+        LENT.extend(array.ravel() for array in arrays if array.dtype == np.float32 and array.flags.writeable)
     if not arrays:
         socket.send_multipart(head, zmq.NOBLOCK)
         return None
