@@ -99,6 +99,7 @@ setup(
             "pytest-timeout>=2.2",
             "pytest-xdist>=3.5",
             "ruff>=0.5",
+            "selenium>=4.20",  # a browser's hand, where there is a chromium
             "torchmetrics>=1.2",
             "types-PyYAML",
         ],

@@ -65,17 +65,16 @@ function facts(pairs) {
 
 // A view is drawn anew with each news; what somebody has focused, typed, opened or scrolled stays so.
 function draw(content) {
-  const focused = document.activeElement, typed = focused?.matches("input[type=number]") ? focused.value : null;
+  const focused = document.activeElement;
   const scrolled = [...main.querySelectorAll(".scroll")].map((each) => [each.id, each.scrollLeft]);
   main.replaceChildren(...content);
   for (const [id, left] of scrolled) document.getElementById(id)?.scrollTo({left});
   const again = focused?.id && focused.id !== "main" ? document.getElementById(focused.id) : null;
-  if (typed !== null && again) again.value = typed;
   again?.focus({preventScroll: true});
 }
 
-// Whether somebody points at a chart, or has selected a text, which a new drawing would take away.
-const isLookedAt = () => main.querySelector("svg:hover") !== null || !(getSelection()?.isCollapsed ?? true);
+// Whether somebody points at a chart, presses something or has selected a text, which a new drawing would take away.
+const isLookedAt = () => main.querySelector("svg:hover, :active") !== null || !(getSelection()?.isCollapsed ?? true);
 
 // --- all runs ------------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ function runsView() {
     ].filter(Boolean));
   };
   const look = async () => {
-    try { told = await ask("/api/runs"); again(); say(""); } catch (error) { say(error.message, "warn"); }
+    try { told = await ask("/api/runs"); if (!isLookedAt()) again(); say(""); } catch (error) { say(error.message, "warn"); }
     timer = setTimeout(look, AGAIN_MS);
   };
   main.addEventListener("redraw", again);
@@ -146,7 +145,8 @@ function runView(name) {
   document.title = `${name}: ElasticFlow`;
   where.textContent = `/ ${name}`;
   draw([h("h1", {}, name), h("p", {class: "quiet"}, "Asked for.")]);
-  const again = () => { if (told) draw(runPage(name, told, steers, open)); drawn_ms = performance.now(); };
+  const form = steering(name);
+  const again = () => { if (told) draw(runPage(name, told, steers ? form : null, open)); drawn_ms = performance.now(); };
   const due = () => { timer = 0; if (isLookedAt()) soon(500); else again(); };
   const soon = (least_ms = 0) => { timer ||= setTimeout(due, Math.max(least_ms, drawn_ms + 500 - performance.now())); };
   const events = new EventSource(`/api/run/${encodeURIComponent(name)}/events`);
@@ -159,12 +159,14 @@ function runView(name) {
   return () => { events.close(); clearTimeout(timer); main.removeEventListener("redraw", again); };
 }
 
-function runPage(name, told, steers, open) {
+// form: what steers it; null: this page only shows it.
+function runPage(name, told, form, open) {
   const title = h("h1", {}, name, ": ", h("span", {class: kindOf(told.state)}, told.state, told.regrouping ? ", regrouping" : ""));
   if (!told.format) return [title, h("p", {}, told.text || "")];
   const {losses, evaluations, sizes} = sourcesOf(told), workers = told.workers ?? [];
   const ready = workers.filter((each) => each.state === "ready").length, hosts = new Set(workers.map((each) => each.host)).size;
   const cost = told.standstill_s + told.stalled_s;
+  if (form && !form.matches(":focus-within")) form.elements.workers.value = told.target_workers;
   const charts = [
     chart("loss, of training", [{name: "loss", points: losses.map((each) => [each.step, each.loss])}]),
     ...metricsOf(evaluations).map((each) => chart(`${each}, of tests`, [{name: each, points: ofMetric(evaluations, each)}])),
@@ -175,7 +177,7 @@ function runPage(name, told, steers, open) {
   return [
     title, h("p", {class: "quiet"}, h("code", {}, told.run)), told.text ? h("p", {class: kindOf(told.state)}, told.text) : null,
     told.steps_total ? h("progress", {value: told.step, max: told.steps_total, "aria-label": `step ${told.step} of ${told.steps_total}`}) : null,
-    steers && told.master && !["finished", "failed", "stopped"].includes(told.state) ? steering(name, told) : null,
+    told.master && !["finished", "failed", "stopped"].includes(told.state) ? form : null,
     facts([
       ["step", `${number(told.step)} of ${told.steps_total === null ? "?" : number(told.steps_total)}`], ["epoch", `${told.epoch} of ${told.epochs}`],
       ["loss", told.loss === null ? "" : number(told.loss)], ["records a second", told.records_per_s ? number(Math.round(told.records_per_s)) : ""],
@@ -211,7 +213,8 @@ function sizeRows(told) {
   return [...asked, ...there].sort((a, b) => b[0] - a[0]).map(([time_s, what, why]) => [span(time_s), what, why]);
 }
 
-function steering(name, told) {
+// One for as long as a run is looked at: what is pressed, or filled in, is not drawn anew.
+function steering(name) {
   const steer = async (what, body) => {
     say("asked for");
     try {
@@ -219,7 +222,7 @@ function steering(name, told) {
     } catch (error) { say(error.message, "bad"); }
   };
   return h("form", {"aria-label": "Steer", onsubmit: (event) => { event.preventDefault(); steer("scale", JSON.stringify({workers: Number(event.target.elements.workers.value)})); }},
-    h("label", {for: "workers"}, "Workers"), h("input", {id: "workers", name: "workers", type: "number", min: 1, value: told.target_workers}),
+    h("label", {for: "workers"}, "Workers"), h("input", {id: "workers", name: "workers", type: "number", min: 1}),
     h("button", {id: "scale"}, "Ask for so many"),
     h("button", {id: "stop", type: "button", onclick: () => { if (confirm(`Stop ${name} with a checkpoint?`)) steer("stop", ""); }}, "Stop with a checkpoint"));
 }
