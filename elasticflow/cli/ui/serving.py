@@ -53,7 +53,7 @@ class UiServer(BoundedHttpServer):
 
     def __init__(self, address: tuple[str, int], token: str, shelf: RunShelf, *, steers: bool) -> None:
         self.token, self.shelf, self.steers = token, shelf, steers
-        super().__init__(address, _Asked, MOST)
+        super().__init__(address, _UiRequest, MOST)
 
     @property
     def cookie(self) -> str:
@@ -61,7 +61,7 @@ class UiServer(BoundedHttpServer):
         return f"elasticflow-{self.server_address[1]}"
 
 
-class _Asked(http.server.BaseHTTPRequestHandler):
+class _UiRequest(http.server.BaseHTTPRequestHandler):
     """One request, one connection."""
 
     server: UiServer
