@@ -37,7 +37,8 @@ class FollowerHere(Follower):
         self._again_s = 0.0
 
     def turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
-        self.waits = ""
+        if now_s >= self._again_s:
+            self.waits = ""
         try:
             return self._turn(granted, held, now_s)
         except OSError as error:  # its folder's, of which nothing is known then; others must not feel it

@@ -137,6 +137,8 @@ def test_schedulers_of_steps_and_of_epochs(tmp_path: Path, configured: str, expe
     ("fit", "configured", "words"),
     [
         ("trainer(accumulate_grad_batches=2).fit(Net(), loader())", "optimizer", "accumulate_grad_batches=2"),
+        ("trainer(fast_dev_run=True).fit(Net(), loader())", "optimizer", "fast_dev_run"),
+        ("trainer(limit_train_batches=1).fit(Net(), loader())", "optimizer", "limit_train_batches=1"),
         ("trainer(precision='bf16-mixed').fit(Net(), loader())", "optimizer", "precision='bf16-mixed'"),
         ("trainer(callbacks=[Callback()]).fit(Net(), loader())", "optimizer", "the callback Callback is not"),
         ("trainer().fit(Net(), loader(Endless()))", "optimizer", "a Endless's records only come one after"),
@@ -163,6 +165,22 @@ def test_schedulers_of_steps_and_of_epochs(tmp_path: Path, configured: str, expe
 def test_what_a_module_cannot_have(tmp_path: Path, fit: str, configured: str, words: str) -> None:
     with pytest.raises(ProgramError, match=words):
         of_lightning(tmp_path, fit, configured)
+
+
+def test_what_only_a_trainer_would_know(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"Net: self\.current_epoch is not known here"):
+        of_lightning(
+            tmp_path,
+            "Net.training_step = lambda self, batch: self.net(batch['x']).sum() * self.current_epoch\n"
+            "trainer().fit(Net(), loader(), loader())",
+        )
+    found = of_lightning(
+        tmp_path,
+        "trainer().fit(Net(), loader())",
+        "[optimizer], [torch.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 0.4, 2, base_momentum=0.5)]",
+    )
+    with pytest.raises(ProgramError, match="CyclicLR changes more than the learning rate"):
+        rates(found, 0, 6)
 
 
 def test_a_trainer_is_a_program(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ WHOLE = {
     "score": np.arange(14, dtype=np.float32).reshape(7, 2) / 3,
     "best": np.arange(7) % 2,
     "right": np.arange(7) % 2 == 0,
+    "when": np.arange(7).astype("M8[s]"),
 }
 
 
@@ -40,9 +41,9 @@ def test_npz(tmp_path: Path) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     lines = joined(tmp_path, ".csv", WHOLE).read_text().splitlines()
-    assert lines[0] == "name,score.0,score.1,best,right"
-    assert lines[1] == "a,0.0,0.33333334,0,True"
-    assert lines[3] == '"c, d",1.3333334,1.6666666,0,True'
+    assert lines[0] == "name,score.0,score.1,best,right,when"
+    assert lines[1] == "a,0.0,0.33333334,0,True,1970-01-01T00:00:00"
+    assert lines[3] == '"c, d",1.3333334,1.6666666,0,True,1970-01-01T00:00:02'
     assert len(lines) == 8
 
 
@@ -72,8 +73,13 @@ def test_columns_of_tables(tmp_path: Path, ending: str) -> None:
 def test_what_has_no_place(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'cube' is an array of 3 axes, for which \.csv has no place"):
         FORMATS[".csv"].write(tmp_path / "a.csv", {"cube": np.zeros((2, 2, 2))})
-    with pytest.raises(DataError, match=r"has missing values, for which \.npz has no place"):
-        FORMATS[".npz"].write(tmp_path / "a.npz", {"name": pa.chunked_array([["a", None]])})
+    for lacking in (["a", None], [2**53 + 1, None], [True, None]):
+        with pytest.raises(DataError, match=r"has missing values, for which \.npz has no place"):
+            FORMATS[".npz"].write(tmp_path / "a.npz", {"name": pa.chunked_array([lacking])})
+    with pytest.raises(DataError, match=r"'p' and another column would both be called 'p\.1' in \.csv"):
+        FORMATS[".csv"].write(tmp_path / "a.csv", {"p.1": np.zeros(2), "p": np.zeros((2, 2))})
+    with pytest.raises(DataError, match=r"column name 'a\\nb' has no place in \.csv"):
+        FORMATS[".csv"].write(tmp_path / "a.csv", {"a\nb": np.zeros(2)})
     FORMATS[".csv"].write(tmp_path / "b.csv", {"name": pa.chunked_array([["a", None]])})
     assert (tmp_path / "b.csv").read_text() == "name\na\n\n" or '""' in (tmp_path / "b.csv").read_text()
     FORMATS[".parquet"].write(tmp_path / "c.parquet", {"cube": np.zeros((2, 2, 2))})
