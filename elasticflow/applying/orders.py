@@ -73,7 +73,7 @@ class ProcessReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PartAt(msgspec.Struct, frozen=True, tag=True):
-    """Records ``first..last`` come next. where: they lie, for people."""
+    """Records ``first..last`` come next; none: what they gave is written. where: they lie, for people."""
 
     first: int
     last: int

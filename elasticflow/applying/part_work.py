@@ -35,7 +35,7 @@ AT_ONCE = 4
 PART_RECORDS = 1 << 14
 
 Say = Callable[[int, int], None]
-"""Which records come next."""
+"""Which records come next; none: the rest is no record's doing."""
 
 
 class PartWork(Protocol):
@@ -111,6 +111,7 @@ class PredictWork:
                     f"{self._path}: predict() returned {', '.join(found[-1])} for records {start} to "
                     f"{stop - 1}, and before that {', '.join(found[0])}."
                 )
+        say(last, last)
         try:
             columns = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
         except ValueError as error:

@@ -71,7 +71,7 @@ class PartProgress:
         self._deaths[todo.part] += 1
         if self._deaths[todo.part] >= MOST_DEATHS:
             raise DeadlyPartError(f"{MOST_DEATHS} processes have ended over part {todo.part}; the last {how}")
-        if at is None:
+        if at is None or at.last == at.first:
             self._waiting.appendleft(todo)
             if isinstance(todo, PartOrder) and self._deaths[todo.part] >= CAREFUL_AFTER:
                 self._waiting[0] = PartOrder(todo.part, careful=True)

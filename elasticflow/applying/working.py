@@ -94,7 +94,7 @@ class _Working:
             self._say(SumDone(self._work.summed(order.total)))
 
     def _at(self, first: int, last: int) -> None:
-        self._say(PartAt(first, last, place_of(self._work.source, first)))
+        self._say(PartAt(first, last, place_of(self._work.source, first) if last > first else ""))
 
     def _say(self, word: Word) -> None:
         self._pipe.send_bytes(msgspec.msgpack.encode(word))

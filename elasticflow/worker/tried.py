@@ -149,7 +149,7 @@ def _be_child(pipe_fd: int, state_fd: int) -> NoReturn:
 
 
 def _fork(pipe_fd: int, state_fd: int) -> int:
-    """Forks a child, and returns how it ended."""
+    """Forks a child, and returns how it ended. Raises OSError if it cannot."""
     nursery = os.getpid()
     pid = os.fork()
     if not pid:
@@ -182,7 +182,11 @@ def nurse(socket_fd: int, state_fd: int) -> NoReturn:
         os.set_inheritable(pipes[0], False)
         if num_threads() > 1:
             _be_child(pipes[0], state_fd)
-        worker.send(str(_fork(pipes[0], state_fd)).encode())
+        try:
+            code = _fork(pipes[0], state_fd)
+        except OSError:  # there are too many processes
+            _be_child(pipes[0], state_fd)
+        worker.send(str(code).encode())
     os._exit(0)
 
 

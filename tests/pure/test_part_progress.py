@@ -65,6 +65,14 @@ def test_who_was_ended_by_somebody_else_accuses_no_record() -> None:
     assert progress.done("a") and progress.left == 0
 
 
+def test_who_died_as_its_part_was_written_accuses_no_record() -> None:
+    progress = PartProgress([0])
+    for place in (None, None, at(64, 64)):
+        progress.next_for("a")
+        progress.died("a", place, KILLED)
+    assert progress.next_for("a") == PartOrder(0, careful=True)
+
+
 def test_records_that_kill_together() -> None:
     progress = PartProgress([0])
     died_of_a_batch(progress)
