@@ -68,6 +68,7 @@ setup(
         "torch": ["torch>=2.2"],
         "tensorflow": ["tensorflow-cpu>=2.16"],
         "tables": ["pyarrow>=14"],
+        "sql": ["duckdb>=2", "pyarrow>=14"],
         "safetensors": ["safetensors>=0.4"],
         "onnx": ["onnx>=1.16", "onnxscript>=0.1", "tf2onnx>=1.16"],
         "pyslurm": [
@@ -88,6 +89,7 @@ setup(
         "examples": ["gymnasium>=1", "scikit-learn>=1.3"],
         "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
+            "duckdb>=2",
             "greenlet>=3",
             "hypothesis>=6.90",
             "import-linter>=2",

@@ -13,12 +13,13 @@ from elasticflow.data.npz import NPZ
 from elasticflow.data.opening import Sources, open_path, open_source
 from elasticflow.data.parquet import Parquet
 from elasticflow.data.permutation import Shuffle
+from elasticflow.data.query import Query
 from elasticflow.data.ragged import Field, Pad, Ragged
 from elasticflow.data.source import Column, Source
 from elasticflow.data.typed import vocabularies
 
 __all__ = [
     "CSV", "HDF5", "NPZ", "Arrays", "Collate", "Column", "Concat", "Field", "Indexed", "Mix", "Pad",
-    "Parquet", "Ragged", "Repeat", "Shuffle", "Source", "Sources", "Take", "Transform", "Weighted",
+    "Parquet", "Query", "Ragged", "Repeat", "Shuffle", "Source", "Sources", "Take", "Transform", "Weighted",
     "open_path", "open_source", "vocabularies",
 ]  # fmt: skip
