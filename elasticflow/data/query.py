@@ -212,7 +212,7 @@ def _called(node: Any) -> Iterator[str]:
         name = node.get("function_name", "")
         if name and not (name == "age" and len(node["arguments"]) > 1):  # of two it is their difference
             yield name.lower()
-        if len(names := node.get("column_names") or ()) == 1 and names[0].lower() in OF_THE_CLOCK - {"age"}:
+        if len(names := node.get("column_names") or []) == 1 and names[0].lower() in OF_THE_CLOCK - {"age"}:
             yield names[0].lower()
         if node.get("sample"):
             yield SAMPLED
