@@ -43,7 +43,14 @@ def runs_in(folder: str) -> list[RunDir]:
         raise ConfigError(f"{folder}: is no folder. Name one in which runs have their folders, such as runs.")
     if RunDir(folder).settings.exists():
         return [RunDir(folder)]
-    return [run for each in path.iterdir() if (run := RunDir(str(each))).settings.exists()]
+    return [run for each in path.iterdir() if _is_run(run := RunDir(str(each)))]
+
+
+def _is_run(run: RunDir) -> bool:
+    try:
+        return run.settings.exists()
+    except PermissionError:  # somebody else's, for nobody else
+        return False
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

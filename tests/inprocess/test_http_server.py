@@ -26,8 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BoundedHttpServer]:
-    monkeypatch.setattr(http_server, "READ_S", 0.2)
+def server() -> Iterator[BoundedHttpServer]:
     with BoundedHttpServer(("127.0.0.1", 0), Handler, most=2) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
@@ -42,9 +41,12 @@ def connect(server: BoundedHttpServer, said: bytes = b"") -> socket.socket:
     return line
 
 
-def test_who_asks_nothing_has_to_go_and_who_has_asked_may_stay(server: BoundedHttpServer) -> None:
+def test_who_asks_nothing_has_to_go_and_who_has_asked_may_stay(
+    server: BoundedHttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(connect(server, b"GET /held HTTP/1.0\r\n\r\n")) as held:
         assert held.recv(12) == b"HTTP/1.0 200"
+        monkeypatch.setattr(http_server, "READ_S", 0.2)
         for said in (b"", b"GET / HTTP/1.0\r\nnever: e"):
             with closing(connect(server, said)) as silent:
                 assert silent.recv(1) == b""  # closed, however long it would have waited

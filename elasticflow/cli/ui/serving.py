@@ -7,8 +7,8 @@
     GET  /api/compare?run=A&run=B     as 'elasticflow compare --json'
     POST /api/run/NAME/scale, /stop   where people may steer
 
-Names are of runs that the page lists, never paths. The cookie goes to no other site (SameSite), and no other
-site can set the header that steering asks for; nothing on the page comes from elsewhere.
+Names are of runs that the page lists, never paths. No other site can have the cookie sent with a request
+that changes something (SameSite), nor set the header that steering asks for. Nothing comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 import contextlib
 import hmac
 import http.server
+import socket
 import urllib.parse
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from typing import Any
 
@@ -53,6 +53,7 @@ class UiServer(BoundedHttpServer):
 
     def __init__(self, address: tuple[str, int], token: str, shelf: RunShelf, *, steers: bool) -> None:
         self.token, self.shelf, self.steers = token, shelf, steers
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _UiRequest, MOST)
 
     @property
@@ -107,14 +108,14 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
     def _let_in(self, token: str) -> None:
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self._send(403, "text/plain", b"This is not the token of this page.\n")
-        cookie = f"{self.server.cookie}={token}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self.server.cookie}={token}; Path=/; HttpOnly; SameSite=Lax"
         self._send(303, "text/plain", b"", ("Location", "/"), ("Set-Cookie", cookie))
 
     def _is_let_in(self) -> bool:
-        with contextlib.suppress(CookieError):
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
-            return found is not None and hmac.compare_digest(found.value.encode(), self.server.token.encode())
-        return False
+        # Whatever else this host's servers have put there, well-formed or not.
+        wanted = f"{self.server.cookie}={self.server.token}".encode()
+        given = self.headers.get("Cookie", "").split(";")
+        return any(hmac.compare_digest(each.strip().encode("utf-8", "replace"), wanted) for each in given)
 
     def _all_runs(self) -> dict[str, Any]:
         shelf = self.server.shelf
@@ -153,15 +154,18 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
     def _follow(self, name: str) -> None:
         """Until the run is over, or nobody listens any more."""
         self._begin(200, "text/event-stream")
-        try:
-            with contextlib.closing(self.server.shelf.pictures(name)) as pictures:
-                for picture in pictures:
-                    # A line that says nothing shows whether somebody still listens.
-                    said = b":\n\n" if picture is None else b"data: %s\n\n" % as_json(picture)
-                    self.wfile.write(said)
-            self.wfile.write(b"event: over\ndata: {}\n\n")
-        except ElasticFlowError as error:
-            self.wfile.write(b"event: trouble\ndata: %s\n\n" % as_json({"error": str(error)}))
+        with contextlib.closing(self.server.shelf.pictures(name)) as pictures:
+            while True:
+                try:
+                    picture = next(pictures)
+                except StopIteration:
+                    break
+                except (ElasticFlowError, OSError) as error:
+                    self.wfile.write(b"event: trouble\ndata: %s\n\n" % as_json({"error": str(error)}))
+                    return
+                # A line that says nothing shows whether somebody still listens.
+                self.wfile.write(b":\n\n" if picture is None else b"data: %s\n\n" % as_json(picture))
+        self.wfile.write(b"event: over\ndata: {}\n\n")
 
     def _send(self, code: int, kind: str, body: bytes, *headers: tuple[str, str]) -> None:
         self._begin(code, kind, ("Content-Length", str(len(body))), *headers)

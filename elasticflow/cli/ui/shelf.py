@@ -31,6 +31,7 @@ T = TypeVar("T")
 Shown: TypeAlias = Past | Untold
 FRESH_S = 2.0
 """So old what is told of all runs may be, however many look."""
+GOES_ON = ("running", "starting", "finishing", "unknown")
 AT_ONCE = 8
 """So many runs are asked at a time."""
 NEWS = 20
@@ -58,7 +59,8 @@ class _Kept(Generic[T]):
     def now(self) -> T:
         with self._lock:
             if self._value is None or time.monotonic() >= self._value[0] + FRESH_S:
-                self._value = time.monotonic(), self._ask()
+                value = self._ask()
+                self._value = time.monotonic(), value
             return self._value[1]
 
 
@@ -175,6 +177,31 @@ class ServiceShelf(RunShelf):
 
     def runs(self) -> dict[str, RunDir]:
         return {task.name: RunDir(task.run) for task in self.service().tasks}
+
+    def _waits(self, name: str) -> str | None:
+        """Why the service has nobody compute this run just now; None: somebody does, or it is over."""
+        task = next((each for each in self.service().tasks if each.name == name), None)
+        if task is None or task.state or presence_of(RunDir(task.run)).is_alive():
+            return None
+        return task.why or task.standing
+
+    def _all_summaries(self) -> list[NamedSummary]:
+        """One that waits, with a folder in which nothing goes on, was not killed."""
+        told = super()._all_summaries()
+        for each in told:
+            if each.summary.state not in GOES_ON and (why := self._waits(each.name)) is not None:
+                each.summary = msgspec.structs.replace(each.summary, state="waiting", text=why)
+        return told
+
+    def pictures(self, name: str) -> Generator[Shown | None, None, None]:
+        while True:
+            if (why := self._waits(name)) is not None:
+                yield Untold(state="waiting", text=why)
+            else:
+                yield from super().pictures(name)
+                if self._waits(name) is None:
+                    return
+            time.sleep(LOOK_S)
 
 
 def _live(run: RunDir) -> Generator[Shown | None, None, None]:

@@ -20,7 +20,9 @@ function say(text, kind = "") { if (said.textContent !== text) { said.textConten
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, {cache: "no-store", ...options});
-  const told = await answer.json();
+  const text = await answer.text();
+  if (!answer.headers.get("Content-Type").startsWith("application/json")) throw new Error(text.trim() || `${answer.status}`);
+  const told = JSON.parse(text);
   if (!answer.ok) throw new Error(told.error || `${answer.status}`);
   return told;
 }
@@ -38,8 +40,10 @@ function date(at) {
   return `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} ${two(when.getHours())}:${two(when.getMinutes())}`;
 }
 
+const ENDED = ["finished", "stopped", "failed", "diverged", "stalled", "broken"];
+
 function kindOf(state) {
-  if (["failed", "killed", "unreadable", "absent"].some((each) => state.startsWith(each))) return "bad";
+  if (["failed", "killed", "unreadable", "absent", "diverged", "stalled", "broken", "refused"].some((each) => state.startsWith(each))) return "bad";
   if (["finished", "running"].some((each) => state.startsWith(each))) return "good";
   return state === "unknown" ? "warn" : "";
 }
@@ -52,7 +56,7 @@ function table(caption, head, rows, open, name) {
   const cells = (all ? rows : rows.slice(0, FEW)).map((row) => h("tr", {}, row.map((cell) =>
     h("td", {class: typeof cell === "number" ? "number" : null}, typeof cell === "number" ? number(cell) : cell ?? ""))));
   const more = rows.length > FEW && !all
-    ? h("p", {}, h("button", {type: "button", onclick: (event) => { open.add(name); event.target.dispatchEvent(new Event("redraw", {bubbles: true})); }},
+    ? h("p", {}, h("button", {type: "button", id: `more-${name}`, onclick: (event) => { open.add(name); event.target.dispatchEvent(new Event("redraw", {bubbles: true})); }},
       `All ${rows.length.toLocaleString("en")}`)) : null;
   return h("section", {}, h("div", {class: "scroll", id: `table-${name}`, tabindex: "0", role: "region", "aria-label": caption}, h("table", {},
     h("caption", {}, caption), h("thead", {}, h("tr", {}, head.map((cell) => h("th", {scope: "col"}, cell)))), h("tbody", {}, cells))), more);
@@ -80,9 +84,9 @@ const isLookedAt = () => main.querySelector("svg:hover, :active") !== null || !(
 
 function runsView() {
   const chosen = new Set(), open = new Set();
-  let told = null, timer = 0;
+  let told = null, timer = 0, gone = false;
   const again = () => {
-    if (!told) return;
+    if (!told || gone) return;
     document.title = `ElasticFlow: ${told.title}`;
     where.textContent = told.title;
     const rows = told.runs.map((run) => [
@@ -102,12 +106,16 @@ function runsView() {
     ].filter(Boolean));
   };
   const look = async () => {
-    try { told = await ask("/api/runs"); if (!isLookedAt()) again(); say(""); } catch (error) { say(error.message, "warn"); }
+    let wrong = "";
+    try { told = await ask("/api/runs"); } catch (error) { wrong = error.message; }
+    if (gone) return;
+    if (!wrong && !isLookedAt()) again();
+    say(wrong, "warn");
     timer = setTimeout(look, AGAIN_MS);
   };
   main.addEventListener("redraw", again);
   look();
-  return () => { clearTimeout(timer); main.removeEventListener("redraw", again); };
+  return () => { gone = true; clearTimeout(timer); main.removeEventListener("redraw", again); };
 }
 
 function metric(run) {
@@ -119,7 +127,7 @@ function metric(run) {
 
 function serviceTables(service, open) {
   const away = Object.entries(service.away).map(([node, why]) => `${node}: ${why}`).join("; ");
-  const rows = service.tasks.map((task) => [h("a", {href: link(task.name)}, task.name), h("span", {class: kindOf(task.state)}, task.state), task.standing,
+  const rows = service.tasks.map((task) => [h("a", {href: link(task.name), id: `task-${task.name}`}, task.name), h("span", {class: kindOf(task.state)}, task.state), task.standing,
     task.workers, date(task.deadline_at), date(task.promised_at), date(task.ended_at ?? task.eta_at), plan(task), task.why]);
   return h("section", {}, facts([["workers there can be", number(service.capacity)], ["cluster", service.cluster], ["away", away]]),
     table("What each run was granted and promised", ["run", "state", "standing", "workers", "deadline", "promised", "done, or expected", "plan", "why"], rows, open, "tasks"));
@@ -141,22 +149,31 @@ const ofMetric = (evaluations, name) => evaluations.map((each) => [each.step, ea
 
 function runView(name) {
   const open = new Set();
-  let told = null, steers = false, drawn_ms = 0, timer = 0;
+  let told = null, steers = false, drawn_ms = 0, timer = 0, gone = false, over = false;
   document.title = `${name}: ElasticFlow`;
   where.textContent = `/ ${name}`;
   draw([h("h1", {}, name), h("p", {class: "quiet"}, "Asked for.")]);
   const form = steering(name);
-  const again = () => { if (told) draw(runPage(name, told, steers ? form : null, open)); drawn_ms = performance.now(); };
+  const again = () => { if (told && !gone) draw(runPage(name, told, steers ? form : null, open)); drawn_ms = performance.now(); };
   const due = () => { timer = 0; if (isLookedAt()) soon(500); else again(); };
   const soon = (least_ms = 0) => { timer ||= setTimeout(due, Math.max(least_ms, drawn_ms + 500 - performance.now())); };
   const events = new EventSource(`/api/run/${encodeURIComponent(name)}/events`);
-  events.onmessage = (event) => { told = JSON.parse(event.data); say(told.state); soon(); };
-  events.addEventListener("over", () => events.close());
-  events.addEventListener("trouble", (event) => { say(JSON.parse(event.data).error, "warn"); events.close(); if (!told) draw([h("h1", {}, name), h("p", {class: "warn"}, JSON.parse(event.data).error)]); });
-  events.onerror = () => { if (events.readyState !== EventSource.CLOSED) say("'elasticflow ui' does not answer; it is asked again", "warn"); };
-  ask("/api/runs").then((all) => { steers = all.steers; soon(); }).catch(() => {});
+  events.onmessage = (event) => {
+    const news = JSON.parse(event.data);
+    if (news.state !== told?.state) say(news.state);  // an answer to who steers stays until then
+    told = news;
+    soon();
+  };
+  events.addEventListener("over", () => { over = true; events.close(); });
+  events.addEventListener("trouble", (event) => { over = true; say(JSON.parse(event.data).error, "warn"); events.close(); if (!told) draw([h("h1", {}, name), h("p", {class: "warn"}, JSON.parse(event.data).error)]); });
+  events.onerror = () => {
+    if (over || gone) return;
+    if (events.readyState !== EventSource.CLOSED) say("'elasticflow ui' does not answer; it is asked again", "warn");
+    else say("'elasticflow ui' no longer knows this page: open the address that it printed", "bad");
+  };
+  ask("/api/runs").then((all) => { steers = all.steers; if (!gone) soon(); }).catch(() => {});
   main.addEventListener("redraw", again);
-  return () => { events.close(); clearTimeout(timer); main.removeEventListener("redraw", again); };
+  return () => { gone = true; events.close(); clearTimeout(timer); main.removeEventListener("redraw", again); };
 }
 
 // form: what steers it; null: this page only shows it.
@@ -177,7 +194,7 @@ function runPage(name, told, form, open) {
   return [
     title, h("p", {class: "quiet"}, h("code", {}, told.run)), told.text ? h("p", {class: kindOf(told.state)}, told.text) : null,
     told.steps_total ? h("progress", {value: told.step, max: told.steps_total, "aria-label": `step ${told.step} of ${told.steps_total}`}) : null,
-    told.master && !["finished", "failed", "stopped"].includes(told.state) ? form : null,
+    told.master && !ENDED.includes(told.state) ? form : null,
     facts([
       ["step", `${number(told.step)} of ${told.steps_total === null ? "?" : number(told.steps_total)}`], ["epoch", `${told.epoch} of ${told.epochs}`],
       ["loss", told.loss === null ? "" : number(told.loss)], ["records a second", told.records_per_s ? number(Math.round(told.records_per_s)) : ""],
@@ -253,7 +270,8 @@ function comparePage(names, comparison, runs, open) {
   const of = (pick) => names.map((name, n) => ({name, points: pick(sourcesOf(runs[n]))}));
   const metrics = [...new Set(runs.flatMap((each) => metricsOf(each.evaluations ?? [])))];
   const text = (value) => typeof value === "number" ? number(value) : value === null || value === undefined ? "" : String(value);
-  const rows = (values) => Object.entries(values).map(([name, row]) => [name, ...row.map(text)]);
+  const rows = (values, shown = text) => Object.entries(values).map(([name, row]) => [name, ...row.map(shown)]);
+  const exact = (value) => value === null || value === undefined ? "" : String(value);
   const glance = [["state", (run) => run.state], ["begun", (run) => date(run.begun_at)], ["took", (run) => span(run.seconds)], ["steps", (run) => text(run.step)],
     ["loss", (run) => text(run.loss)], ["worker hours", (run) => text(run.worker_hours)], ["faults", (run) => text(run.faults)], ["digest", (run) => (run.digest || "").slice(0, 12)]];
   return [
@@ -262,8 +280,8 @@ function comparePage(names, comparison, runs, open) {
     h("div", {class: "charts"}, chart("loss, of training", of((each) => each.losses.map((point) => [point.step, point.loss]))),
       metrics.map((metric) => chart(`${metric}, of tests`, of((each) => ofMetric(each.evaluations, metric))))),
     h("h2", {}, "At a glance"), table("A column a run", ["", ...names], [...glance.map(([name, pick]) => [name, ...comparison.runs.map(pick)]), ...rows(comparison.metrics)], open, "glance"),
-    h("h2", {}, "Settings that differ"), Object.keys(comparison.settings).length ? table("A column a run", ["", ...names], rows(comparison.settings), open, "settings") : h("p", {}, "None."),
-    Object.keys(comparison.fingerprint).length ? table("Fingerprints differ, so models may: a column a run", ["", ...names], rows(comparison.fingerprint), open, "fingerprint") : null,
+    h("h2", {}, "Settings that differ"), Object.keys(comparison.settings).length ? table("A column a run", ["", ...names], rows(comparison.settings, exact), open, "settings") : h("p", {}, "None."),
+    Object.keys(comparison.fingerprint).length ? table("Fingerprints differ, so models may: a column a run", ["", ...names], rows(comparison.fingerprint, exact), open, "fingerprint") : null,
   ].filter(Boolean);
 }
 

@@ -7,8 +7,10 @@ export const COLOURS = 6;
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "-";
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en");
   if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(2);
-  return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(4).replace(/\.?0+$/, "");
+  const text = value.toPrecision(4);
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
 function svg(tag, attributes, ...children) {
@@ -20,7 +22,7 @@ function svg(tag, attributes, ...children) {
 
 // Round numbers between which the values lie.
 function ticks(least, most, count) {
-  if (least === most) [least, most] = least === 0 ? [0, 1] : [least - Math.abs(least) / 10, most + Math.abs(most) / 10];
+  if (most - least <= 1e-9 * Math.max(Math.abs(least), Math.abs(most))) [least, most] = least === 0 ? [0, 1] : [least - Math.abs(least) / 10, most + Math.abs(most) / 10];
   const rough = (most - least) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
   const found = [];
