@@ -26,6 +26,7 @@ from elasticflow.data.tables import Selection, arrow_errors
 from elasticflow.errors import DataError
 from elasticflow.process.locked_files import hold, wait_until_free
 from elasticflow.process.packages import require
+from elasticflow.storage.file_ids import FileId
 
 MEMORY_BYTES = 2 << 30
 GROUP_ROWS = 1 << 16
@@ -92,7 +93,7 @@ def _result(sql: str, tables: Mapping[str, Paths], folder: Path, memory_bytes: i
     import duckdb
 
     found = {name: _local_files(name, paths) for name, paths in tables.items()}
-    read = {name: [each.identity(len(files)) for each in files] for name, files in found.items()}
+    read = {name: [_told(each.identity(len(files))) for each in files] for name, files in found.items()}
     key = msgspec.json.encode((duckdb.__version__, sql, sorted(read.items())))
     path = folder / f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.parquet"
     try:
@@ -103,6 +104,11 @@ def _result(sql: str, tables: Mapping[str, Paths], folder: Path, memory_bytes: i
     except OSError as error:
         raise DataError(f"Query: {folder}: {error.strerror}. Name another folder=.") from error
     return path
+
+
+def _told(found: FileId) -> tuple[str, int, str, str]:
+    """What of a file is the same on all nodes that see it, or have a copy of the same time."""
+    return found.name, found.num_bytes, found.modified, found.sample
 
 
 def _local_files(name: str, paths: Paths) -> list[File]:
@@ -159,6 +165,8 @@ def _compute(sql: str, tables: Mapping[str, list[File]], path: Path, memory_byte
         for file in (file for files in tables.values() for file in files):
             with file.unchanged():  # since its name was made
                 pass
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
         temporary.rename(path)
     except duckdb.Error as error:
         raise DataError(f"Query: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_computed_anew_it_is_the_same(tables: dict[str, str], tmp_path: Path) ->
     assert content(one) == content(other)
     (first,), (second,) = one.files, other.files
     assert Path(first.name).name == Path(second.name).name and first.sample == second.sample
+
+
+def test_another_node_that_sees_the_same_files_has_the_same_result(
+    tables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = made(SUMS, tables, tmp_path / "here")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    (tmp_path / "users.copy").write_bytes(Path(tables["users"]).read_bytes())
+    shutil.copystat(tables["users"], tmp_path / "users.copy")
+    os.replace(tmp_path / "users.copy", tables["users"])  # another inode
+    there = made(SUMS, tables, tmp_path / "there")
+    assert Path(here.files[0].name).name == Path(there.files[0].name).name
+    assert content(here) == content(there)
 
 
 def test_computed_once_by_whoever_comes_first(
