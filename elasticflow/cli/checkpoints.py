@@ -40,6 +40,12 @@ def _manifest(storage: Storage, folder: str, step: int | None) -> Manifest:
     return checkpoint.load_manifest(storage, steps[-1] if step is None else step)
 
 
+def look(arguments: argparse.Namespace) -> int:
+    """Looks at checkpoints in the way that was asked for."""
+    actions = {"list": list_, "show": show, "verify": verify, "digest": digest, "copy": copy}
+    return actions[arguments.action](arguments)
+
+
 def list_(arguments: argparse.Namespace) -> int:
     """Prints one line a checkpoint, the newest last."""
     storage = _storage(arguments.dir, arguments.trust)

@@ -5,11 +5,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Parsers of verbs are of this class too."""
+    """Parsers of verbs are of this class too. fill: adds options when it is first used."""
+
+    fill: Callable[[Parser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As its base."""
+        if self.fill:
+            fill, self.fill = self.fill, None
+            fill(self)
+        return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As its base; an option that a verb does not know is told by that verb's parser."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 
 import pytest
 
 from elasticflow.cli import runs
 from elasticflow.cli.main import main
+from elasticflow.cli.verbs import VERBS
 from elasticflow.errors import EXIT_UNKNOWN
 
 
@@ -21,3 +23,14 @@ def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     shown = capsys.readouterr()
     assert not shown.out and shown.err.startswith("Error: ") and shown.err.count("\n") == 1
     assert "NameNode http://nn:9870" in shown.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_options_and_somebody_who_does_it(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith(f"usage: elasticflow {verb} ")
+    module, _, function = VERBS[verb].run.rpartition(".")
+    assert callable(getattr(importlib.import_module(f"elasticflow.cli.{module}"), function))

@@ -25,3 +25,15 @@ def test_what_is_not_needed_yet_is_not_imported(module: str, absent: tuple[str, 
     code = f"import sys, {module}; print(*[name for name in {absent!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+def test_only_the_verb_that_was_asked_for_is_imported() -> None:
+    code = """if True:
+        import sys
+        from elasticflow.cli.verbs import parser
+        parser().parse_args(["serve", "folder"])
+        others = ("train", "folders", "submit")
+        print(*[name for name in sys.modules if name.removeprefix("elasticflow.cli.") in others])
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elasticflow.cli.main import _parser
+from elasticflow.cli.verbs import parser
 from elasticflow.run.config import Config, make
 from elasticflow_yarn.config import YarnConfig, read
 from elasticflow_yarn.spec import MASTER, as_yaml, resources, specification
@@ -75,7 +75,7 @@ def test_bash_and_the_command_line_read_its_scripts() -> None:
     for script in scripts:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     (line,) = re.findall(r"until python -m elasticflow\.cli (.*); do", scripts[0])
-    arguments = _parser().parse_args(shlex.split(line))
+    arguments = parser().parse_args(shlex.split(line))
     assert (arguments.verb, arguments.on) == ("lead", "yarn")
     assert {arguments.program, arguments.config} < set(found["master"]["files"])
 
