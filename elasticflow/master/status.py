@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -490,7 +491,7 @@ class Story:
                 refused_connections=refused,
             ),
             servers=[_server(server, state, places) for server in state.of("server")],
-            workers=[_worker(worker, state, places) for worker in state.of("worker")],
+            workers=_workers(state, places),
         )
 
     def report(
@@ -547,9 +548,14 @@ def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> To
     )
 
 
-def _worker(worker: Member, state: MasterState, places: Mapping[str, str]) -> ToldWorker:
-    mine = [share.stop - share.first for share in state.plan if share.worker == worker.name]
-    return ToldWorker(**_member(worker, state, places), slices=sum(mine), slice_s=worker.slice_s)
+def _workers(state: MasterState, places: Mapping[str, str]) -> list[ToldWorker]:
+    slices: Counter[str] = Counter()
+    for share in state.plan:
+        slices[share.worker] += share.stop - share.first
+    return [
+        ToldWorker(**_member(worker, state, places), slices=slices[worker.name], slice_s=worker.slice_s)
+        for worker in state.of("worker")
+    ]
 
 
 def _member(member: Member, state: MasterState, places: Mapping[str, str]) -> dict[str, Any]:

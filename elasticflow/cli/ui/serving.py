@@ -17,6 +17,8 @@ import contextlib
 import hmac
 import http.server
 import socket
+import sys
+import traceback
 import urllib.parse
 from collections.abc import Callable
 from importlib.resources import files
@@ -145,6 +147,9 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
             code, body = 503, as_json({"error": str(error)})
         except (ValueError, msgspec.MsgspecError) as error:
             code, body = 400, as_json({"error": str(error)})
+        except Exception as error:  # noqa: BLE001  (the page shows it; a connection that ends says nothing)
+            traceback.print_exc(file=sys.stderr)
+            code, body = 500, as_json({"error": f"{type(error).__name__}: {error}"})
         self._send(code, "application/json", body)
 
     def _picture(self, name: str) -> Any:

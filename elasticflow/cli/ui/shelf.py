@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +17,7 @@ import msgspec
 from elasticflow.cli.asking import killed
 from elasticflow.cli.comparing import Comparison, compared
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import find_run, trust_or_check
+from elasticflow.cli.folders import find_run, find_shown, trust_or_check
 from elasticflow.cli.history import runs_in
 from elasticflow.cli.outside import is_outside, shown
 from elasticflow.cli.report import remembered
@@ -29,6 +32,7 @@ from elasticflow.wire.messages import ScaleRequest
 
 T = TypeVar("T")
 Shown: TypeAlias = Past | Untold
+_Mark: TypeAlias = tuple[tuple[int, ...], ...]
 FRESH_S = 2.0
 """So old what is told of all runs may be, however many look."""
 GOES_ON = ("running", "starting", "finishing", "unknown")
@@ -72,6 +76,8 @@ class RunShelf:
     def __init__(self, trust: bool) -> None:
         self._trust = trust
         self._summaries = _Kept(self._all_summaries)
+        self._over: dict[str, tuple[_Mark, RunSummary]] = {}
+        """By path: of runs that are over, which are not looked into again while their folders are as they were."""
 
     def runs(self) -> dict[str, RunDir]:
         """By name, as it is now."""
@@ -88,9 +94,24 @@ class RunShelf:
     def _all_summaries(self) -> list[NamedSummary]:
         named = self.runs()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = pool.map(lambda run: summary_of(run, self._trust), named.values())
+            found = pool.map(self._summary, named.values())
             told = [NamedSummary(name=name, summary=each) for name, each in zip(named, found, strict=True)]
         return sorted(told, key=lambda each: (each.summary.begun_at or 0.0, each.name), reverse=True)
+
+    def _summary(self, run: RunDir) -> RunSummary:
+        """One of which nobody thought that it could be like that hides none of the others."""
+        path, mark = str(run.path), _mark(run)
+        before = self._over.get(path)
+        if before is not None and before[0] == mark:
+            return before[1]
+        try:
+            summary = summary_of(run, self._trust)
+        except Exception as error:  # noqa: BLE001
+            traceback.print_exc(file=sys.stderr)
+            return RunSummary(run=path, state="unreadable", text=f"{type(error).__name__}: {error}")
+        if mark is not None and summary.state in ENDED:
+            self._over[path] = mark, summary
+        return summary
 
     def run(self, name: str) -> RunDir:
         """Raises NoRunError if there is none of that name."""
@@ -154,13 +175,14 @@ class FolderShelf(RunShelf):
         """Raises RunError if there is neither such a folder nor such a run."""
         if is_folder:
             return cls(where, trust)
-        run = find_run(where, trust)
-        run.config()
+        run, outside = find_shown(where, trust)
+        if not outside:
+            run.config()
         return cls(str(run.path), trust, run)
 
     def runs(self) -> dict[str, RunDir]:
         found = [self._one] if self._one else runs_in(self._where)
-        return {run.path.name: run for run in found}
+        return {_name(run): run for run in found}
 
 
 class ServiceShelf(RunShelf):
@@ -202,6 +224,25 @@ class ServiceShelf(RunShelf):
                 if self._waits(name) is None:
                     return
             time.sleep(LOOK_S)
+
+
+def _name(run: RunDir) -> str:
+    """The last part of its path, also of one that is called ``.`` here."""
+    return os.path.basename(os.path.abspath(run.path)) if isinstance(run.path, Path) else run.path.name
+
+
+def _mark(run: RunDir) -> _Mark | None:
+    """Of a run's folder: another one once the run goes on, or something in it is others'. None: far away.
+
+    Whoever goes on with a run writes its settings anew, and who deletes a checkpoint changes their folder.
+    """
+    if not isinstance(run.path, Path):
+        return None
+    try:
+        found = [os.stat(path) for path in (run.path, run.report, run.path / "checkpoints")]
+    except OSError:
+        return None
+    return tuple((each.st_ino, each.st_ctime_ns) for each in found)
 
 
 def _live(run: RunDir) -> Generator[Shown | None, None, None]:
