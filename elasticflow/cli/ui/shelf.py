@@ -77,7 +77,7 @@ class RunShelf:
         self._trust = trust
         self._summaries = _Kept(self._all_summaries)
         self._over: dict[str, tuple[_Mark, RunSummary]] = {}
-        """By path: of runs that are over, which are not looked into again while their folders are as they were."""
+        """By path: of runs that are over, not looked into again while their folders do not change."""
 
     def runs(self) -> dict[str, RunDir]:
         """By name, as it is now."""
