@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +87,24 @@ def ladder(curve: Curve, max_gpus: int, overheads: Overheads) -> Ladder:
         is_better = size in known and curve.rate(size) > rates[-1]
         sizes.append(size if is_better else sizes[-1])
         rates.append(curve.rate(size) if is_better else rates[-1])
+    steps = _steps(tuple(sizes), max_gpus, overheads)
+    vectors = Vectors(np.array(rates), steps.sizes, steps.bits, steps.cost)
+    return Ladder(tuple(rates), tuple(sizes), steps.of_bits, steps.of_cost, vectors)
+
+
+class _Steps(NamedTuple):
+    """What ladders of the same sizes have in common."""
+
+    sizes: Ints
+    bits: Ints
+    cost: Floats
+    of_bits: tuple[int, ...]
+    of_cost: tuple[tuple[float, ...], ...]
+
+
+@lru_cache(1024)
+def _steps(sizes: tuple[int, ...], max_gpus: int, overheads: Overheads) -> _Steps:
     befores = [0, *(1 << bit for bit in range(max_gpus.bit_length()))]
     cost = tuple(tuple(overheads.resize_s(before, after) for after in sizes) for before in befores)
     bits = tuple(size.bit_length() for size in sizes)
-    vectors = Vectors(np.array(rates), np.array(sizes), np.array(bits), np.array(cost))
-    return Ladder(tuple(rates), tuple(sizes), bits, cost, vectors)
+    return _Steps(np.array(sizes), np.array(bits), np.array(cost), bits, cost)

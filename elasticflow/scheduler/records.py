@@ -84,10 +84,10 @@ def record_of(policy: Policy) -> PolicyRecord:
 def recall(policy: Policy, record: PolicyRecord) -> None:
     """Has a new policy, of the same cluster, know that."""
     policy.capacity, policy.num_usable = record.capacity, record.num_usable
-    policy.count_on(record.overheads)
     for node in record.down:
         policy.placement.lose(node)
     policy.speeds.measured.update({(profile, size): rate for profile, size, rate in record.measured})
+    policy.count_on(record.overheads)
     for each in record.tracks:
         track = Track(
             each.job,

@@ -36,10 +36,16 @@ class Speeds:
     first_distrust: float = 0.2
     measured: dict[tuple[Curve, int], float] = field(default_factory=dict)
     _known: dict[tuple[Curve, float], Ladders] = field(default_factory=dict)
+    _distrust: float | None = None
 
     @property
     def distrust(self) -> float:
         """The largest part that was missing so far and a quarter more; the first guess fades."""
+        if self._distrust is None:
+            self._distrust = self._missing()
+        return self._distrust
+
+    def _missing(self) -> float:
         missing = (1 - rate / profile.rate(size) for (profile, size), rate in self.measured.items())
         first = self.first_distrust * ENOUGH_MEASUREMENTS / max(len(self.measured), ENOUGH_MEASUREMENTS)
         return min(max(first, 1.25 * max(missing, default=0.0)), MOST_DISTRUST)
@@ -50,12 +56,14 @@ class Speeds:
             return False
         self.measured[job.curve, num_gpus] = rate
         self._known.clear()
+        self._distrust = None
         return True
 
     def count_on(self, overheads: Overheads) -> None:
         """Changes cost that from now on."""
         self.overheads = overheads
         self._known.clear()
+        self._distrust = None
 
     def ladders(self, job: Job, slowness: float = 1.0) -> Ladders:
         """For a job that has ``slowness`` times the speed of its kind."""

@@ -156,6 +156,21 @@ def test_a_slow_job_is_slow_alone_and_until_it_moves():
     assert scheduler.tracks["b"].slowness == 1.0
 
 
+def test_what_many_have_learned_at_once_counts_for_all():
+    scheduler = elastic()
+    arrive(scheduler, job("a", 150, 400.0), job("b", 100, 500.0, of=STEEP), job("c", 10, 600.0))
+    slower = [ProfileCorrectedEvent(name, size, rate) for name, size, rate in
+              (("a", 1, 0.5), ("b", 1, 0.9), ("c", 2, 0.9), ("b", 2, 1.1))]  # fmt: skip
+    scheduler.handle(slower, 10.0)
+    for track in scheduler.tracks.values():
+        fresh = scheduler.speeds._ladders(track.job.curve, track.slowness)
+        assert (track.ladders.safe.rates, track.ladders.expected.rates) == (
+            fresh.safe.rates,
+            fresh.expected.rates,
+        )
+    assert scheduler.tracks["c"].ladder.rates[1] == 0.5
+
+
 def test_a_cancelled_job_leaves():
     scheduler = measured(elastic())
     arrive(scheduler, job("a", 150, 115.0))

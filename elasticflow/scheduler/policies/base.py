@@ -39,6 +39,8 @@ class Policy(ABC):
         """GPUs that may be used now: of those that are there, as many as the capacity allows."""
         self.tracks: dict[str, Track] = {}
         self.speeds = Speeds(shape.num_gpus, overheads)
+        self._has_learned = False
+        """Something of which ladders of others may follow."""
 
     def handle(self, events: Sequence[ev.Event], now_s: float) -> list[Decision]:
         """Takes in all events of one moment, then decides once."""
@@ -50,6 +52,7 @@ class Policy(ABC):
                 arrivals.append(event.job)
             else:
                 self._take_in(event, now_s)
+        self._count_on_what_was_learned()
         self.num_usable = int(min(self.placement.num_up, self.capacity.at(now_s)))
         decisions = self.admit(arrivals, now_s)
         decisions += self._place(self.share(now_s), now_s)
@@ -89,8 +92,8 @@ class Policy(ABC):
         """Changes cost that from now on."""
         self.overheads = overheads
         self.speeds.count_on(overheads)
-        for track in self.tracks.values():
-            track.ladders = self.speeds.ladders(track.job, track.slowness)
+        self._has_learned = True
+        self._count_on_what_was_learned()
 
     def drop(self, job_id: str) -> None:
         """The job is over."""
@@ -132,17 +135,23 @@ class Policy(ABC):
             track.job = replace(track.job, curve=event.curve)
             for size, rate in event.measured.items():
                 self.speeds.learn(track.job, size, rate)
-            for one in self.tracks.values():
-                one.ladders = self.speeds.ladders(one.job, one.slowness)
+            track.ladders = self.speeds.ladders(track.job, track.slowness)
+            self._has_learned = True
 
     def correct(self, event: ev.ProfileCorrectedEvent) -> None:
-        """A job's speed was measured: plans of its kind, or of it alone, count on it from now on."""
+        """A job's speed was measured: plans of its kind, or of it alone, count on it from this event on."""
         track = self.tracks[event.job_id]
         if event.own:
             usual = self.speeds.ladders(track.job).expected.rates[track.rung]
             track.slowness = min(event.rate / usual, 1.0)
             track.ladders = self.speeds.ladders(track.job, track.slowness)
         elif self.speeds.learn(track.job, event.num_gpus, event.rate):
+            self._has_learned = True
+
+    def _count_on_what_was_learned(self) -> None:
+        """Once, however much it was: ladders of all kinds follow from each measurement (``distrust``)."""
+        if self._has_learned:
+            self._has_learned = False
             for one in self.tracks.values():
                 one.ladders = self.speeds.ladders(one.job, one.slowness)
 
