@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 import urllib.error
@@ -34,9 +35,9 @@ def scraped(port: int, token: str = "") -> dict[str, float]:
         except urllib.error.HTTPError as error:
             error.close()
             raise
-        except OSError:
+        except (OSError, http.client.HTTPException):
             assert time.monotonic() < deadline
-            time.sleep(0.05)  # its process has just begun
+            time.sleep(0.05)  # its process has just begun, or was killed in the middle of an answer
     found = {}
     for each in (each for family in text_string_to_metric_families(text) for each in family.samples):
         labels = [v for n, v in sorted(each.labels.items()) if n not in ("run", "service", "user")]
