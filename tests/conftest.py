@@ -6,6 +6,7 @@ of YARN and of SLURM, since their tests wait for them most of the time, and an H
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,10 @@ WHOLE = ("data", "e2e", "hadoop", "hdfs", "slurm", "yarn")
 
 hypothesis.settings.register_profile("however busy the machine is", deadline=None)
 hypothesis.settings.load_profile("however busy the machine is")
+
+# Triton's LLVM aborts a process that has TensorFlow's already, and torch.optim imports it: a process of tests
+# may have both, in any order. Nothing is compiled here.
+sys.modules["triton"] = None  # type: ignore[assignment]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
