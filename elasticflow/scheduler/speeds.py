@@ -42,10 +42,10 @@ class Speeds:
     def distrust(self) -> float:
         """The largest part that was missing so far and a quarter more; the first guess fades."""
         if self._distrust is None:
-            self._distrust = self._missing()
+            self._distrust = self._distrust_now()
         return self._distrust
 
-    def _missing(self) -> float:
+    def _distrust_now(self) -> float:
         missing = (1 - rate / profile.rate(size) for (profile, size), rate in self.measured.items())
         first = self.first_distrust * ENOUGH_MEASUREMENTS / max(len(self.measured), ENOUGH_MEASUREMENTS)
         return min(max(first, 1.25 * max(missing, default=0.0)), MOST_DISTRUST)
@@ -55,13 +55,16 @@ class Speeds:
         if self.measured.get((job.curve, num_gpus)) == rate:
             return False
         self.measured[job.curve, num_gpus] = rate
-        self._known.clear()
-        self._distrust = None
+        self._forget()
         return True
 
     def count_on(self, overheads: Overheads) -> None:
         """Changes cost that from now on."""
         self.overheads = overheads
+        self._forget()
+
+    def _forget(self) -> None:
+        """What follows from measurements and overheads as they were."""
         self._known.clear()
         self._distrust = None
 

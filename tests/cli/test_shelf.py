@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from elasticflow.cli.ui import shelf as shelves
+from elasticflow.cli.ui.serving import UiServer
 from elasticflow.cli.ui.shelf import FolderShelf, ServiceShelf
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -86,3 +90,33 @@ def test_a_run_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.Mo
     for inside, named in ((tmp_path / "over", "."), (tmp_path / "over" / "checkpoints", "..")):
         monkeypatch.chdir(inside)
         assert list(FolderShelf.of(named, trust=True, is_folder=False).runs()) == ["over"]
+
+
+def test_an_error_that_nobody_thought_of_is_an_answer_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = FolderShelf(str(tmp_path), trust=True)
+    monkeypatch.setattr(shelf, "runs", lambda: {}["step"])
+    server = UiServer(("127.0.0.1", 0), "token", shelf, steers=False)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        asking = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+        asking.request("GET", "/api/runs", headers={"Cookie": f"{server.cookie}=token"})
+        answer = asking.getresponse()
+        assert answer.status == 500 and b"KeyError: 'step'" in answer.read()
+        asking.close()
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_one_run_of_somebody_elses_is_shown_as_that_person_shows_it(tmp_path: Path) -> None:
+    ended(tmp_path / "theirs")
+    for path in (tmp_path / "theirs", *(tmp_path / "theirs").rglob("*")):
+        os.chown(path, 12345, 12345)
+    shelf = FolderShelf.of(str(tmp_path / "theirs"), trust=False, is_folder=False)
+    (told,) = shelf.summaries()
+    assert (told.name, told.summary.state, told.summary.digest) == ("theirs", "finished", None)
