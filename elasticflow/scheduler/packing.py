@@ -27,6 +27,8 @@ SNAPSHOT_EVERY = 32
 ENOUGH_AGAIN = 256
 MAX_URGENT = 8
 """So many may be planned before all others"""
+ROUNDING_S = 1e-6
+"""What sums of times may be wrong by."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def pack(tracks: Iterable[Track], empty: ClusterTimeline, rules: Rules) -> Packi
             if old is not None:
                 packing = old
                 break
-            plan = _by_profile(track, packing.timeline)
+            plan = _rounded(track, packing.timeline) or _by_profile(track, packing.timeline)
         if plan is not None:
             packing.add(track, plan)
             at += 1
@@ -228,6 +230,13 @@ def _margin_s(track: Track, now_s: float, rules: Rules) -> float:
     """How long before its deadline its plan ends if it can."""
     part_s = (track.deadline_s - now_s) * rules.margin_part
     return min(max(part_s, rules.margin_least_s), rules.margin_max_s)
+
+
+def _rounded(track: Track, timeline: ClusterTimeline) -> SharePlan | None:
+    """The cheapest plan of a promised job that has no time to lose: sums of times must not make it late."""
+    if track.deadline_s <= timeline.now_s:
+        return None
+    return cheapest_plan(track.need(track.deadline_s + ROUNDING_S, track.ladders.safe), timeline)
 
 
 def _by_profile(track: Track, timeline: ClusterTimeline) -> SharePlan | None:
