@@ -36,13 +36,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
+$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
 	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,examples]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch])
+$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
 	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,examples,bench,test]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info ps/elasticflow_ps/_native*.so
+	rm -rf $(VENV) runs build *.egg-info ps/elasticflow_ps/_native*.so elasticflow/wire/_native*.so

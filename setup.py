@@ -5,25 +5,35 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-PS = Path(__file__).parent / "ps" / "elasticflow_ps"
-DIGEST = runpy.run_path(str(PS / "compiled.py"))["sources_digest"](PS)
-NATIVE = Extension(
-    "elasticflow_ps._native",
-    [f"ps/elasticflow_ps/{name}.c" for name in ("columns", "native", "packing", "rows")],
-    depends=["ps/elasticflow_ps/vectors.h"],
-    define_macros=[("SOURCES", f'"{DIGEST}"')],  # they may change after this was installed
-    extra_compile_args=[
-        "-O3",
-        "-g0",
-        "-ffp-contract=off",  # fused multiply-adds would change bits
-        "-fno-math-errno",
-        "-fno-trapping-math",
-        "-fopenmp-simd",
-    ],
-    extra_link_args=["-pthread"],
-    optional=True,  # without a C compiler the servers use NumPy
-)
-"""Loaded by ``elasticflow_ps.native`` with ctypes: C without Python's headers."""
+HERE = Path(__file__).parent
+digest_of = runpy.run_path(str(HERE / "elasticflow" / "process" / "compiled.py"))["sources_digest"]
+
+
+def native(folder: str, package: str, *, headers: tuple[str, ...] = ()) -> Extension:
+    """``_native`` of a package: its C files, without Python's headers. Loaded with ctypes.
+
+    Optional: without a C compiler NumPy and pyzmq give the same bits.
+    """
+    sources = sorted(f"{folder}/{file.name}" for file in (HERE / folder).glob("*.c"))
+    return Extension(
+        f"{package}._native",
+        sources,
+        depends=[f"{folder}/{header}" for header in headers],
+        define_macros=[
+            ("SOURCES", f'"{digest_of(HERE / folder)}"')
+        ],  # they may change after this was installed
+        extra_compile_args=[
+            "-O3",
+            "-g0",
+            "-ffp-contract=off",  # fused multiply-adds would change bits
+            "-fno-math-errno",
+            "-fno-trapping-math",
+            "-fopenmp-simd",
+        ],
+        extra_link_args=["-pthread"],
+        optional=True,
+    )
+
 
 setup(
     name="elasticflow-trainer",
@@ -46,7 +56,10 @@ setup(
         "elasticflow_slurm": "slurm/elasticflow_slurm",
         "elasticflow_yarn": "yarn/elasticflow_yarn",
     },
-    ext_modules=[NATIVE],
+    ext_modules=[
+        native("ps/elasticflow_ps", "elasticflow_ps", headers=("vectors.h",)),
+        native("elasticflow/wire", "elasticflow.wire"),
+    ],
     package_data={
         "": ["py.typed"],
         "elasticflow.cli": ["skeletons/*.py"],

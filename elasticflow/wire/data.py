@@ -17,6 +17,7 @@ from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, enco
 from elasticflow.wire.numbers import BAD, check
 from elasticflow.wire.router import Router
 from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
+from elasticflow.wire.sending import Tracker, send_frames
 from elasticflow.wire.sockets import (
     HANG_UP_S,
     Context,
@@ -24,7 +25,6 @@ from elasticflow.wire.sockets import (
     monitor_of,
     poll_ms,
     readable,
-    send_frames,
 )
 
 DATA_BYTES = 2 * CHUNK_BYTES
@@ -200,9 +200,7 @@ class DataListener:
         if self._router.send(route, [sealed]) is not False:
             self._peers[route] = Peer(route, hello.name, seal)
 
-    def send(
-        self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()
-    ) -> zmq.MessageTracker | None:
+    def send(self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
         """Sends to a member; to one that has gone, nothing."""
         if peer.route not in self._peers:
             return None
@@ -245,12 +243,12 @@ class DataLink:
         """Messages that were sent since the handshake."""
         return self._seal.sent
 
-    def send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
+    def send(self, message: ToServer, arrays: Sequence[Array] = ()) -> Tracker | None:
         """Sends to the server; to one that has gone, nothing."""
         assert self.greeted
         return self._send(message, arrays)
 
-    def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> zmq.MessageTracker | None:
+    def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> Tracker | None:
         try:
             header = self._seal.close(encode(message), arrays)
             return send_frames(self.socket, [header], self._seal.hidden(arrays))

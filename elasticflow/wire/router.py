@@ -13,7 +13,8 @@ import zmq
 from elasticflow.step.layout import Array
 from elasticflow.wire.door import Door, block, borrowed, room, shut_down
 from elasticflow.wire.gate import DOMAIN
-from elasticflow.wire.sockets import HANG_UP_S, Socket, monitor_of, poll_ms, readable, send_frames
+from elasticflow.wire.sending import send_frames
+from elasticflow.wire.sockets import HANG_UP_S, Socket, monitor_of, poll_ms, readable
 
 HANDSHAKE_MS = 5000
 """A connection that has not proved itself by then is closed."""

@@ -13,6 +13,7 @@ from elasticflow.step.rows import Keys, Values
 from elasticflow.step.slices import Node
 from elasticflow.training.advice import Advice, Question
 from elasticflow.wire.messages import Advise, Assignment, Initial, Lend, Mapped, Pull, Push, RowsRead
+from elasticflow.wire.sending import Tracker
 from elasticflow.wire.sockets import Context, Socket
 from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
 from elasticflow_ps import client_state as cs
@@ -22,7 +23,6 @@ from elasticflow_ps.outgoing import Pushing
 from elasticflow_ps.parcels import Parcel
 from elasticflow_ps.remote import Arrived, Remote
 from elasticflow_ps.remote_row import RemoteRow
-from elasticflow_ps.store import Tracker
 from elasticflow_ps.vector_pool import VectorPool
 
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow_ps.addresses import address_of
-from elasticflow_ps.compiled import library
+from elasticflow.process.addresses import address_of
+from elasticflow.process.compiled import library
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"

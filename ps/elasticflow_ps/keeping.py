@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Array
 from elasticflow.wire.messages import AllSafe, Fetch, Gone, Keep, Kept, Safe, State
+from elasticflow.wire.sending import Tracker
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.parcels import Span
-from elasticflow_ps.store import Snapshot, Store, Tracker, parse
+from elasticflow_ps.store import Snapshot, Store, parse
 from elasticflow_ps.watch import Watched, checks_of
 from elasticflow_ps.ways import Ways
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.embedding import Constant, Initializer, Uniform
+from elasticflow.process.addresses import address_of
+from elasticflow.process.compiled import library
 from elasticflow.step.layout import Array
 from elasticflow.step.rows import Grouped, Keys, Rows, Values
 from elasticflow.step.rows import first_values as first_values_with_numpy
 from elasticflow.step.rows import grouped as grouped_with_numpy
-from elasticflow_ps.addresses import address_of
-from elasticflow_ps.compiled import library
 
 RULES = (
     "sgd", "momentum", "adam", "amsgrad", "adagrad", "ftrl", "rmsprop", "rmsprop_momentum",

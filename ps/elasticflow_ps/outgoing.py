@@ -15,11 +15,11 @@ from elasticflow.step.layout import Array, Layout, Rule, Vector
 from elasticflow.step.rows import Rows, blocks
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.wire.messages import Push
+from elasticflow.wire.sending import Tracker
 from elasticflow.worker.strategy import Outgoing
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.parcels import Parcel, Span
 from elasticflow_ps.remote import Remote
-from elasticflow_ps.store import Tracker
 from elasticflow_ps.watch import checks_of
 
 

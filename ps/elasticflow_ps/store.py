@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from elasticflow.process import poison
 from elasticflow.step.layout import PASSING, Array, Chunk, Rule
 from elasticflow.step.rows import Rows
 from elasticflow.training.freezing import begins_late
+from elasticflow.wire.sending import Tracker
 from elasticflow_ps.arena import Arena, ArenaPlace
 from elasticflow_ps.finite import all_finite, are_numbers
 from elasticflow_ps.kernel import AnyKernel, PerTensorKernel
@@ -63,13 +64,6 @@ class Alone(NamedTuple):
     step: int
     before: int
     share: float
-
-
-class Tracker(Protocol):
-    """Whether memory that was sent without a copy, or is read where it lies, is free again."""
-
-    @property
-    def done(self) -> bool: ...
 
 
 @dataclass(eq=False)

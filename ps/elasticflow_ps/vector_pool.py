@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 from elasticflow.process import poison
 from elasticflow.step.layout import Layout, Rule, Vector, paged_vector
+from elasticflow.wire.sending import Tracker
 from elasticflow_ps.loans import Block, try_block
 from elasticflow_ps.remote import Remote
-from elasticflow_ps.store import Tracker
 
 
 class VectorPool:

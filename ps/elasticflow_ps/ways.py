@@ -13,8 +13,8 @@ from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Peer
 from elasticflow.wire.keys import Pass
 from elasticflow.wire.messages import Assignment, FromServer, ServerInfo, ToServer
 from elasticflow.wire.seal import Guard
+from elasticflow.wire.sending import Tracker
 from elasticflow.wire.sockets import Context, Socket
-from elasticflow_ps.store import Tracker
 
 TURN = 64
 """So many messages of one server are read before others get their turn."""

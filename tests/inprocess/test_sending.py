@@ -11,7 +11,8 @@ import pytest
 import zmq
 
 from elasticflow.step.layout import Array
-from elasticflow.wire.sockets import COPY_BELOW_BYTES, Context, Socket, send_frames
+from elasticflow.wire.sending import COPY_BELOW_BYTES, send_frames
+from elasticflow.wire.sockets import Context, Socket
 
 LARGE, SMALL, EMPTY = COPY_BELOW_BYTES, COPY_BELOW_BYTES - 8, 0
 ORDERS = sorted(

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticflow import api
+from elasticflow.process.compiled import library, sources_digest
 from elasticflow_ps import native
-from elasticflow_ps.compiled import library, sources_digest
 from elasticflow_ps.kernel import Kernel
 from elasticflow_ps.norms import add_squares_with_numpy, squared_norm
 from elasticflow_ps.optimizers import kernel_for

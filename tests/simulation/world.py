@@ -293,7 +293,7 @@ def simulated() -> Iterator[None]:
         ("elasticflow.checkpoint.hdf5", "_lay_out"): lay_out,
         ("elasticflow.process.guard", "complain"): lambda name: SYSTEM.world.complain(name),
         ("elasticflow.process.poison", "ON"): True,
-        ("elasticflow.wire.sockets", "COPY_BELOW_BYTES"): 0,
+        ("elasticflow.wire.sending", "COPY_BELOW_BYTES"): 0,
         ("elasticflow.wire.router", "TURN"): FEW,
         ("elasticflow_ps.ways", "TURN"): FEW,
         ("elasticflow_ps.arena", "SMALL_BYTES"): 0,

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 import elasticflow as ef
-from elasticflow.wire import data, router, sockets
+from elasticflow.wire import data, router, sending
 
 LENT = []
 
@@ -24,8 +24,8 @@ def _send_and_forget(socket, head, arrays):
     if not arrays:
         socket.send_multipart(head, zmq.NOBLOCK)
         return None
-    frames = sockets.as_frames(arrays)
-    large = any(frame.nbytes >= sockets.COPY_BELOW_BYTES for frame in frames)
+    frames = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays]
+    large = any(frame.nbytes >= sending.COPY_BELOW_BYTES for frame in frames)
     return socket.send_multipart([*head, *frames], zmq.NOBLOCK, copy=not large, track=large)
 
 
