@@ -20,6 +20,7 @@ from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
 from elasticflow.wire.sending import Tracker, send_frames
 from elasticflow.wire.sockets import (
     HANG_UP_S,
+    NOBLOCK,
     Context,
     Socket,
     monitor_of,
@@ -258,10 +259,9 @@ class DataLink:
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""
         while True:
-            try:
-                header, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not readable(self.socket):
                 return None
+            header, *frames = self.socket.recv_multipart(NOBLOCK, copy=False)
             if not self.greeted:
                 self._fd = int(header.get(zmq.SRCFD))
             arrays = [frame.buffer for frame in frames]

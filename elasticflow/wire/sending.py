@@ -18,12 +18,10 @@ import zmq
 from elasticflow.process.addresses import address_of
 from elasticflow.process.compiled import library
 from elasticflow.step.layout import Array
-from elasticflow.wire.sockets import Socket
+from elasticflow.wire.sockets import NOBLOCK, SNDMORE, Socket
 
 COPY_BELOW_BYTES = 64 << 10
 """Arrays below this are copied into the socket; others are sent in place. pyzmq's own threshold."""
-# pyzmq's enumerations take a microsecond each time they are put together.
-NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 SWEEP = 4
 """For each message that lends arrays, so many that may have left are looked at."""
 

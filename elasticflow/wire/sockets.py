@@ -21,7 +21,7 @@ has let go of it, aborts the process: an assertion in ``session_base_t::clean_pi
 """
 
 # pyzmq's enumerations take a microsecond each time they are put together, or asked.
-POLLIN, EVENTS = int(zmq.POLLIN), int(zmq.EVENTS)
+NOBLOCK, SNDMORE, POLLIN, EVENTS = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN), int(zmq.EVENTS)
 
 
 def poll_ms(seconds: float | None) -> int | None:

@@ -6,8 +6,9 @@ nothing else. Source: backup tasks of MapReduce, see ``lateness``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
 
 from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.step.slices import Node
@@ -28,16 +29,19 @@ class ComputeAction:
     careful: tuple[int, ...] = ()
 
 
-class Lack(NamedTuple):
+class Lack:
     """What is missing of the tick in work.
 
-    missing: slices that some parcel lacks. waiting: workers that wait for the version after it. shares: the
-    plan as its workers know it.
+    waiting: workers that wait for the version after it. shares: the plan as its workers know it. missing:
+    looks, if anybody wants to know, which slices some parcel lacks: there may be many parcels.
     """
 
-    missing: set[int]
-    waiting: set[str]
-    shares: tuple[Share, ...]
+    def __init__(self, missing: Callable[[], set[int]], waiting: set[str], shares: tuple[Share, ...]) -> None:
+        self._missing, self.waiting, self.shares = missing, waiting, shares
+
+    @cached_property
+    def missing(self) -> set[int]:
+        return self._missing()
 
 
 @dataclass
@@ -191,7 +195,7 @@ class Backups:
         """Workers that wait for the next version, and were not asked for any of the missing slices."""
         asked = self._tick.asked
         waiting = lack.waiting - self._tick.pushing
-        return sorted(worker for worker in waiting if not asked.get(worker, set()) & lack.missing)
+        return sorted(worker for worker in waiting if worker not in asked or not asked[worker] & lack.missing)
 
     # --- who computes it as well -----------------------------------------------------------------
 

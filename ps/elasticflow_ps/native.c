@@ -155,6 +155,13 @@ void copy_bytes(void *to, const void *from, size_t n)
     share(copy_range, &job, n, LARGE_BYTES);
 }
 
+/* Every `stride` bytes, `size` of them, one after the other. */
+void gather_windows(char *to, const char *from, size_t stride, size_t size, size_t num)
+{
+    for (; num; num--, to += size, from += stride)
+        memcpy(to, from, size);
+}
+
 /* --- writing past the caches -------------------------------------------------------------------- */
 
 /* Otherwise memory is first read into the cache, to be overwritten there: a fourth stream to SGD's three. */

@@ -53,6 +53,8 @@ if _lib is not None:
     assert _lib.update_bytes_float32() == _UPDATE.size
     _lib.copy_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     _lib.copy_bytes.restype = None
+    _lib.gather_windows.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_size_t,) * 3)
+    _lib.gather_windows.restype = None
     _lib.set_threads.argtypes, _lib.set_threads.restype = (ctypes.c_long,), ctypes.c_long
 
 
@@ -76,6 +78,15 @@ def copy(to: Array, array: Array) -> None:
     else:
         assert to.nbytes == array.nbytes
         _lib.copy_bytes(address_of(to), address_of(array), to.nbytes)
+
+
+def windows_of(flat: Array, first: int, stride: int, size: int, num: int) -> Array:
+    """Of bytes: ``size`` of them every ``stride``, from ``first`` on, ``num`` times: (num * size,)."""
+    if _lib is None:
+        return flat[: num * stride].reshape(num, stride)[:, first : first + size].reshape(-1)
+    found = np.empty(num * size, np.uint8)
+    _lib.gather_windows(address_of(found), address_of(flat) + first, stride, size, num)
+    return found
 
 
 def takes(*arrays: Array) -> bool:

@@ -353,7 +353,7 @@ class ServerState:
         waiting: set[str] = set()
         if not self._uninitialised and not self.finished and not self.paused:
             waiting = self._waiting.of(self.version + 1)
-        return Lack(self._tick.missing(), waiting, self._ordering.shares(self.version))
+        return Lack(self._tick.missing, waiting, self._ordering.shares(self.version))
 
     def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
         push, worker = event.push, event.worker

@@ -20,6 +20,7 @@ import xxhash
 from elasticflow.errors import BrokenError, ProtocolError
 from elasticflow.process import poison
 from elasticflow.step.layout import Array
+from elasticflow_ps import native
 from elasticflow_ps.parcels import Span
 
 WINDOWS, TURNS = 16, 64
@@ -40,14 +41,15 @@ def checksum(data: Array | memoryview, turn: int) -> int:
     """
     if data.nbytes < WINDOWS * (LEAST_BYTES + 1):
         return xxhash.xxh3_64_intdigest(data) & MASK  # type: ignore[arg-type]
-    flat = np.asarray(data).reshape(-1).view(np.uint8)
+    flat = np.frombuffer(data, np.uint8)
     stride = flat.size // WINDOWS
     size = min(max(stride // TURNS, LEAST_BYTES), MOST_BYTES)
-    if stride > size and not poison.ON:
-        first = min(turn % -(-stride // size) * size, stride - size)
-        windows = flat[: WINDOWS * stride].reshape(WINDOWS, stride)[:, first : first + size]
-        flat = np.concatenate([windows.reshape(-1), flat[WINDOWS * stride :]])
-    return xxhash.xxh3_64_intdigest(flat) & MASK  # type: ignore[arg-type]
+    if stride <= size or poison.ON:
+        return xxhash.xxh3_64_intdigest(flat) & MASK  # type: ignore[arg-type]
+    first = min(turn % -(-stride // size) * size, stride - size)
+    sample = xxhash.xxh3_64(native.windows_of(flat, first, stride, size, WINDOWS))  # type: ignore[arg-type]
+    sample.update(flat[WINDOWS * stride :])  # type: ignore[arg-type]
+    return sample.intdigest() & MASK
 
 
 def checks_of(arrays: Sequence[Array | memoryview], turn: int) -> Checks:

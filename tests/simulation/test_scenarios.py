@@ -479,6 +479,13 @@ def test_whoever_hangs_is_replaced(kind: str) -> None:
         assert world.state and world.state.memory().failures == 0
 
 
+@pytest.mark.parametrize("after", range(30, 130, 10))
+def test_who_hangs_before_it_carries_the_servers_is_replaced(after: int) -> None:
+    """They wait for it, have no process, and are nobody who could be asked."""
+    faults = (Fault(600, "kill workers", 0), Fault(600 + after, "hang workers", 0, FOR_GOOD))
+    finish(*faults, seed=after, workers=1, carried=True, stall_s=4.0)
+
+
 @pytest.mark.parametrize("row", [3, 14])
 def test_a_slice_that_hangs_for_everybody_ends_the_run_with_all_that_was_done(row: int) -> None:
     """Workers hang again and again at one slice: those who come anew are given it, too."""

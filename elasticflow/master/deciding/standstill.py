@@ -27,16 +27,18 @@ ALONE_S = 10.0
 def mark(run: Facts) -> tuple[tuple[object, ...], bool]:
     """What changes when something moves, and whether anything should: see ``Stall.see``.
 
-    Where steps cannot be made yet, servers are waited for, or workers that load. Who still has no place,
-    or does anything at all while it loads, has its time.
+    Where steps cannot be made yet, servers are waited for, or workers that load, also to carry servers. Who
+    still has no place, or does anything at all while it loads, has its time.
     """
     if run.ended or run.divergence.pending:
         return ("ends",), False
     if run.steps:
         tries = tuple((member.name, member.tries) for member in run.of("worker") if member.tries)
         return ("steps", run.row.generation, run.version, tries), True
-    if run.spec and not run.wants_workers:
-        awaited = [run.members[name] for name in run.row.names if name in run.members]
+    servers = [run.members[name] for name in run.row.names if name in run.members]
+    homeless = run.config.all_reduce and not all(server.carrier for server in servers)
+    if run.spec and not run.wants_workers and not homeless:
+        awaited = servers
     else:
         loading = run.of("worker", MemberState.STARTING, MemberState.LOADING)
         awaited = [member for member in loading if is_there(member)]
