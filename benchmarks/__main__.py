@@ -31,6 +31,7 @@ NAMES = (
     "async",
     "gpu",
     "growth",
+    "carrying",
     "peers",
     "fuzz",
     "forged",
@@ -54,7 +55,7 @@ NAMES = (
 )
 
 
-OWN_OPTIONS = ("deadlines", "soak", "loaded", "gpu", "mutations", "examples", "serving")
+OWN_OPTIONS = ("peers", "deadlines", "soak", "loaded", "gpu", "mutations", "examples", "serving")
 
 
 def main() -> int:

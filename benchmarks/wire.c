@@ -3,7 +3,8 @@
  * wire BYTES ROUNDS BACK: BYTES go there first, and then BACK bytes come back.
  *
  * Without BACK both ways run at once, in parts of 4 MB: the other side sends a part back as soon as it has it.
- * Both sides receive into buffers that they use again. Congestion control and buffers are the system's.
+ * Each way has a connection of its own, which is faster than one for both. Both sides receive into buffers that
+ * they use again. Congestion control and buffers are the system's.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -33,9 +34,14 @@ static void *filled(long bytes) {
     return memset(memory, 1, bytes);
 }
 
-static void await(int fd, int in, int out) {
-    struct pollfd wanted = {fd, (in ? POLLIN : 0) | (out ? POLLOUT : 0), 0};
-    if (poll(&wanted, 1, -1) < 0) die("poll");
+/* The connections on which one receives, and sends. */
+struct ways {
+    int in, out;
+};
+
+static void await(struct ways ways, int in, int out) {
+    struct pollfd wanted[] = {{ways.in, in ? POLLIN : 0, 0}, {ways.out, out ? POLLOUT : 0, 0}};
+    if (poll(wanted, 2, -1) < 0) die("poll");
 }
 
 /* Bytes received, or sent, without waiting. */
@@ -51,47 +57,54 @@ static long give(int fd, const char *from, long bytes) {
     return gone < 0 ? 0 : gone;
 }
 
-static void serve(int fd, long bytes, long rounds) {
+static void serve(struct ways ways, long bytes, long rounds) {
     char *ring = filled(RING);
     long received = 0, sent = 0, total = bytes * rounds;
     while (sent < total) {
         long begun = received % bytes, whole = received - begun + begun / PART * PART;
         long room = least(least(sent + RING, total) - received, RING - received % RING);
         long ready = least(whole - sent, RING - sent % RING);
-        long got = take(fd, ring + received % RING, room);
-        long gone = give(fd, ring + sent % RING, ready);
-        if (!got && !gone) await(fd, room > 0, ready > 0);
+        long got = take(ways.in, ring + received % RING, room);
+        long gone = give(ways.out, ring + sent % RING, ready);
+        if (!got && !gone) await(ways, room > 0, ready > 0);
         received += got, sent += gone;
     }
 }
 
-static void exchange(int fd, const char *gradients, char *part, long bytes) {
+static void exchange(struct ways ways, const char *gradients, char *part, long bytes) {
     long received = 0, sent = 0;
     while (received < bytes) {
-        long gone = give(fd, gradients + sent, bytes - sent);
-        long got = take(fd, part + received % PART, least(bytes - received, PART - received % PART));
-        if (!got && !gone) await(fd, 1, sent < bytes);
+        long gone = give(ways.out, gradients + sent, bytes - sent);
+        long got = take(ways.in, part + received % PART, least(bytes - received, PART - received % PART));
+        if (!got && !gone) await(ways, 1, sent < bytes);
         received += got, sent += gone;
     }
 }
 
 /* All bytes, one way. */
-static void give_all(int fd, const char *from, long bytes) {
+static void give_all(struct ways ways, const char *from, long bytes) {
     for (long sent = 0, gone; sent < bytes; sent += gone)
-        if (!(gone = give(fd, from + sent, bytes - sent))) await(fd, 0, 1);
+        if (!(gone = give(ways.out, from + sent, bytes - sent))) await(ways, 0, 1);
 }
 
-static void take_all(int fd, char *into, long bytes) {
+static void take_all(struct ways ways, char *into, long bytes) {
     for (long received = 0, got; received < bytes; received += got)
-        if (!(got = take(fd, into + received, bytes - received))) await(fd, 1, 0);
+        if (!(got = take(ways.in, into + received, bytes - received))) await(ways, 1, 0);
 }
 
-static void answer(int fd, long bytes, long back, long rounds) {
+static void answer(struct ways ways, long bytes, long back, long rounds) {
     char *question = filled(bytes), *reply = filled(back);
     while (rounds--) {
-        take_all(fd, question, bytes);
-        give_all(fd, reply, back);
+        take_all(ways, question, bytes);
+        give_all(ways, reply, back);
     }
+}
+
+static int connected(int listener, const struct sockaddr_in *address) {
+    int one = 1, fd = address ? socket(AF_INET, SOCK_STREAM, 0) : accept(listener, NULL, NULL);
+    if (fd < 0 || (address && connect(fd, (const void *)address, sizeof *address))) die("connect");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
 }
 
 static double now(void) {
@@ -105,26 +118,27 @@ int main(int argc, char **argv) {
     long back = argc > 3 ? atol(argv[3]) : 0;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1, fd;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct ways ways;
     if (bytes < 1 || rounds < 1) return fprintf(stderr, "usage: wire BYTES ROUNDS [BACK]\n"), 2;
-    if (bind(listener, (void *)&address, size) || listen(listener, 1)) die("listen");
+    if (bind(listener, (void *)&address, size) || listen(listener, 2)) die("listen");
     if (getsockname(listener, (void *)&address, &size)) die("getsockname");
     if (!fork()) {
-        if (connect(fd = socket(AF_INET, SOCK_STREAM, 0), (void *)&address, size)) die("connect");
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        back ? answer(fd, bytes, back, rounds) : serve(fd, bytes, rounds);
+        ways.in = connected(listener, &address);
+        ways.out = connected(listener, &address);
+        back ? answer(ways, bytes, back, rounds) : serve(ways, bytes, rounds);
         return 0;
     }
     char *gradients = filled(bytes), *part = filled(back > PART ? back : PART);
-    if ((fd = accept(listener, NULL, NULL)) < 0) die("accept");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    ways.out = connected(listener, NULL);
+    ways.in = connected(listener, NULL);
     for (long round = 0; round < rounds; round++) {
         double since = now();
         if (back) {
-            give_all(fd, gradients, bytes);
-            take_all(fd, part, back);
+            give_all(ways, gradients, bytes);
+            take_all(ways, part, back);
         } else
-            exchange(fd, gradients, part, bytes);
+            exchange(ways, gradients, part, bytes);
         printf("%.9f\n", now() - since);
     }
     return wait(NULL) < 0;

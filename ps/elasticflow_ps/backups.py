@@ -7,8 +7,9 @@ nothing else. Source: backup tasks of MapReduce, see ``lateness``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.step.slices import Node
@@ -19,8 +20,7 @@ DEADLY = 2
 """A slice which so many workers may have died of is computed with care from then on."""
 
 
-@dataclass(frozen=True)
-class ComputeAction:
+class ComputeAction(msgspec.Struct, frozen=True):
     """Ask an idle worker for slices that are overdue. careful: those of them that may be deadly."""
 
     worker: str
@@ -44,8 +44,7 @@ class Lack:
         return self._missing()
 
 
-@dataclass
-class _Backup:
+class _Backup(msgspec.Struct):
     """An overdue slice handed to ``worker`` at ``since_s``, among ``count`` slices."""
 
     worker: str
@@ -53,20 +52,19 @@ class _Backup:
     count: int
 
 
-@dataclass
-class _AtWork:
+class _AtWork(msgspec.Struct):
     """Who is at what of it."""
 
     number: int
     opened_s: float
-    backups: dict[int, _Backup] = field(default_factory=dict)
-    pushed: dict[int, tuple[str, float]] = field(default_factory=dict)
+    backups: dict[int, _Backup] = msgspec.field(default_factory=dict)
+    pushed: dict[int, tuple[str, float]] = msgspec.field(default_factory=dict)
     """By slice: who pushed its first parcel, and when the latest. The other parcels are on their way."""
-    pushing: set[str] = field(default_factory=set)
+    pushing: set[str] = msgspec.field(default_factory=set)
     """Workers in the middle of a node: they may wait for the next version, but are not idle."""
-    felled: dict[int, set[str]] = field(default_factory=dict)
+    felled: dict[int, set[str]] = msgspec.field(default_factory=dict)
     """By slice: workers that went while they may have been computing it."""
-    asked: dict[str, set[int]] = field(default_factory=dict)
+    asked: dict[str, set[int]] = msgspec.field(default_factory=dict)
     """By worker: the overdue slices it was asked for. One by one they come from it, or from somebody else, or
     it cannot do them: it is not asked again."""
 

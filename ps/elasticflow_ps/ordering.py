@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from elasticflow.step.schedule import Schedule
 from elasticflow.training.advice import Tuning
@@ -11,8 +11,7 @@ from elasticflow.wire.messages import Share
 from elasticflow_ps.snapshots import Snapshots
 
 
-@dataclass(frozen=True)
-class Orders:
+class Orders(msgspec.Struct, frozen=True):
     """What governs one tick; from the leading server, or as the workers' pushes repeat it.
 
     tuning: of the learning rate. ends: there is no such tick. pause: nothing is made of the version after it,

@@ -15,8 +15,9 @@ A copy is known by (place, version) and nothing else: the same bits, whenever an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from elasticflow.wire.messages import AllSafe, Keep, Kept, Safe
 
@@ -27,8 +28,7 @@ Copy: TypeAlias = tuple[int, int]
 """(place, version)."""
 
 
-@dataclass(frozen=True)
-class ServerRow:
+class ServerRow(msgspec.Struct, frozen=True):
     """The servers of one generation, by place.
 
     parcels: how many each of them holds; of one that stands by, 0. place: of this server.
@@ -67,22 +67,19 @@ class ServerRow:
 # --- actions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TakeAction:
+class TakeAction(msgspec.Struct, frozen=True):
     """Hold a copy of this place's chunks at this version, the newest."""
 
     version: int
 
 
-@dataclass(frozen=True)
-class KeepAction:
+class KeepAction(msgspec.Struct, frozen=True):
     """Send the copy of this place's chunks at this version to the keeper, parcel by parcel."""
 
     version: int
 
 
-@dataclass(frozen=True)
-class StoreAction:
+class StoreAction(msgspec.Struct, frozen=True):
     """Hold the arrays of a parcel that came just now."""
 
     place: int
@@ -90,38 +87,33 @@ class StoreAction:
     parcel: int
 
 
-@dataclass(frozen=True)
-class KeptAction:
+class KeptAction(msgspec.Struct, frozen=True):
     """Tell the server at that place that all of its copy is here."""
 
     place: int
     version: int
 
 
-@dataclass(frozen=True)
-class SafeAction:
+class SafeAction(msgspec.Struct, frozen=True):
     """Tell the leading server that the keeper has all of this place's copy."""
 
     version: int
 
 
-@dataclass(frozen=True)
-class AllSafeAction:
+class AllSafeAction(msgspec.Struct, frozen=True):
     """Tell all servers with chunks that all places' copies are kept."""
 
     version: int
 
 
-@dataclass(frozen=True)
-class ForgetAction:
+class ForgetAction(msgspec.Struct, frozen=True):
     """Let go of a copy, whole or not."""
 
     place: int
     version: int
 
 
-@dataclass(frozen=True)
-class RefuseAction:
+class RefuseAction(msgspec.Struct, frozen=True):
     """A message made no sense, and was dropped."""
 
     sender: str

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from elasticflow.step.schedule import Kind, Schedule, Work
 from elasticflow.step.slices import Node, SliceTree
@@ -35,8 +36,7 @@ in between would have to be looked at, for each parcel."""
 # --- events --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PushEvent:
+class PushEvent(msgspec.Struct, frozen=True):
     """A worker pushed a node; ``value`` is None if the node holds no records."""
 
     worker: str
@@ -44,73 +44,62 @@ class PushEvent:
     value: Any
 
 
-@dataclass(frozen=True)
-class PullEvent:
+class PullEvent(msgspec.Struct, frozen=True):
     """A worker asks for a version."""
 
     worker: str
     pull: Pull
 
 
-@dataclass(frozen=True)
-class InitialEvent:
+class InitialEvent(msgspec.Struct, frozen=True):
     """A worker sent the first values of a parcel."""
 
     parcel: int
     value: Any
 
 
-@dataclass(frozen=True)
-class OpenedEvent:
+class OpenedEvent(msgspec.Struct, frozen=True):
     """A worker connected."""
 
     worker: str
 
 
-@dataclass(frozen=True)
-class ClosedEvent:
+class ClosedEvent(msgspec.Struct, frozen=True):
     """A worker's connection closed."""
 
     worker: str
 
 
-@dataclass(frozen=True)
-class PlanEvent:
+class PlanEvent(msgspec.Struct, frozen=True):
     """The master has a new plan."""
 
     number: int
     shares: tuple[Share, ...]
 
 
-@dataclass(frozen=True)
-class FollowEvent:
+class FollowEvent(msgspec.Struct, frozen=True):
     """There is another master, which numbers its plans anew."""
 
 
-@dataclass(frozen=True)
-class CutEvent:
+class CutEvent(msgspec.Struct, frozen=True):
     """The master wants a checkpoint after the next tick."""
 
 
-@dataclass(frozen=True)
-class FinishEvent:
+class FinishEvent(msgspec.Struct, frozen=True):
     """The master wants the run to end after the next tick."""
 
 
-@dataclass(frozen=True)
-class PauseEvent:
+class PauseEvent(msgspec.Struct, frozen=True):
     """The master wants all servers to stop after the next step, with the same version."""
 
 
-@dataclass(frozen=True)
-class SettledEvent:
+class SettledEvent(msgspec.Struct, frozen=True):
     """The checkpoint that was ordered last is committed or given up: the next may be ordered."""
 
     tick: int
 
 
-@dataclass(frozen=True)
-class ClipEvent:
+class ClipEvent(msgspec.Struct, frozen=True):
     """What all servers told in a round is known: see ``Clip``."""
 
     tick: int
@@ -120,16 +109,14 @@ class ClipEvent:
     trust: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class DecidedEvent:
+class DecidedEvent(msgspec.Struct, frozen=True):
     """What follows from the evaluation that made the newest version is known to the leading server."""
 
     version: int
     standing: WatchStanding
 
 
-@dataclass(frozen=True)
-class TimeEvent:
+class TimeEvent(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
@@ -141,16 +128,14 @@ Event: TypeAlias = (
 # --- actions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InitialiseAction:
+class InitialiseAction(msgspec.Struct, frozen=True):
     """Take these as the first values of a parcel."""
 
     parcel: int
     value: Any
 
 
-@dataclass(frozen=True)
-class ApplyAction:
+class ApplyAction(msgspec.Struct, frozen=True):
     """Make the next version of a parcel. ``root`` is None if the tick holds no records, or is skipped.
 
     Asynchronously: make it, or go on making it, with one slice, ``root``, of the tick. before: updates of the
@@ -169,8 +154,7 @@ class ApplyAction:
     trust: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class NormsAction:
+class NormsAction(msgspec.Struct, frozen=True):
     """All roots of a tick are there: tell server 0 what all must know of them, before any is applied.
 
     norm: of all gradients, in the second round.
@@ -182,8 +166,7 @@ class NormsAction:
     norm: float | None = None
 
 
-@dataclass(frozen=True)
-class ServeAction:
+class ServeAction(msgspec.Struct, frozen=True):
     """Send a parcel of a version to a worker; without arrays if it has the ``same`` already.
 
     updates: with so many of the tick that starts from this version, asynchronously. given: slices of it that
@@ -199,30 +182,26 @@ class ServeAction:
     given: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class ConsultAction:
+class ConsultAction(msgspec.Struct, frozen=True):
     """Ask a worker what the program's ``on_epoch`` says to the evaluation that made the newest version."""
 
     worker: str
 
 
-@dataclass(frozen=True)
-class GoneAction:
+class GoneAction(msgspec.Struct, frozen=True):
     """Tell a worker that what it asked for is past."""
 
     worker: str
     latest: int
 
 
-@dataclass(frozen=True)
-class AskInitialAction:
+class AskInitialAction(msgspec.Struct, frozen=True):
     """Ask a worker for the first values."""
 
     worker: str
 
 
-@dataclass(frozen=True)
-class VersionAction:
+class VersionAction(msgspec.Struct, frozen=True):
     """A version is whole. cut: it is to be checkpointed. snapshot: it is to be kept in memory as well.
 
     last: the run ends with it. pause: nothing is made of it until all begin anew.
@@ -235,8 +214,7 @@ class VersionAction:
     pause: bool = False
 
 
-@dataclass(frozen=True)
-class DropAction:
+class DropAction(msgspec.Struct, frozen=True):
     """A message made no sense, and was dropped."""
 
     worker: str

@@ -8,9 +8,9 @@ Slots, of which only the newest version is needed, are updated in place while no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from elasticflow.checkpoint import RowFile
@@ -29,8 +29,7 @@ from elasticflow_ps.tables import Tables
 from elasticflow_ps.watch import Checks, checksum
 
 
-@dataclass
-class Sum:
+class Sum(msgspec.Struct, eq=False):
     """The sum over some slices of what is pushed of a parcel: one array a span."""
 
     arrays: list[Array]
@@ -66,8 +65,7 @@ class Alone(NamedTuple):
     share: float
 
 
-@dataclass(eq=False)
-class _Slab:
+class _Slab(msgspec.Struct, eq=False):
     """A value or a slot of one span.
 
     live: the store may still need it. holds: snapshots that hold it. Without either it is recycled,
@@ -77,7 +75,7 @@ class _Slab:
 
     array: Array
     place: ArenaPlace | None = None
-    trackers: list[Tracker] = field(default_factory=list)
+    trackers: list[Tracker] = []
     live: bool = True
     holds: int = 0
     packed: Array | None = None

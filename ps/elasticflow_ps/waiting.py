@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass
-class Wait:
+class Wait(msgspec.Struct):
     """A worker's: for ``version``, while it has the parameters of ``have``. served: what it was sent."""
 
     version: int
     have: int
-    served: set[int] = field(default_factory=set)
+    served: set[int] = msgspec.field(default_factory=set)
 
 
 class Waiting:

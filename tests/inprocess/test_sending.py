@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import socket as sockets
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import permutations, product
 
@@ -36,10 +38,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         pytest.skip("there was no C compiler when this was installed")
 
 
-def wait_for(tracker: Tracker, most_s: float = DONE_S) -> None:
+def wait_for(tracker: Tracker | None, most_s: float = DONE_S) -> None:
     """A thread of ZeroMQ's ends the loan, which tells nobody."""
     until_s = time.monotonic() + most_s
-    while not tracker.done:
+    while tracker is not None and not tracker.done:
         assert time.monotonic() < until_s, "still lent"
         time.sleep(0.001)
 
@@ -87,8 +89,7 @@ def test_what_was_sent_is_what_comes_though_memory_is_used_again_at_once(
             for array in arrays:
                 array[:] = turn
             tracker = send_frames(sender, [b"%d" % turn], arrays)
-            if tracker is not None:
-                wait_for(tracker)
+            wait_for(tracker)
             for array in arrays:
                 array[:] = np.nan
         for turn in range(20):
@@ -96,6 +97,23 @@ def test_what_was_sent_is_what_comes_though_memory_is_used_again_at_once(
             assert head == b"%d" % turn
             assert [len(frame) for frame in frames] == list(order)
             assert all((np.frombuffer(frame) == turn).all() for frame in frames)
+
+
+def test_memory_that_everybody_forgets_stays_as_long_as_it_is_lent(context: Context, unread: Socket) -> None:
+    [array] = arrays_of((LARGE,))
+    lent = weakref.ref(array)
+    send_frames(unread, [b"head"], [array])
+    del array
+    gc.collect()
+    assert lent() is not None
+    unread.close(linger=0)
+    with context.socket(zmq.DEALER) as receiver, context.socket(zmq.DEALER) as sender:
+        sender.connect(f"tcp://127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
+        until_s = time.monotonic() + DONE_S
+        while lent() is not None:  # given back with one of the next messages
+            assert time.monotonic() < until_s, "kept for ever"
+            wait_for(send_frames(sender, [b"head"], arrays_of((LARGE,))))
+            receiver.recv_multipart()
 
 
 def test_a_message_that_cannot_be_sent_is_not_begun(context: Context) -> None:

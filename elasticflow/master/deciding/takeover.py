@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from elasticflow.master.actions import Action, EndAction, KillAction
+from elasticflow.master.actions import Action, EndAction, KillAction, PruneAction
 from elasticflow.master.commits import Commits
 from elasticflow.master.deciding import checkpoints, ending, generations, planning, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
@@ -115,15 +115,18 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool =
     Who was started, but not written down, is ended. That those who are gone have gone is told after
     this, by ExitedEvent.
     """
+    tick = run.committed_tick
+    # The one before may have died before what that makes superfluous was removed.
+    prunes: list[Action] = [] if tick is None or run.schedule is None else [PruneAction(tick)]
     if run.ended:
-        return [EndAction(run.state, run.conclusion.text)]
+        return [*prunes, EndAction(run.state, run.conclusion.text)]
     run.commits.unsure = unread
     # Who waits to be carried may live: another master was about to write down with whom.
     waiting = (each.name for each in run.of("server") if run.config.all_reduce and not each.carrier)
     run.staff.inherited = frozenset((*living, *waiting))
     run.conclusion.close_by_s = now_s + ending.close_s(run) if run.conclusion.closing else None
-    if (tick := run.committed_tick) is not None and checkpoints.ends_with(run, tick):
-        return checkpoints.committed(run, tick)
+    if tick is not None and checkpoints.ends_with(run, tick):
+        return [*prunes, *checkpoints.committed(run, tick)]
     run.staff.next_worker = max([run.staff.next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
     run.staff.next_server = max([run.staff.next_server, *(number_of(n) + 1 for n in living if "server" in n)])
     if run.config.all_reduce:  # of those that workers carry the backend knows nothing
