@@ -44,9 +44,10 @@ static int put(void *socket, const void *at, size_t size, long *lent, int flags)
         if (!failed && size) memcpy(zmq.data(message), at, size);
     }
     if (failed) return errno;
-    if (zmq.send(message, socket, flags) >= 0) return 0;
-    failed = errno;
-    zmq.close(message);
+    do
+        failed = zmq.send(message, socket, flags) < 0 ? errno : 0;
+    while (failed == EINTR); /* a signal has come, and nothing was sent */
+    if (failed) zmq.close(message);
     return failed;
 }
 

@@ -5,6 +5,7 @@ Without it pyzmq does the same, which takes a thread of its own, and some 100 us
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 from collections import deque
@@ -100,21 +101,22 @@ def send_frames(socket: Socket, head: Sequence[bytes], arrays: Sequence[Array]) 
         socket.underlying, route, len(route or b""), header, len(header),
         places, len(whole), COPY_BELOW_BYTES, loan._left,
     )  # fmt: skip
+    is_over = loan.done
+    if not is_over:
+        _keep(loan)
     if failed:
         raise zmq.Again(failed) if failed == zmq.EAGAIN else zmq.ZMQError(failed)
-    if loan.done:
-        return None
-    _keep(loan)
-    return loan
+    return None if is_over else loan
 
 
 def _keep(loan: Loan) -> None:
     """Until it has ended, and some others to be sent after that. By any thread."""
     _loans.append(loan)
-    for _ in range(min(SWEEP, len(_loans) - 1)):
-        oldest = _loans.popleft()
-        if not oldest.done:
-            _loans.append(oldest)
+    with contextlib.suppress(IndexError):  # another thread was faster
+        for _ in range(min(SWEEP, len(_loans) - 1)):
+            oldest = _loans.popleft()
+            if not oldest.done:
+                _loans.append(oldest)
 
 
 def _send_with_pyzmq(socket: Socket, head: Sequence[bytes], arrays: Sequence[Array]) -> Tracker | None:
