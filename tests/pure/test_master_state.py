@@ -1196,6 +1196,17 @@ def test_a_master_that_finds_the_last_checkpoint_ends_the_run() -> None:
     assert run.end(run.tell(ev.FoundEvent(8))).state is RunState.FINISHED
 
 
+def test_a_master_that_begins_after_the_last_checkpoint_removes_what_that_made_superfluous() -> None:
+    """The one before may have died before it did, and nobody comes after this one."""
+    before = running()
+    before.tell(ev.CommittedEvent(7))
+    run, actions = adopted(before)
+    assert not only(ac.PruneAction, actions), "the next checkpoint does"
+    assert before.end(before.tell(ev.CommittedEvent(8))).state is RunState.FINISHED
+    _, actions = adopted(before)
+    assert only(ac.PruneAction, actions) == [ac.PruneAction(8)] and only(ac.EndAction, actions)
+
+
 def test_a_run_that_was_over_stays_over() -> None:
     before = running()
     before.tell(Progress(name="server-0", generation=1, version=8, last=True))
