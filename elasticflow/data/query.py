@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
+import shutil
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,18 @@ def _compute(sql: str, tables: Mapping[str, list[File]], path: Path, memory_byte
     import duckdb
     import pyarrow.parquet as pq
 
+    # On this machine nobody else computes it now: whoever left that has been killed.
+    aside = path.with_name(f".{path.stem}-{socket.gethostname()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode=0o700)
     settings: dict[str, Any] = {
         "threads": 1,
         "memory_limit": f"{memory_bytes // 1000}KB",
-        "temp_directory": str(path.parent),
+        "temp_directory": str(aside),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
-    temporary = path.with_name(f".{secrets.token_hex(8)}.parquet")
+    temporary = aside / path.name
     try:
         with duckdb.connect(":memory:", config=settings) as connection:
             _open(connection, tables)
@@ -171,8 +176,7 @@ def _compute(sql: str, tables: Mapping[str, list[File]], path: Path, memory_byte
     except duckdb.Error as error:
         raise DataError(f"Query: {error}") from error
     finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _open(connection: Any, tables: Mapping[str, list[File]]) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +170,26 @@ def test_a_large_one_goes_by_the_disk(tmp_path: Path) -> None:
     first = min(range(2_000_000), key=lambda n: hashlib.md5(str(n).encode()).digest())
     assert source.rows(np.arange(1))["n"].tolist() == [first]
     assert len(list((tmp_path / "q").iterdir())) == 2  # what was written meanwhile is gone
+
+
+def test_who_is_killed_while_it_computes_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """Nor does DuckDB, which had begun to go by the disk."""
+    numbers = np.random.default_rng(7).permutation(1_000_000)
+    pq.write_table(pa.table({"n": numbers}), tmp_path / "n.parquet")
+    folder = tmp_path / "q"
+    words = f"""
+from elasticflow import data
+sql = "SELECT n, md5(n::VARCHAR) AS text FROM t ORDER BY text"
+tables = {{"t": {str(tmp_path / "n.parquet")!r}}}
+data.Query(sql, tables, ["n"], folder={str(folder)!r}, memory_bytes=64 << 20)
+"""
+    with subprocess.Popen([sys.executable, "-c", words]) as process:
+        until_s = time.monotonic() + 60
+        while not list(folder.glob(".*/*")):
+            assert process.poll() is None and time.monotonic() < until_s
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and not list(folder.glob("*.parquet"))
+    assert list(folder.glob(".*/*")), "killed too late"
+    subprocess.run([sys.executable, "-c", words], check=True)
+    assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".parquet"]
