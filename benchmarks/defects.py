@@ -51,13 +51,13 @@ DEFECTS = (
     # --- memory whose loan is over too early
     Defect(
         "of a message's frames only the first is waited for",
-        f"{CORE}/wire/sockets.py",
+        f"{CORE}/wire/sending.py",
         "            trackers.append(tracker)",
         "            trackers[:] = trackers or [tracker]",
     ),
     Defect(
         "of a message's frames only the last is waited for",
-        f"{CORE}/wire/sockets.py",
+        f"{CORE}/wire/sending.py",
         "            trackers.append(tracker)",
         "            trackers[:] = [tracker]",
     ),
@@ -462,7 +462,7 @@ DEFECTS = (
     ),
     Defect(
         "a wait that is due since ever cannot be waited for",
-        f"{CORE}/wire/sockets.py",
+        f"{CORE}/wire/sending.py",
         "math.ceil(max(0.0, seconds) * 1000)",
         "max(0, math.ceil(seconds * 1000))",
     ),
