@@ -462,7 +462,7 @@ DEFECTS = (
     ),
     Defect(
         "a wait that is due since ever cannot be waited for",
-        f"{CORE}/wire/sending.py",
+        f"{CORE}/wire/sockets.py",
         "math.ceil(max(0.0, seconds) * 1000)",
         "max(0, math.ceil(seconds * 1000))",
     ),
