@@ -19,9 +19,8 @@ def native(folder: str, package: str, *, headers: tuple[str, ...] = ()) -> Exten
         f"{package}._native",
         sources,
         depends=[f"{folder}/{header}" for header in headers],
-        define_macros=[
-            ("SOURCES", f'"{digest_of(HERE / folder)}"')
-        ],  # they may change after this was installed
+        # They may change after this was installed.
+        define_macros=[("SOURCES", f'"{digest_of(HERE / folder)}"')],
         extra_compile_args=[
             "-O3",
             "-g0",

@@ -21,7 +21,7 @@ from benchmarks.jobs import TCP
 from benchmarks.ps_lite import PsLite, built
 from benchmarks.sparse import IDS, STEPS, ZIPF, Costs, Sparse, measure
 
-COMMAND = "python -m benchmarks peers"
+COMMAND = "python -m benchmarks peers --ps-lite CHECKOUT"
 ROUNDS = 3
 ROWS, DIM = 10_000_000, 16
 
@@ -83,7 +83,9 @@ def sparse(peer: PsLite, rounds: int = ROUNDS) -> Iterator[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks peers", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--ps-lite", type=Path, required=True, metavar="CHECKOUT", help="its sources")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns (default: {ROUNDS})")
     parser.add_argument("--only", choices=("dense", "sparse"), help="one part")
@@ -98,5 +100,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> Iterator[Figure]:
     """Nothing without ps-lite's sources: see ``main``."""
-    print(f"{COMMAND} needs --ps-lite CHECKOUT: a checkout of github.com/dmlc/ps-lite")
+    print(f"{COMMAND}: a checkout of github.com/dmlc/ps-lite is needed")
     yield from ()

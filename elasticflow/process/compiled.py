@@ -27,8 +27,8 @@ def library(folder: Path) -> ctypes.CDLL | None:
         return None
     if (here := sources_digest(folder)) is not None and here != made_of:
         print(
-            f"Warning: {spec.origin} is of other sources than those beside it, and not used: NumPy gives the "
-            "same bits several times slower. Install anew: pip install -e .",
+            f"Warning: {spec.origin} is of other sources than those beside it, and not used: without it the "
+            "bits are the same, several times slower. Install anew: pip install -e .",
             file=sys.stderr,
             flush=True,
         )

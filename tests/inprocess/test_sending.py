@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import gc
+import shutil
 import socket as sockets
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from itertools import permutations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,3 +124,64 @@ def test_memory_that_everybody_forgets_stays_as_long_as_it_is_lent(context: Cont
 def test_a_message_that_cannot_be_sent_is_not_begun(context: Context) -> None:
     with context.socket(zmq.DEALER) as socket, pytest.raises(zmq.Again):  # connected to nobody
         send_frames(socket, [b"head"], arrays_of((LARGE, SMALL)))
+
+
+class Zmq:
+    """Stands in for libzmq behind a copy of the C functions. refused: of each send the error, 0: none."""
+
+    def __init__(self, tmp_path: Path, refused: list[int]) -> None:
+        found = Path(sending.__file__).parent
+        library = tmp_path / "copy.so"
+        shutil.copy(next(found.glob("_native*.so")), library)
+        self.sent: list[int] = []
+        """By message, where it lay."""
+        self._refused = refused
+        whole, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+        self._room = ctypes.create_string_buffer(1 << 20)
+        self._functions = (
+            ctypes.CFUNCTYPE(whole, pointer, size)(lambda message, size: 0),
+            ctypes.CFUNCTYPE(whole, pointer, pointer, size, pointer, pointer)(lambda *given: 0),
+            ctypes.CFUNCTYPE(pointer, pointer)(lambda message: ctypes.addressof(self._room)),
+            ctypes.CFUNCTYPE(whole, pointer, pointer, whole, use_errno=True)(self._send),
+            ctypes.CFUNCTYPE(whole, pointer)(lambda message: 0),
+        )
+        self.in_c = ctypes.PyDLL(str(library))
+        self.in_c.use_zmq(*(ctypes.cast(each, pointer) for each in self._functions))
+        assert sending._in_c is not None
+        self.in_c.send_message.argtypes = sending._in_c.send_message.argtypes
+
+    def _send(self, message: int, socket: int, flags: int) -> int:
+        self.sent.append(message)
+        refused = self._refused.pop(0)
+        ctypes.set_errno(refused)
+        return -1 if refused else 0
+
+
+def test_a_signal_does_not_end_the_sending(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sending._in_c is None:
+        pytest.skip("pyzmq sees to it")
+    zmq_ = Zmq(tmp_path, [errno.EINTR, 0, 0, errno.EINTR, errno.EINTR, 0])
+    monkeypatch.setattr(sending, "_in_c", zmq_.in_c)
+    with context.socket(zmq.DEALER) as socket:
+        assert send_frames(socket, [b"route", b"head"], arrays_of((SMALL,))) is None
+    assert len(zmq_.sent) == 6
+
+
+def test_arrays_of_a_message_that_fails_half_way_stay(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sending._in_c is None:
+        pytest.skip("pyzmq sees to it")
+    zmq_ = Zmq(tmp_path, [0, 0, errno.EINVAL])
+    monkeypatch.setattr(sending, "_in_c", zmq_.in_c)
+    monkeypatch.setattr(sending, "_loans", deque())  # this one never ends
+    arrays = arrays_of((LARGE, LARGE))
+    lent = [weakref.ref(array) for array in arrays]
+    with context.socket(zmq.DEALER) as socket, pytest.raises(zmq.ZMQError) as caught:
+        send_frames(socket, [b"head"], arrays)
+    assert caught.value.errno == errno.EINVAL
+    del arrays, caught
+    gc.collect()
+    assert all(array() is not None for array in lent)

@@ -19,6 +19,7 @@ from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MasterState
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
+from elasticflow.training.standing import Watch, WatchRules
 from elasticflow.wire.messages import (
     Assignment,
     Excluded,
@@ -1205,6 +1206,16 @@ def test_a_master_that_begins_after_the_last_checkpoint_removes_what_that_made_s
     assert before.end(before.tell(ev.CommittedEvent(8))).state is RunState.FINISHED
     _, actions = adopted(before)
     assert only(ac.PruneAction, actions) == [ac.PruneAction(8)] and only(ac.EndAction, actions)
+
+
+def test_nothing_is_removed_while_it_is_not_known_which_checkpoint_is_the_best() -> None:
+    before = running()
+    before.tell(ev.CommittedEvent(8))
+    data = msgspec.json.encode(before.state.memory())
+    state = MasterState(before.state.config, memory=msgspec.json.decode(data, type=Memory))
+    assert state.schedule
+    state.standings.go_by(WatchRules(best=Watch(metric="cost", mode="min")), state.schedule)
+    assert not only(ac.PruneAction, state.adopt({}, 200.0))
 
 
 def test_a_run_that_was_over_stays_over() -> None:

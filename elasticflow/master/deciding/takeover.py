@@ -116,8 +116,10 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool =
     this, by ExitedEvent.
     """
     tick = run.committed_tick
-    # The one before may have died before what that makes superfluous was removed.
-    prunes: list[Action] = [] if tick is None or run.schedule is None else [PruneAction(tick)]
+    # The one before may have died before what that makes superfluous was removed: but which is the best, and
+    # stays, has to be known.
+    known = tick is not None and run.schedule is not None and run.standings.know(tick)
+    prunes: list[Action] = [PruneAction(tick)] if tick is not None and known else []
     if run.ended:
         return [*prunes, EndAction(run.state, run.conclusion.text)]
     run.commits.unsure = unread
