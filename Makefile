@@ -8,6 +8,9 @@ RUN = $(VENV)/bin
 # A process of tests that crashes ends them: pytest-xdist 3.8 would hang at the end if it were replaced.
 PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 --instafail
 
+# Every process of a test would compile all that it imports, and pip has compiled nothing.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test thorough quick check bench clean
 
 demo: $(VENV)/.demo

@@ -14,6 +14,7 @@ MANY_GONE = 3
 """After so many a tick's slices are tried apart, where servers that know of deadly ones die with workers."""
 MOST_UNKNOWN = 2 * MANY_GONE
 """So many workers, gone at one step, count as failures only once that was done: some began before it was."""
+MOST_DOUBLINGS = 10
 UNTOLD_S, MOST_UNTOLD = 1.0, 32
 """Of what servers have made in their last second, and of no more ticks, they may not have told."""
 
@@ -29,12 +30,14 @@ class Failures:
     own: failures that members have told of, or their exits. early: processes in a row that never were ready.
     gone: workers that were ready and have gone, and may all have died of one tick: no version was made that
     shows that they have not, ``reached`` is the latest. wordless: of them, those that were counted as
-    failures though they had not said a word of an error.
+    failures though they had not said a word of an error. silent: how often servers were given up for
+    their silence since a version was made that was new.
     """
 
     def __init__(self, own: int = 0, early: int = 0) -> None:
         self.own, self.early = own, early
-        self.gone = self.wordless = self.reached = 0
+        self.gone = self.wordless = self.reached = self.silent = 0
+        self._silent_s = -math.inf
         self._suspect_to = self._untold = 0
         """The last tick that they may have died of; of it, those that may have been made and not told of."""
 
@@ -68,6 +71,21 @@ class Failures:
         """The last tick that workers may have died of, one after the other, with all who knew; -1: none."""
         return self._suspect_to if self._untold and self.gone >= MANY_GONE else -1
 
+    def fall_silent(self, now_s: float, together_s: float) -> None:
+        """A server is given up for its silence. together_s: so soon after another it counts as one."""
+        self.silent += now_s > self._silent_s + together_s
+        self._silent_s = now_s
+
+    @property
+    def patience(self) -> int:
+        """So many times the usual a server may be silent: twice as long after each time that one was given up
+        for it, as long as nothing comes of that. Where a machine is busy, it may just be slow.
+
+        Source: T. D. Chandra and S. Toueg, "Unreliable Failure Detectors for Reliable Distributed Systems",
+        Journal of the ACM 43 (2), 1996: suspicions that prove wrong lengthen the time-out.
+        """
+        return 1 << min(self.silent, MOST_DOUBLINGS)
+
     def become_ready(self) -> None:
         """A process is ready: whatever killed those before it, it lives."""
         self.early = 0
@@ -75,7 +93,7 @@ class Failures:
     def make_step(self, version: int) -> None:
         """A version was made; perhaps once more, after servers had to go back."""
         if version > self.reached:
-            self.reached = version
+            self.reached, self.silent = version, 0
             if version > self._suspect_to:
                 self.gone = self.wordless = 0
 

@@ -9,19 +9,28 @@ DOUBT_S = 0.25
 """A server whose connection closed is given up if it is silent for this long beyond a heartbeat."""
 
 
-def patience_ends_s(member: Member, config: Config) -> float | None:
-    """When a member that stays silent is no longer waited for; None if it may take its time."""
+def patience_ends_s(member: Member, config: Config, patience: int) -> float | None:
+    """When a member that stays silent is no longer waited for; None if it may take its time.
+
+    patience: how many times as long as ``suspect_s`` a server may be silent, see ``Failures``.
+    """
     if member.state is MemberState.STARTING:
         if is_there(member):
             return member.heard_s + config.lost_s
         return None if member.placed_s is None else member.placed_s + config.start_s
     if member.state is MemberState.LOST:
         return member.since_s + config.suspect_s if member.role == "worker" else None
-    silent_s = member.heard_s + config.suspect_s
     if member.role == "server":
-        doubt_s = config.heartbeat_s + DOUBT_S
+        silent_s = member.heard_s + silence_s(config, patience)
+        doubt_s = patience * (config.heartbeat_s + DOUBT_S)
         return silent_s if member.doubted_s is None else min(silent_s, member.doubted_s + doubt_s)
-    return silent_s if member.state is MemberState.READY else member.heard_s + config.lost_s
+    ready = member.state is MemberState.READY
+    return member.heard_s + (config.suspect_s if ready else config.lost_s)
+
+
+def silence_s(config: Config, patience: int) -> float:
+    """For how long a server may be silent."""
+    return max(config.suspect_s, min(config.lost_s, patience * config.suspect_s))
 
 
 def is_there(member: Member) -> bool:

@@ -92,7 +92,8 @@ class MasterState(Facts):
     def next_time_s(self) -> float | None:
         """When to send a ClockEvent at the latest."""
         members, stopping = self.members.values(), bool(self.conclusion.stop_reason)
-        times = [at_s for m in members if (at_s := patience_ends_s(m, self.config)) is not None]
+        waits = (patience_ends_s(m, self.config, self.failures.patience) for m in members)
+        times = [at_s for at_s in waits if at_s is not None]
         if self.row.phase is Phase.SERVING:
             times.append(self.cuts.due_s(stopping))
         times += [leave_s(m) if m.expiring else replace_s(m) for m in self.of("worker", *HERE)]

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from elasticflow.errors import ProgramError
-from elasticflow.training.objects import ObjectMetric, add_states, reduced, size_of_states
+from elasticflow.training.objects import ComputeError, ObjectMetric, add_states, computed, size_of_states
 
 Sums = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
@@ -210,24 +210,28 @@ def add(
         mine += _ADDED[measure.kind](predictions, *others)
 
 
-def final(measure: SummedMetric, sums: Sums) -> dict[str, float]:
-    """What the metric gives, by name, from the sums of all.
+Compute: TypeAlias = Callable[[ObjectMetric, Sums], list[float]]
+"""As ``computed`` does it, and with its errors."""
+
+
+def final(measure: SummedMetric, sums: Sums, compute: Compute = computed) -> dict[str, float]:
+    """What the metric gives, by name, from the sums of all. compute: what libraries' objects come to.
 
     NaN where there is nothing, such as where all targets are equal, or a library raises.
     """
     mine = sums[measure.start : measure.start + measure.size]
     if measure.of:
-        return dict(zip(measure.names, _values_of(measure, measure.of, mine), strict=True))
+        return dict(zip(measure.names, _values_of(measure, measure.of, mine, compute), strict=True))
     with np.errstate(all="ignore"):
         return {measure.name: float(_FINAL[measure.kind](measure, mine))}
 
 
-def _values_of(measure: SummedMetric, taken: ObjectMetric, mine: Sums) -> list[float]:
+def _values_of(measure: SummedMetric, taken: ObjectMetric, mine: Sums, compute: Compute) -> list[float]:
     try:
-        found = [float(value) for value in reduced(taken, mine).reshape(-1)]
+        found = compute(taken, mine)
         problem = f"gave {len(found)} values"
-    except Exception as error:  # noqa: BLE001  (whatever the library raises)
-        found, problem = [], f"raised {type(error).__name__}: {error}"
+    except ComputeError as error:
+        found, problem = [], f"raised {error}"
     if len(found) == len(measure.names):
         return found
     print(f"metrics(): {measure.name} of {taken.library} {problem}; it is told as nan", flush=True)

@@ -181,6 +181,18 @@ def size_of_states(metric: ObjectMetric, num_test: int) -> int:
     return sum(state.size(num_test) for state in metric.states)
 
 
+class ComputeError(Exception):
+    """What a library raised, in words."""
+
+
+def computed(metric: ObjectMetric, mine: Sums) -> list[float]:
+    """Its value, flat, from the sums over all. Raises ComputeError."""
+    try:
+        return [float(value) for value in reduced(metric, mine).reshape(-1)]
+    except Exception as error:  # noqa: BLE001  (whatever the library raises)
+        raise ComputeError(f"{type(error).__name__}: {error}") from error
+
+
 def reduced(metric: ObjectMetric, mine: Sums) -> npt.NDArray[np.float64]:
     """Its value, of ``shape``, from the sums over all."""
     start, num_test = 0, _num_test(metric, len(mine))

@@ -8,7 +8,7 @@ import numpy as np
 
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import Kind
-from elasticflow.training.metrics import Sums, final
+from elasticflow.training.metrics import Compute, Sums, final
 from elasticflow.training.standing import COST
 from elasticflow.wire.messages import Assignment
 from elasticflow_ps.decisions import Evaluations
@@ -16,10 +16,14 @@ from elasticflow_ps.store import Sum
 
 
 class Measured:
-    """By one generation of one server. evaluations: all that its process knows of; more are added."""
+    """By one generation of one server. evaluations: all that its process knows of; more are added.
 
-    def __init__(self, assignment: Assignment, evaluations: Evaluations) -> None:
+    compute: what metrics that are objects come to.
+    """
+
+    def __init__(self, assignment: Assignment, evaluations: Evaluations, compute: Compute) -> None:
         self._spec, self._schedule = assignment.spec, assignment.schedule
+        self._compute = compute
         self._losses: list[float] = []
         self.evaluations = evaluations
         self.lr: float | None = None
@@ -38,7 +42,7 @@ class Measured:
                 sums = _measures_of(root) if sums is None else sums
                 values = dict(zip(("", *self._spec.metrics), map(float, array), strict=False))  # padded
                 for measure in self._spec.measures:
-                    values |= final(measure, sums)
+                    values |= final(measure, sums, self._compute)
                 self.evaluations[tick] = tuple(values.values())
         return sums is not None
 

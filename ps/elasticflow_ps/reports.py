@@ -8,11 +8,12 @@ from collections.abc import Callable
 from elasticflow.errors import BrokenError
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.training.advice import Advice
-from elasticflow.training.objects import prepare
+from elasticflow.training.objects import computed
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Assignment, Diverged, Paused, Progress, Skipped, ToMaster
 from elasticflow_ps.decisions import Decisions
 from elasticflow_ps.measured import Measured
+from elasticflow_ps.metric_process import process_for
 from elasticflow_ps.stalls import Stalls
 from elasticflow_ps.store import Sum
 
@@ -39,9 +40,9 @@ class Reports:
         self.diverged: Diverged | None = None
         """From then on no version is made any more; the one before is still served."""
         self._name, self._generation = name, assignment.generation
-        if leads:
-            prepare(measure.of for measure in assignment.spec.measures if measure.of)
-        self._measured = Measured(assignment, decisions.evaluations)
+        objects = tuple(measure.of for measure in assignment.spec.measures if measure.of)
+        compute = process_for(objects).value if leads and objects else computed
+        self._measured = Measured(assignment, decisions.evaluations, compute)
         self._first_said: tuple[int, str, Advice] | None = None
         """What ``on_epoch`` has said last: of which tick, and who was the first to say so."""
         self._decisions, self._send, self._leads = decisions, send, leads

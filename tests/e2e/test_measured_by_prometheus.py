@@ -102,9 +102,15 @@ def test_a_port_that_is_taken_is_told_and_costs_nothing(start: Callable[..., Run
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        run = start("small_torch.py", *OPTIONS, "--metrics-port", taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        run = start("small_torch.py", *OPTIONS, "--metrics-port", port, shut=["step 20"])
+        log, deadline = run.dir.logs / "metrics.log", time.monotonic() + PATIENCE_S
+        run.held_at("step 20")
+        while "cannot be listened on: Address already in use" not in log.read_text():
+            assert time.monotonic() < deadline and run.process.poll() is None
+            time.sleep(0.05)  # its process may take longer to begin than the run to end
+        run.open("step 20")
         run.finish()
-    assert "cannot be listened on: Address already in use" in (run.dir.logs / "metrics.log").read_text()
 
 
 def test_of_a_service(tmp_path: Path) -> None:

@@ -52,3 +52,16 @@ def test_failures_with_steps_between_them_are_counted_as_ever(untold: int) -> No
         failures.go(True, untold)
         found.append(failures.fail(3))
     assert found == [False, False, False, True, True]
+
+
+def test_servers_may_be_silent_for_longer_each_time_that_giving_them_up_was_in_vain() -> None:
+    failures, found = Failures(), []
+    for now_s in (10.0, 10.5, 20.0, 40.0):  # two of one host, and then one after the other
+        failures.fall_silent(now_s, 2.0)
+        found.append(failures.patience)
+    assert found == [2, 2, 4, 8]
+    failures.make_step(1)
+    assert failures.patience == 1
+    failures.fall_silent(60.0, 2.0)
+    failures.make_step(1)
+    assert failures.patience == 2, "what was made before is made again: that says nothing"

@@ -985,6 +985,21 @@ def test_a_frozen_server_is_given_up_after_suspect_s() -> None:
     assert names(ac.QuitAction, run.tell(Heartbeat(name="server-1", tick=3, generation=1))) == ["server-1"]
 
 
+def test_servers_of_a_busy_machine_are_not_given_up_for_ever() -> None:
+    """One after the other imports something for 5 s, in which it says nothing, before any step is made."""
+    run, given_up = running(servers=1), 0
+    while given_up < 5:
+        actions = run.pass_time(5.0, heard=["worker-1", "worker-2"], servers=False)
+        if not names(ac.KillAction, actions):
+            break
+        given_up += 1
+        (after,) = names(ac.StartAction, actions)
+        run.join(after)
+        offer(run, after)
+        run.tell(Ready(name=after, generation=run.state.generation))
+    assert given_up == 2
+
+
 def test_whoever_has_its_place_must_come_and_whoever_waits_for_one_need_not() -> None:
     """Clusters give places now and then whose processes never begin."""
     run = Run(workers="2", servers=2, start_s=60, lost_s=5)

@@ -17,7 +17,7 @@ from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.events import DisconnectedEvent, ExitedEvent, OversleptEvent, ReconnectedEvent
 from elasticflow.master.failures import untold_in
 from elasticflow.master.members import Member, MemberState, RunState
-from elasticflow.master.patience import is_there, patience_ends_s
+from elasticflow.master.patience import is_there, patience_ends_s, silence_s
 from elasticflow.master.row import Phase
 from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
 
@@ -189,14 +189,16 @@ def fail(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -
 
 
 def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
-    ends_s = patience_ends_s(member, run.config)
+    ends_s = patience_ends_s(member, run.config, run.failures.patience)
     if ends_s is None or now_s < ends_s:
         return []
     if member.state is MemberState.STARTING and not is_there(member):
         return give_up(run, member, now_s)
     silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
     if member.role == "server":
-        doubted = member.doubted_s is not None and now_s < member.heard_s + run.config.suspect_s
+        silent_s = member.heard_s + silence_s(run.config, run.failures.patience)
+        doubted = member.doubted_s is not None and now_s < silent_s
+        run.failures.fall_silent(now_s, run.config.suspect_s)
         return generations.lose_server(run, member, "lost its connections" if doubted else silent, now_s)
     if member.state is MemberState.READY:
         member.state = MemberState.SUSPECT
