@@ -44,7 +44,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] e
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
-	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,examples,bench,test]'
+	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,serving,examples,bench,test]'
 	touch $@
 
 clean:

@@ -96,6 +96,7 @@ setup(
         "wandb": ["wandb>=0.19"],
         "sweep": ["optuna>=4"],
         "metrics": ["prometheus-client>=0.20"],
+        "serving": ["prometheus-client>=0.20", "pyarrow>=14", "starlette>=0.37", "uvicorn>=0.30"],
         "trackers": ["mlflow-skinny>=2.14", "tensorboardX>=2.6", "wandb>=0.19"],
         "adapters": ["accelerate>=1.1", "lightning>=2.4", "transformers>=5"],
         "examples": ["gymnasium>=1", "scikit-learn>=1.3"],

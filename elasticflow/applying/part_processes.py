@@ -28,12 +28,14 @@ class PartProcess(Protocol):
 class PartProcesses:
     """Begins processes. forker_log: of the process that forks them; environment: theirs.
 
-    One process forks all of them, once it has imported the framework. If it has ended, or cannot fork, each
-    begins by itself.
+    module: what they run, see ``life``. One process forks all of them, once it has imported the framework. If
+    it has ended, or cannot fork, each begins by itself.
     """
 
-    def __init__(self, program: str, forker_log: Path, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+    def __init__(
+        self, program: str, forker_log: Path, environment: Mapping[str, str], module: str = PROCESS
+    ) -> None:
+        self._environment, self._module = dict(environment), module
         self._socket, theirs = forker_sockets()
         self._ends: dict[str, int] = {}
         with theirs:
@@ -86,7 +88,7 @@ class PartProcesses:
     def _popen(self, log: Path, fd: int, *program: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", PROCESS, str(os.getpid()), str(fd), *program],
+                [sys.executable, "-m", self._module, str(os.getpid()), str(fd), *program],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

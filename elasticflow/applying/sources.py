@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from elasticflow.data import Source
 from elasticflow.data.as_trained import AsTrained
 from elasticflow.data.ragged import LENGTHS
+from elasticflow.data.source import Records
 from elasticflow.errors import DataError, ElasticFlowError
 from elasticflow.program.loading import Program, describe
 
 
-def opened(program: Program, trained: Source, path: str, binding: Mapping[str, str]) -> Source:
-    """All records there, with the columns that are bound to arguments.
+def opened(program: Program, trained: Source, path: str | Records, binding: Mapping[str, str]) -> Source:
+    """All records there, or of those that are handed in, with the columns that are bound to arguments.
 
     binding: {argument: column}. Raises DataError.
     """
@@ -33,7 +34,7 @@ def opened(program: Program, trained: Source, path: str, binding: Mapping[str, s
             f"{path}: what data() makes of a record raised {describe(error, program.path)}. Does it need a "
             "column that is not there, such as the label? Have it do without where there is none."
         ) from error
-    return AsTrained(path, source, trained.columns, names)
+    return AsTrained(str(path), source, trained.columns, names)
 
 
 def place_of(source: Source, row: int) -> str:

@@ -1,25 +1,15 @@
 """The processes that compute parts. See ``orders`` for what is said in the pipe that each has.
 
-``python -m elasticflow.applying.working PARENT SOCKET PROGRAM`` imports the program's framework, and forks
-them (``process.forker``). PARENT is the number of the command's process, with which all end. Where an import
-has started threads nothing can be forked: then it ends, and each process is begun anew, by
-``python -m elasticflow.applying.working PARENT PIPE``.
+``python -m elasticflow.applying.working``: see ``life``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import gc
-import os
-import socket as sockets
-import sys
-import traceback
-from multiprocessing.connection import Connection
-from typing import NoReturn, TypeAlias
 
 import msgspec
 
+from elasticflow.applying.life import Pipe, live
 from elasticflow.applying.orders import (
     PREDICT,
     LoadOrder,
@@ -32,24 +22,13 @@ from elasticflow.applying.orders import (
     SumDone,
     SumOrder,
     Word,
-    WorkRefused,
 )
 from elasticflow.applying.part_work import EvaluateWork, PredictWork
 from elasticflow.applying.sources import place_of
 from elasticflow.errors import ElasticFlowError, ProgramError
-from elasticflow.frameworks import warm_up
 from elasticflow.process.fingerprint import fingerprint
-from elasticflow.process.forker import READY, Forker, ForkOrder
-from elasticflow.process.parent import die_with_parent
-from elasticflow.process.stacks import num_threads
-from elasticflow.process.stamps import stamp_output
-from elasticflow.process.texts import bear_any_text
 from elasticflow.program.copy import gather
-from elasticflow.program.loading import imports
 from elasticflow.storage.file_ids import folded
-from elasticflow.worker.whose_fault import OutsideError
-
-Pipe: TypeAlias = "Connection[bytes, bytes]"
 
 
 class _Working:
@@ -114,56 +93,5 @@ def _unsaid(first: int, last: int) -> None:
     pass
 
 
-def _compute(pipe_fd: int) -> NoReturn:
-    """The whole life of a process that computes."""
-    # Who else held it would make a dead process look alive: what it starts, and what it forks.
-    os.set_inheritable(pipe_fd, False)
-    own = os.getpid()
-    os.register_at_fork(after_in_child=lambda: os.close(pipe_fd) if os.getppid() == own else None)
-    faulthandler.enable()
-    bear_any_text()
-    stamp_output()
-    pipe: Pipe = Connection(pipe_fd)
-    code = 0
-    try:
-        with contextlib.suppress(EOFError):
-            _Working(pipe).run()
-    except ElasticFlowError as error:
-        kind = "RunError" if isinstance(error, OutsideError) else type(error).__name__
-        with contextlib.suppress(OSError):
-            pipe.send_bytes(msgspec.msgpack.encode(WorkRefused(str(error), kind)))
-    except BaseException:  # noqa: BLE001  (its log is all that is left of it)
-        traceback.print_exc()
-        code = 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # tidying up after a framework takes long
-
-
-def _fork(order: ForkOrder, fds: list[int]) -> None:
-    """fds: of its pipe and of its log."""
-    pipe_fd, log_fd = fds
-    os.dup2(log_fd, 1)
-    os.dup2(log_fd, 2)
-    os.close(log_fd)
-    _compute(pipe_fd)
-
-
-def main() -> None:
-    """See the module's docstring."""
-    parent, fd = map(int, sys.argv[1:3])
-    die_with_parent(parent)
-    if len(sys.argv) == 3:
-        _compute(fd)
-    with contextlib.suppress(ElasticFlowError):  # what is wrong with the program those say who load it
-        warm_up(imports(sys.argv[3]))
-    if num_threads() > 1:
-        os._exit(0)
-    gc.freeze()  # children need not look at what was imported, nor copy its pages for that
-    Forker(sockets.socket(fileno=fd), _fork).run(READY)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    live(lambda pipe: _Working(pipe).run())

@@ -16,7 +16,7 @@ from elasticflow.cli.folders import find_run
 from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError
 from elasticflow.master.log import say
-from elasticflow.openmetrics.exposing import Figures, MetricsServer, token_for
+from elasticflow.openmetrics.exposing import Figures, MetricsServer
 from elasticflow.openmetrics.figures import Sample
 from elasticflow.openmetrics.of_run import figures_of
 from elasticflow.openmetrics.of_service import figures_of_service
@@ -26,6 +26,7 @@ from elasticflow.process.stamps import stamp_output
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
 from elasticflow.service.settings import folder_of
+from elasticflow.wire.tokens import token_for
 
 ANSWER_S = 5.0
 LOOK_S = 1.0
@@ -51,7 +52,8 @@ def metrics(arguments: argparse.Namespace) -> int:
         home = folder_of(arguments.service)
         ask = partial(_of_service, home)
     assert isinstance(home, Path)
-    token, file = token_for(arguments.address, arguments.token_file, home / "metrics.token")
+    own = home / "metrics.token"
+    token, file = token_for("metrics_token_file", arguments.address, arguments.token_file, own)
     server = MetricsServer(arguments.address, arguments.port, token, Figures(ask))
     port = server.server_address[1]
     asks = f"; it asks for the token in {file}" if file else ""

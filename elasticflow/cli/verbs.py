@@ -109,6 +109,9 @@ VERBS = {
     "evaluate": Verb(
         "cost and metrics of a run's model over data", "applying.add_evaluate_options", "applying.evaluate"
     ),
+    "serve-model": Verb(
+        "answer requests over HTTP with a run's model", "serving_options.add_options", "serving.serve_model"
+    ),
     "doctor": Verb("what here will hurt a run, and what cures it", "doctor.add_options", "doctor.doctor"),
 }
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from elasticflow.data.opening import one_source
 from elasticflow.data.permutation import Rows, keys_of_window, permute
 from elasticflow.data.ragged import Field, Ragged
-from elasticflow.data.source import Array, Order, Source, check_numbers
+from elasticflow.data.source import Array, Order, Records, Source, check_numbers
 from elasticflow.data.wrapped import Wrapping, check_inner
 from elasticflow.errors import DataError
 from elasticflow.hashing import GAMMA, mix, mixed
@@ -34,7 +34,7 @@ class Wrapped(Wrapping):
         self.columns, self.num_rows = self.inner.columns, self.inner.num_rows
         self.positional = self.inner.positional
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return self.inner.over(path, wanted)
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class Concat(Source):
                     "repeat, mix or weigh."
                 )
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return self._sources[0].over(path, wanted)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, Bytes, File, identities, map_files, matching_files
-from elasticflow.data.source import Source, kind_of, names_in, reopened
+from elasticflow.data.source import Records, Source, kind_of, names_in, reopened
 from elasticflow.data.tables import Wanted, arrow_errors
 from elasticflow.errors import DataError
 
@@ -70,7 +70,9 @@ class CSV(BlockSource):
         """What the first line calls the columns, if they are separated by commas. Raises DataError."""
         return _common_header(matching_files("CSV", path), ",")
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
+        if isinstance(path, Records):
+            return path.opened(self._wanted.over(path.names, wanted)[0])
         is_text = kind_of(path) is CSV
         there = _common_header(matching_files("CSV", path), self._delimiter) if is_text else names_in(path)
         selection, _ = self._wanted.over(there, wanted)

@@ -16,6 +16,7 @@ from elasticflow.data.files import File, Range, existing_file, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.source import (
     Array,
+    Records,
     Source,
     choose_names,
     common_length,
@@ -85,7 +86,7 @@ class HDF5(BlockSource):
         with _opened(existing_file("HDF5", path)) as file:
             return list(_datasets(file, {}))
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return reopened(path, kept_names(self._names, names_in(path), wanted))
 
     def block_name(self, number: int) -> str:

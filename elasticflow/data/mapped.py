@@ -17,7 +17,7 @@ import numpy as np
 from elasticflow.data.arrays import as_array
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Pad, Ragged
-from elasticflow.data.source import Array, Column, Source, check_numbers, column_of
+from elasticflow.data.source import Array, Column, Records, Source, check_numbers, column_of
 from elasticflow.data.wrapped import Following
 from elasticflow.errors import DataError
 from elasticflow.hashing import mix
@@ -172,7 +172,7 @@ class Transform(Following, Made):
         self._make = make
         super().__init__(f"Transform of {self.inner!r}", self.inner.num_rows, pad or {})
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return Transform(_inner_over(self.inner, path), self._make, self._pads)
 
     def _records(self, numbers: Rows, seed: int) -> Sequence[Any]:
@@ -185,7 +185,7 @@ class Transform(Following, Made):
         return made
 
 
-def _inner_over(inner: Source, path: str) -> Source:
+def _inner_over(inner: Source, path: str | Records) -> Source:
     """All of its columns that are there: which of them the function looks at nobody knows."""
     found = inner.over(path, None)
     found.positional = inner.positional
@@ -219,7 +219,7 @@ class Collate(Following):
     def __repr__(self) -> str:
         return f"Collate of {self.inner!r}"
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return Collate(_inner_over(self.inner, path), self._make)
 
     def rows(self, numbers: Rows) -> Mapping[str, Field]:

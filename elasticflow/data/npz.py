@@ -19,6 +19,7 @@ from elasticflow.data.permutation import Rows
 from elasticflow.data.source import (
     Array,
     ArrayLike,
+    Records,
     Source,
     choose_names,
     kept_names,
@@ -76,7 +77,7 @@ class NPZ(ArraySource):
                 f"NPZ file {file} is damaged or is no NPZ file: {error}. Write it again."
             ) from error
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         return reopened(path, kept_names(self._names, names_in(path), wanted))
 
 

@@ -18,7 +18,7 @@ import msgspec
 from elasticflow.data.blocks import CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import File, Range, data_files, identities, map_files
 from elasticflow.data.ragged import Pad
-from elasticflow.data.source import Source, kind_of, names_in, reopened
+from elasticflow.data.source import Records, Source, kind_of, names_in, reopened
 from elasticflow.data.tables import Selection, Wanted, arrow_errors
 from elasticflow.data.typed import is_text, rules_of
 from elasticflow.errors import DataError
@@ -136,9 +136,11 @@ class Parquet(BlockSource):
         schemas = [_schema(file, _metadata(file), partitions) for file in files]
         return list(_all_types(schemas) | partitions)
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
         there = names_in(path)
         selection, rules = self._wanted.over(there, wanted)
+        if isinstance(path, Records):
+            return path.opened(selection, rules)
         if kind_of(path) is not Parquet:
             if rules.any:
                 raise DataError(

@@ -124,8 +124,8 @@ class Source(ABC):
         """SHA-256 over the columns and the number of rows; a resumed run must find the same."""
         return hashlib.sha256(msgspec.json.encode((self.columns, self.num_rows))).hexdigest()
 
-    def over(self, path: str, wanted: Mapping[str, str] | None) -> Source:
-        """All records of another file, or of others, made as these are.
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
+        """All records of another file, or of others, or those that are handed in, made as these are.
 
         wanted: the columns, and what a file calls each that was not made for this source; None: all of these
         that are there. Raises DataError if one is not there.
@@ -139,6 +139,18 @@ class Source(ABC):
     def shuffle(self, seed: int) -> Order:
         """The order in which epochs visit these rows, block by block where rows come in blocks."""
         return Shuffle(self.num_rows, seed, self.block_starts, self.window_blocks)
+
+
+class Records(ABC):
+    """Records that are handed in, in the place of a file. names: what they call their columns."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]: ...
+
+    @abstractmethod
+    def opened(self, selection: Mapping[str, Any], rules: Any = None) -> Source:
+        """Those of the columns that are wanted: see ``tables.Wanted``. Raises DataError."""
 
 
 def column_of(
@@ -214,14 +226,18 @@ def kind_of(path: str) -> Any:
     return kind_of(path)
 
 
-def names_in(path: str) -> Collection[str]:
+def names_in(path: str | Records) -> Collection[str]:
     """What a file, or several, call their columns. Raises DataError."""
+    if isinstance(path, Records):
+        return path.names
     found: Collection[str] = kind_of(path).names_in(path)
     return found
 
 
-def reopened(path: str, names: Mapping[str, Any]) -> Source:
+def reopened(path: str | Records, names: Mapping[str, Any]) -> Source:
     """See ``open_columns``; imported late, as it knows all kinds of files."""
+    if isinstance(path, Records):
+        return path.opened(names)
     from elasticflow.data.opening import open_columns
 
     return open_columns(path, names)

@@ -5,57 +5,22 @@ It listens on the loopback unless it is told otherwise, and then asks for a toke
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import http.server
-import ipaddress
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.errors import RunError
 from elasticflow.openmetrics.figures import Sample
 from elasticflow.process.http_server import BoundedHttpServer
-from elasticflow.wire.keys import write_secret
 
 FRESH_S = 1.0
 """So old figures may be told again, however many ask."""
 MOST = 16
 """Connections at a time; more are refused."""
 PATIENCE_S = 10.0
-LEAST_TOKEN = 16
-"""Characters of a token: a shorter one can be guessed."""
-
-
-def is_local(address: str) -> bool:
-    """Whether only this machine can reach it."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(address).is_loopback
-    return address == "localhost"
-
-
-def token_for(address: str, named: str, own: Path) -> tuple[str, Path | None]:
-    """The token, and the file that it is in; none for the loopback where no file is named.
-
-    named: a file of the user's; own: where one is made, if there is none. Raises ConfigError, OSError.
-    """
-    if not named and is_local(address):
-        return "", None
-    path = Path(named).expanduser() if named else own
-    if not named and not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_secret(path, secrets.token_urlsafe(32).encode())
-    if path.stat().st_mode & 0o077:
-        raise ConfigError(f"metrics_token_file: {path}: others may read or write it; 'chmod 600' it.")
-    token = path.read_text(encoding="ascii").strip()
-    if len(token) < LEAST_TOKEN:
-        raise ConfigError(
-            f"metrics_token_file: {path}: holds {len(token)} characters; {LEAST_TOKEN} or more are a token."
-        )
-    return token, path
 
 
 class Figures:

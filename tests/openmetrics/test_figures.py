@@ -19,13 +19,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.openmetrics import of_run, of_service
-from elasticflow.openmetrics.exposing import Figures, MetricsServer, is_local, token_for
+from elasticflow.openmetrics.exposing import Figures, MetricsServer
 from elasticflow.openmetrics.figures import Sample
 from elasticflow.openmetrics.of_run import figures_of
 from elasticflow.openmetrics.of_service import figures_of_service
 from elasticflow.run.config import make
 from elasticflow.run.telling import Status, ToldBest
 from elasticflow.service.talk import ServiceAnswer, ToldTask
+from elasticflow.wire.tokens import is_local, token_for
 from tests.telling import Told
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -189,22 +190,22 @@ def test_it_is_asked_once_a_second_however_many_ask() -> None:
 
 def test_a_token_is_asked_for_wherever_others_are(tmp_path: Path) -> None:
     own = tmp_path / "metrics.token"
-    assert token_for("127.0.0.1", "", own) == ("", None) and not own.exists()
+    assert token_for("metrics_token_file", "127.0.0.1", "", own) == ("", None) and not own.exists()
     assert is_local("::1") and is_local("localhost") and not is_local("0.0.0.0") and not is_local("10.0.0.1")
-    token, path = token_for("0.0.0.0", "", own)
+    token, path = token_for("metrics_token_file", "0.0.0.0", "", own)
     assert path == own and len(token) > 40 and own.stat().st_mode & 0o777 == 0o600
-    assert token_for("0.0.0.0", "", own) == (token, own)
+    assert token_for("metrics_token_file", "0.0.0.0", "", own) == (token, own)
     given = tmp_path / "given"
     given.write_text("0123456789abcdef\n")
     given.chmod(0o600)
-    assert token_for("127.0.0.1", str(given), own) == ("0123456789abcdef", given)
+    assert token_for("metrics_token_file", "127.0.0.1", str(given), own) == ("0123456789abcdef", given)
     given.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
-        token_for("0.0.0.0", str(given), own)
+        token_for("metrics_token_file", "0.0.0.0", str(given), own)
     given.chmod(0o600)
     given.write_text("short")
     with pytest.raises(ConfigError, match="5 characters; 16 or more"):
-        token_for("0.0.0.0", str(given), own)
+        token_for("metrics_token_file", "0.0.0.0", str(given), own)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

@@ -10,9 +10,9 @@ from elasticflow.cli.folders import RUNS
 from elasticflow.cli.ui.serving import UiServer
 from elasticflow.cli.ui.shelf import FolderShelf, RunShelf, ServiceShelf
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.openmetrics.exposing import is_local
 from elasticflow.run.folder import RunDir
 from elasticflow.service.settings import folder_of
+from elasticflow.wire.tokens import is_local
 
 
 def ui(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,58 @@
+"""``elasticflow serve-model``: a run's model over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from elasticflow.cli.folders import find_run
+from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.packages import require
+from elasticflow.wire.tokens import token_for
+
+
+def serve_model(arguments: argparse.Namespace) -> int:
+    """Serves until it is told to end."""
+    for package in ("starlette", "uvicorn", "pyarrow", "prometheus_client"):
+        require(package, "serve-model", "serving")
+    if arguments.best and arguments.step is not None:
+        raise ConfigError("--best and --step name two checkpoints; give one of them.")
+    for name, least in {"workers": 1, "max_request_mb": 1, "max_waiting": 1, "timeout_s": 0.001}.items():
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: must be at least {least}.")
+    if bool(arguments.tls_cert) != bool(arguments.tls_key):
+        raise ConfigError("--tls-cert and --tls-key: give both, or none.")
+    for file in filter(None, (arguments.tls_cert, arguments.tls_key)):
+        if not Path(file).is_file():
+            raise ConfigError(f"{file}: is no file.")
+    run = find_run(arguments.run, arguments.trust)
+    if not run.settings.exists():
+        raise RunError(f"{run.path}: is not the folder of a run.")
+    local = isinstance(run.path, Path)
+    own = (run.client_keys.parent if local else Path.home() / ".elasticflow") / "model.token"
+    token, file = token_for("--token-file", arguments.address, arguments.token_file, Path(str(own)))
+    from elasticflow.serving.command import Serving, serve
+
+    if file:
+        print(f"requests are to have the token in {file}", flush=True)
+    serve(
+        Serving(
+            run,
+            arguments.step,
+            arguments.best,
+            program=arguments.program,
+            device=arguments.device,
+            workers=arguments.workers or 0,
+            address=arguments.address,
+            port=arguments.port,
+            token=token,
+            certificate=arguments.tls_cert,
+            key=arguments.tls_key,
+            most_bytes=arguments.max_request_mb << 20,
+            most_waiting=arguments.max_waiting,
+            patience_s=arguments.timeout_s,
+            reload_s=arguments.reload_s,
+        )
+    )
+    return 0

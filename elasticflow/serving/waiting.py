@@ -1,0 +1,99 @@
+"""Requests that wait for a process, and which of them one is given at once.
+
+Nothing is waited for to make a batch larger: a process that is free takes all that have come while it, and
+the others, were busy. So a lone request is computed at once, and batches are as large as there is need of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from elasticflow.serving.orders import Answer, Request
+
+MOST_TOGETHER, MOST_BYTES = 64, 8 << 20
+"""Requests, and what is in them, that a process is given at once; always one."""
+TRIES = 2
+"""A request of which so many processes died is not tried again; the second time it is alone."""
+
+
+class FullError(Exception):
+    """So many wait that another one had better be sent elsewhere, or later."""
+
+
+class DeadlyRequestError(Exception):
+    """Processes have died of a request."""
+
+
+class Ask:
+    """A request, and its answer to be, with the step of the model that gives it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.deaths = request, 0
+        self.answered: asyncio.Future[tuple[Answer, int]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.answered.done()
+
+
+class Waiting:
+    """most: that may wait."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._asks: deque[Ask] = deque()
+        self._news = asyncio.Condition()
+
+    def __len__(self) -> int:
+        return len(self._asks)
+
+    async def add(self, request: Request) -> Ask:
+        """Raises FullError."""
+        if len(self._asks) >= self._most:
+            self._asks = deque(ask for ask in self._asks if not ask.is_over)
+        if len(self._asks) >= self._most:
+            raise FullError
+        ask = Ask(request)
+        self._asks.append(ask)
+        await self.tell()
+        return ask
+
+    async def give_back(self, asks: Iterable[Ask], how: str) -> None:
+        """The process that had them has died. how: it ended."""
+        for ask in reversed([ask for ask in asks if not ask.is_over]):
+            ask.deaths += 1
+            if ask.deaths < TRIES:
+                self._asks.appendleft(ask)
+            else:
+                ask.answered.set_exception(DeadlyRequestError(how))
+        await self.tell()
+
+    async def tell(self) -> None:
+        """All who wait for something to do are to look again."""
+        async with self._news:
+            self._news.notify_all()
+
+    async def take(self, leaves: Callable[[], bool]) -> list[Ask]:
+        """Waits for something to do; nothing if ``leaves`` is true."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._asks or leaves())
+            return [] if leaves() else self._next()
+
+    def _next(self) -> list[Ask]:
+        found: list[Ask] = []
+        num_bytes = 0
+        while self._asks:
+            ask = self._asks[0]
+            num_bytes += len(ask.request.body)
+            full = len(found) == MOST_TOGETHER or num_bytes > MOST_BYTES or bool(ask.deaths)
+            if not ask.is_over and found and full:
+                break
+            self._asks.popleft()
+            if not ask.is_over:
+                found.append(ask)
+                if ask.deaths:  # it may be what they died of
+                    break
+        return found

@@ -1,0 +1,127 @@
+"""Which requests a process of a served model is given, at once or alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticflow.serving.orders import Answer, Request
+from elasticflow.serving.waiting import (
+    MOST_BYTES,
+    MOST_TOGETHER,
+    DeadlyRequestError,
+    FullError,
+    Waiting,
+)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 10))
+
+
+def never() -> bool:
+    return False
+
+
+def test_all_that_has_come_is_taken_and_a_lone_one_does_not_wait() -> None:
+    async def work() -> None:
+        waiting = Waiting(100)
+        first = await waiting.add(Request(b"1"))
+        assert await waiting.take(never) == [first]
+        asks = [await waiting.add(Request(b"2")) for _ in range(MOST_TOGETHER + 1)]
+        assert await waiting.take(never) == asks[:-1]
+        assert await waiting.take(never) == asks[-1:]
+
+    run(work())
+
+
+def test_large_ones_are_taken_one_by_one() -> None:
+    async def work() -> None:
+        waiting = Waiting(100)
+        asks = [await waiting.add(Request(bytes(MOST_BYTES + 1))) for _ in range(2)]
+        assert [await waiting.take(never) for _ in asks] == [[ask] for ask in asks]
+
+    run(work())
+
+
+def test_who_waits_hears_of_one_and_who_leaves_takes_none() -> None:
+    async def work() -> None:
+        waiting, leaves = Waiting(100), [False]
+        first = asyncio.create_task(waiting.take(never))
+        second = asyncio.create_task(waiting.take(lambda: leaves[0]))
+        await asyncio.sleep(0)
+        leaves[0] = True
+        await waiting.tell()
+        assert await second == []
+        ask = await waiting.add(Request(b"1"))
+        assert await first == [ask]
+
+    run(work())
+
+
+def test_those_of_a_dead_process_come_first_and_alone_and_once() -> None:
+    async def work() -> None:
+        waiting = Waiting(100)
+        asks = [await waiting.add(Request(b"1")) for _ in range(3)]
+        taken = await waiting.take(never)
+        later = await waiting.add(Request(b"2"))
+        taken[1].answered.cancel()  # nobody waits for it any more
+        await waiting.give_back(taken, "was killed")
+        assert [await waiting.take(never) for _ in range(3)] == [[asks[0]], [asks[2]], [later]]
+        await waiting.give_back([asks[0]], "was killed")
+        with pytest.raises(DeadlyRequestError, match="was killed"):
+            await asks[0].answered
+        assert not len(waiting)
+
+    run(work())
+
+
+def test_who_gave_up_makes_room() -> None:
+    async def work() -> None:
+        waiting = Waiting(2)
+        asks = [await waiting.add(Request(b"1")) for _ in range(2)]
+        with pytest.raises(FullError):
+            await waiting.add(Request(b"1"))
+        asks[0].answered.cancel()
+        third = await waiting.add(Request(b"1"))
+        assert await waiting.take(never) == [asks[1], third]
+
+    run(work())
+
+
+@given(st.lists(st.sampled_from(["add", "take", "die", "answer", "cancel"]), max_size=60))
+def test_none_is_lost_and_none_answered_twice(events: list[str]) -> None:
+    async def work() -> None:
+        waiting, asks, held = Waiting(8), [], []
+        for event in events:
+            if event == "add":
+                try:
+                    asks.append(await waiting.add(Request(b"1")))
+                except FullError:
+                    assert len(waiting) == 8
+            elif event == "take" and len(waiting):
+                held.append(await waiting.take(lambda: all(ask.is_over for ask in asks)))
+            elif event == "die" and held:
+                await waiting.give_back(held.pop(), "died")
+            elif event == "answer" and held:
+                for ask in held.pop(0):
+                    if not ask.is_over:
+                        ask.answered.set_result((Answer(b""), 1))
+            elif event == "cancel" and asks:
+                asks[0].answered.cancel()
+        there = {id(ask) for batch in held for ask in batch}
+        while any(not ask.is_over and id(ask) not in there for ask in asks):
+            for ask in await waiting.take(never):
+                assert id(ask) not in there, "nobody has it twice"
+                if not ask.is_over:
+                    ask.answered.set_result((Answer(b""), 1))
+        for ask in asks:
+            if ask.is_over and not ask.answered.cancelled():
+                ask.answered.exception()
+
+    run(work())
