@@ -14,7 +14,7 @@ import numpy as np
 
 from elasticflow.applying.orders import LoadOrder
 from elasticflow.applying.outputs import FORMATS
-from elasticflow.applying.predicting import Predictor, Say, of_records
+from elasticflow.applying.predicting import LoadedModel, Say, of_records
 from elasticflow.applying.restoring import restore
 from elasticflow.applying.sources import opened
 from elasticflow.applying.workplace import part_in, sync_folder, told
@@ -55,15 +55,15 @@ class PredictWork:
     """See PartWork."""
 
     def __init__(self, order: LoadOrder) -> None:
-        self._predictor = Predictor(order.settings, Path(order.weights))
-        self.source = self._predictor.opened(order.data)
+        self._model = LoadedModel(order.settings, Path(order.weights))
+        self.source = self._model.opened(order.data)
         self._kept = KeptColumns(order.data, order.keep) if order.keep else None
         if self._kept and self._kept.num_rows != self.source.num_rows:
             raise DataError(
                 f"{order.data}: has {self._kept.num_rows} records, of which data() makes "
                 f"{self.source.num_rows}: columns can be kept only where there is one for each."
             )
-        self.batch_records = order.batch_records or self._predictor.batch_records
+        self.batch_records = order.batch_records or self._model.batch_records
         whole = max(1, (order.part_records or PART_RECORDS) // self.batch_records)
         self.part_records = whole * self.batch_records
         self.num_parts = math.ceil(self.source.num_rows / self.part_records)
@@ -71,15 +71,15 @@ class PredictWork:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        return self._predictor.facts
+        return self._model.facts
 
     def do(self, part: int, say: Say) -> bytes:
         first = part * self.part_records
         last = min(first + self.part_records, self.source.num_rows)
-        columns = self._predictor.predicted(self.source, first, last, self.batch_records, say)
+        columns = self._model.predicted(self.source, first, last, self.batch_records, say)
         kept = self._kept.rows(first, last) if self._kept else {}
         if both := kept.keys() & columns.keys():
-            path = self._predictor.path
+            path = self._model.path
             raise ProgramError(f"{path}: predict() returns {min(both)!r}, and --keep names it too.")
         self._write(part, {**kept, **columns})
         return b""
@@ -101,7 +101,7 @@ class PredictWork:
             temporary.unlink(missing_ok=True)
 
     def search(self, first: int, last: int, say: Say) -> None:
-        self._predictor.search(self.source, first, last, say)
+        self._model.search(self.source, first, last, say)
 
 
 class EvaluateWork:

@@ -28,7 +28,7 @@ Say = Callable[[int, int], None]
 """Which records come next; none: the rest is no record's doing."""
 
 
-class Predictor:
+class LoadedModel:
     """weights: folder of an unpacked checkpoint. Raises ProgramError if the program has no ``predict``."""
 
     def __init__(self, settings: MemberSettings, weights: Path) -> None:

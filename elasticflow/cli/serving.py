@@ -32,12 +32,13 @@ def serve_model(arguments: argparse.Namespace) -> int:
     local = isinstance(run.path, Path)
     own = (run.client_keys.parent if local else Path.home() / ".elasticflow") / "model.token"
     token, file = token_for("--token-file", arguments.address, arguments.token_file, Path(str(own)))
-    from elasticflow.serving.command import Serving, serve
+    from elasticflow.serving.command import serve
+    from elasticflow.serving.settings import ServingSettings
 
     if file:
         print(f"requests are to have the token in {file}", flush=True)
     serve(
-        Serving(
+        ServingSettings(
             run,
             arguments.step,
             arguments.best,

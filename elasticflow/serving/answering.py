@@ -12,19 +12,19 @@ import msgspec
 import numpy as np
 
 from elasticflow.applying.life import Pipe, live
-from elasticflow.applying.predicting import Predictor
+from elasticflow.applying.predicting import LoadedModel
 from elasticflow.data.records import TableRecords, table_of
 from elasticflow.data.tables import arrow_errors
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
 from elasticflow.serving.orders import (
     ARROW,
-    Answer,
-    Answers,
     AskOrder,
     LoadModel,
+    ModelAnswer,
+    ModelAnswers,
     ModelColumn,
     ModelReady,
-    Request,
+    ModelRequest,
     ServingOrder,
     ServingWord,
 )
@@ -37,7 +37,7 @@ class _Sent(NamedTuple):
     """One request's records. rows: it was a list of them."""
 
     number: int
-    request: Request
+    request: ModelRequest
     table: Any
     rows: bool
 
@@ -45,12 +45,12 @@ class _Sent(NamedTuple):
 class Answering:
     """What one process does with requests."""
 
-    def __init__(self, predictor: Predictor) -> None:
-        self._predictor = predictor
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
 
-    def answers(self, requests: Sequence[Request]) -> tuple[Answer, ...]:
+    def answers(self, requests: Sequence[ModelRequest]) -> tuple[ModelAnswer, ...]:
         """One for each. Those with the same columns are computed together; if that fails, each alone."""
-        found: dict[int, Answer] = {}
+        found: dict[int, ModelAnswer] = {}
         alike: dict[Any, list[_Sent]] = {}
         for number, request in enumerate(requests):
             try:
@@ -72,21 +72,21 @@ class Answering:
                     break
         return tuple(found[number] for number in range(len(requests)))
 
-    def _together(self, sents: Sequence[_Sent]) -> dict[int, Answer]:
+    def _together(self, sents: Sequence[_Sent]) -> dict[int, ModelAnswer]:
         import pyarrow as pa
 
-        source = self._predictor.opened(TableRecords(pa.concat_tables([sent.table for sent in sents])))
-        columns = self._predictor.predicted(source, 0, source.num_rows, self._predictor.batch_records)
+        source = self._model.opened(TableRecords(pa.concat_tables([sent.table for sent in sents])))
+        columns = self._model.predicted(source, 0, source.num_rows, self._model.batch_records)
         found, start = {}, 0
         for sent in sents:
             stop = start + len(sent.table)
             part = {name: array[start:stop] for name, array in columns.items()}
-            found[sent.number] = Answer(_written(part, sent), stop - start)
+            found[sent.number] = ModelAnswer(_written(part, sent), stop - start)
             start = stop
         return found
 
 
-def _read(request: Request) -> tuple[Any, bool]:
+def _read(request: ModelRequest) -> tuple[Any, bool]:
     """The records, as a table, and whether they were sent one by one. Raises DataError."""
     if request.format == ARROW:
         import pyarrow as pa
@@ -130,8 +130,8 @@ def _arrow(array: Array) -> Any:
     return made
 
 
-def _refused(error: ElasticFlowError, whose: str) -> Answer:
-    return Answer(str(error).encode(), fault=whose)
+def _refused(error: ElasticFlowError, whose: str) -> ModelAnswer:
+    return ModelAnswer(str(error).encode(), fault=whose)
 
 
 def _answer(pipe: Pipe) -> None:
@@ -140,15 +140,15 @@ def _answer(pipe: Pipe) -> None:
 
     order = _DECODER.decode(pipe.recv_bytes())
     assert isinstance(order, LoadModel)
-    predictor = Predictor(order.settings, Path(order.weights))
-    answering = Answering(predictor)
-    columns = (ModelColumn(each.name, each.dtype, each.shape) for each in predictor.wanted)
+    model = LoadedModel(order.settings, Path(order.weights))
+    answering = Answering(model)
+    columns = (ModelColumn(each.name, each.dtype, each.shape) for each in model.wanted)
     say(ModelReady(tuple(columns)))
     while True:
         order = _DECODER.decode(pipe.recv_bytes())
         assert isinstance(order, AskOrder)
         begun_s = time.monotonic()
-        say(Answers(answering.answers(order.requests), time.monotonic() - begun_s))
+        say(ModelAnswers(answering.answers(order.requests), time.monotonic() - begun_s))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from elasticflow.serving.counts import Counts
+from elasticflow.serving.counts import ServingCounts
 from elasticflow.serving.crew import ModelCrew
-from elasticflow.serving.orders import ARROW, JSON, Request
+from elasticflow.serving.orders import ARROW, JSON, ModelRequest
+from elasticflow.serving.settings import ServingSettings
 from elasticflow.serving.waiting import DeadlyRequestError, FullError
 
 STEP = "X-Model-Step"
@@ -23,7 +24,7 @@ STATUS = {"": 200, "request": 400, "program": 422}
 """By whose fault it is."""
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """status: of HTTP. text: what is wrong, and what to do."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -31,14 +32,11 @@ class Refused(Exception):
 
 
 class ModelApp:
-    """name: of the run. token: empty: everybody who reaches it may ask. most_bytes: of a request."""
+    """settings: of the server."""
 
-    def __init__(
-        self, crew: ModelCrew, counts: Counts, *, name: str, token: str, most_bytes: int, patience_s: float
-    ) -> None:
-        self._crew, self._counts, self._name = crew, counts, name
-        self._token, self._most_bytes, self._patience_s = token, most_bytes, patience_s
-        self.routes = Starlette(
+    def __init__(self, crew: ModelCrew, counts: ServingCounts, settings: ServingSettings) -> None:
+        self._crew, self._counts, self._settings = crew, counts, settings
+        self.asgi = Starlette(
             routes=[
                 Route("/predict", self._guarded(self._predict), methods=["POST"]),
                 Route("/model", self._guarded(self._model)),
@@ -53,11 +51,11 @@ class ModelApp:
         async def guarded(request: HttpRequest) -> Response:
             begun_s = time.monotonic()
             try:
-                given = request.headers.get("authorization", "").encode()
-                if self._token and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-                    raise Refused(401, "a token is wanted: Authorization: Bearer TOKEN.")
+                given, token = request.headers.get("authorization", "").encode(), self._settings.token
+                if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+                    raise RefusedRequest(401, "a token is wanted: Authorization: Bearer TOKEN.")
                 answered = await answer(request)
-            except Refused as refused:
+            except RefusedRequest as refused:
                 answered = JSONResponse({"error": refused.text}, refused.status)
                 if refused.status == 503:
                     answered.headers["Retry-After"] = "1"
@@ -70,35 +68,41 @@ class ModelApp:
     async def _predict(self, request: HttpRequest) -> Response:
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, ARROW):
-            raise Refused(415, f"Content-Type is {kind!r}. It can be {JSON} or {ARROW}.")
+            raise RefusedRequest(415, f"Content-Type is {kind!r}. It can be {JSON} or {ARROW}.")
         accept = request.headers.get("accept", "*/*")
         wanted = ARROW if ARROW in accept or (kind == ARROW and JSON not in accept) else JSON
-        body = await self._body(request)
+        patience_s = self._settings.patience_s
         try:
-            asked = self._crew.ask(Request(body, kind, wanted))
-            answer, step = await asyncio.wait_for(asked, self._patience_s)
+            body = await asyncio.wait_for(self._body(request), patience_s)
         except asyncio.TimeoutError:  # noqa: UP041  (another one in Python 3.10)
-            raise Refused(504, f"there was no answer within {self._patience_s:g} s.") from None
+            raise RefusedRequest(408, f"not all of it has come within {patience_s:g} s.") from None
+        try:
+            asked = self._crew.ask(ModelRequest(body, kind, wanted))
+            answer, step = await asyncio.wait_for(asked, patience_s)
+        except asyncio.TimeoutError:  # noqa: UP041
+            raise RefusedRequest(504, f"there was no answer within {patience_s:g} s.") from None
         except FullError:
-            raise Refused(503, f"{self._crew.waiting} requests wait already; try again soon.") from None
+            text = f"{self._crew.waiting} requests wait already; try again soon."
+            raise RefusedRequest(503, text) from None
         except DeadlyRequestError as error:
-            raise Refused(500, f"the process that computes this request dies of it: it {error}.") from None
+            text = f"the process that computes this request dies of it: it {error}."
+            raise RefusedRequest(500, text) from None
         if answer.fault:
-            raise Refused(STATUS[answer.fault], answer.body.decode())
+            raise RefusedRequest(STATUS[answer.fault], answer.body.decode())
         return Response(answer.body, media_type=wanted, headers={STEP: str(step)})
 
     async def _body(self, request: HttpRequest) -> bytes:
         parts, num_bytes = [], 0
         async for part in request.stream():
             num_bytes += len(part)
-            if num_bytes > self._most_bytes:
-                raise Refused(413, f"it has more than {self._most_bytes:,} bytes; send less at once.")
+            if num_bytes > (most := self._settings.most_bytes):
+                raise RefusedRequest(413, f"it has more than {most:,} bytes; send less at once.")
             parts.append(part)
         return b"".join(parts)
 
     async def _model(self, request: HttpRequest) -> Response:
         columns = [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape)} for c in self._crew.columns]
-        return JSONResponse({"run": self._name, "step": self._crew.step, "columns": columns})
+        return JSONResponse({"run": self._settings.name, "step": self._crew.step, "columns": columns})
 
     async def _health(self, request: HttpRequest) -> Response:
         ready = self._crew.ready

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import socket as sockets
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,41 +16,29 @@ import uvicorn
 
 from elasticflow.errors import RunError
 from elasticflow.process.fingerprint import environment
-from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow.serving.app import ModelApp
-from elasticflow.serving.counts import Counts
+from elasticflow.serving.counts import ServingCounts
 from elasticflow.serving.crew import ModelCrew
-from elasticflow.serving.reloading import Choice, follow, own_folder
+from elasticflow.serving.reloading import ServedCheckpoint, follow, own_folder
+from elasticflow.serving.settings import ServingSettings
 
 DRAIN_S = 30
 """So long requests that are under way may take once the server is told to end."""
 
 
-@dataclass(frozen=True)
-class Serving:
-    """program: in the place of the run's copy; "": none. workers: processes; 0: one for as many cores as each
-    computes with. most_bytes: of a request. most_waiting: requests. patience_s: until a request is answered.
-    reload_s: between looks for another checkpoint; 0: none."""
+class _Server(uvicorn.Server):
+    def end(self) -> None:
+        """Takes nothing new, answers what is under way, and returns."""
+        self.should_exit = True
 
-    run: RunDir
-    step: int | None
-    best: bool
-    program: str = ""
-    device: str = "cpu"
-    workers: int = 0
-    address: str = "127.0.0.1"
-    port: int = 8500
-    token: str = ""
-    certificate: str = ""
-    key: str = ""
-    most_bytes: int = 64 << 20
-    most_waiting: int = 1024
-    patience_s: float = 30.0
-    reload_s: float = 5.0
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the command's: uvicorn would raise them again, before all is put away."""
+        yield
 
 
-def serve(serving: Serving) -> None:
+def serve(serving: ServingSettings) -> None:
     """Serves until it is told to end. Raises ElasticFlowError."""
     listener = _listener(serving.address, serving.port)
     folder, _held = own_folder()
@@ -67,8 +57,8 @@ def _listener(address: str, port: int) -> sockets.socket:
         raise RunError(f"{address}:{port}: cannot be listened on: {error.strerror or error}.") from error
 
 
-async def _serve(serving: Serving, listener: sockets.socket, folder: Path) -> None:
-    choice = Choice(serving.run, serving.step, serving.best)
+async def _serve(serving: ServingSettings, listener: sockets.socket, folder: Path) -> None:
+    choice = ServedCheckpoint(serving.run, serving.step, serving.best)
     manifest = choice.now()
     config = serving.run.config()
     config = config.fixed(int(manifest.work.get("slices") or config.num_slices))
@@ -79,13 +69,14 @@ async def _serve(serving: Serving, listener: sockets.socket, folder: Path) -> No
     if serving.program:
         path = os.path.abspath(serving.program)
         settings = msgspec.structs.replace(settings, program=path, program_sha256="")
-    counts = Counts()
+    counts = ServingCounts()
     crew = ModelCrew(
         settings,
         folder,
         environment(config.threads),
         num=serving.workers or max(1, len(os.sched_getaffinity(0)) // config.threads),
         most=serving.most_waiting,
+        most_bytes=4 * serving.most_bytes,
         limit_s=2 * serving.patience_s,
         told=counts.computed,
     )
@@ -93,15 +84,7 @@ async def _serve(serving: Serving, listener: sockets.socket, folder: Path) -> No
     counts.watch("waiting_requests", "That no process has yet", lambda: crew.waiting)
     counts.watch("step", "Of the checkpoint that is served", lambda: crew.step)
     counts.watch("process_deaths", "Since the start", lambda: crew.deaths)
-    name = Path(str(serving.run.path)).name
-    app = ModelApp(
-        crew,
-        counts,
-        name=name,
-        token=serving.token,
-        most_bytes=serving.most_bytes,
-        patience_s=serving.patience_s,
-    )
+    app = ModelApp(crew, counts, serving)
     following: asyncio.Task[None] | None = None
     try:
         weights = await asyncio.to_thread(choice.unpacked, manifest, folder)
@@ -112,17 +95,20 @@ async def _serve(serving: Serving, listener: sockets.socket, folder: Path) -> No
             )
         port, scheme = listener.getsockname()[1], "https" if serving.certificate else "http"
         print(f"serving step {weights.step} on {scheme}://{serving.address}:{port}", flush=True)
-        server = uvicorn.Server(
+        server = _Server(
             uvicorn.Config(
-                app.routes,
+                app.asgi,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                limit_concurrency=2 * serving.most_waiting,
                 timeout_graceful_shutdown=DRAIN_S,
                 ssl_certfile=serving.certificate or None,
                 ssl_keyfile=serving.key or None,
             )
         )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, server.end)
         await server.serve(sockets=[listener])
     finally:
         if following:

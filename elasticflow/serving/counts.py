@@ -11,7 +11,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 TOGETHER = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Counts:
+class ServingCounts:
     """By the field's names, of one server."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ import msgspec
 from elasticflow.applying.part_processes import PartProcesses
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.settings import MemberSettings
-from elasticflow.serving.model_process import EndedError, ModelProcess, Weights
-from elasticflow.serving.orders import Answer, LoadModel, ModelColumn, Request
-from elasticflow.serving.waiting import Waiting
+from elasticflow.serving.model_process import EndedError, ModelProcess, ModelWeights
+from elasticflow.serving.orders import LoadModel, ModelAnswer, ModelColumn, ModelRequest
+from elasticflow.serving.waiting import WaitingRequests
 
 MODULE = "elasticflow.serving.answering"
 MOST_UNREADY = 3
@@ -26,7 +26,7 @@ AGAIN_S, LATEST_S = 1.0, 60.0
 
 
 class ModelCrew:
-    """settings: of a process. folder: of logs. num: processes. most: requests that may wait.
+    """settings: of a process. folder: of logs. num: processes. most, most_bytes: requests that may wait.
 
     limit_s: so long a process may take to answer. told: called with what was answered together (requests,
     records, seconds of computing).
@@ -40,15 +40,16 @@ class ModelCrew:
         *,
         num: int,
         most: int,
+        most_bytes: int,
         limit_s: float,
         told: Callable[[int, int, float], None] = lambda requests, records, seconds: None,
     ) -> None:
         self._settings, self._folder, self._num = settings, folder, num
         self._origin = PartProcesses(settings.program, folder / "forker.log", environment, MODULE)
         self._beginning = asyncio.Lock()
-        self._waiting = Waiting(most)
+        self._waiting = WaitingRequests(most, most_bytes)
         self._limit_s, self._told = limit_s, told
-        self._weights: Weights | None = None
+        self._weights: ModelWeights | None = None
         self._working: dict[ModelProcess, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
@@ -70,12 +71,12 @@ class ModelCrew:
         """Of the newest model that is served."""
         return max((process.weights.step for process in self._working), default=-1)
 
-    async def ask(self, request: Request) -> tuple[Answer, int]:
+    async def ask(self, request: ModelRequest) -> tuple[ModelAnswer, int]:
         """The answer, and the step of the model that gave it. Raises FullError and DeadlyRequestError."""
         ask = await self._waiting.add(request)
         return await ask.answered
 
-    async def begin(self, weights: Weights) -> None:
+    async def begin(self, weights: ModelWeights) -> None:
         """Returns once one process answers. Raises what it refuses with, and RunError if several die."""
         for left in reversed(range(MOST_UNREADY)):
             try:
@@ -91,7 +92,7 @@ class ModelCrew:
         for _ in range(self._num - 1):
             self._start(self._make_up())
 
-    async def replace(self, weights: Weights) -> None:
+    async def replace(self, weights: ModelWeights) -> None:
         """Another model takes the place of this one, process by process; each is there before one goes.
 
         Raises ElasticFlowError if it cannot be loaded; then those that there are go on.
@@ -118,7 +119,7 @@ class ModelCrew:
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def _add(self, weights: Weights) -> None:
+    async def _add(self, weights: ModelWeights) -> None:
         """One more, that answers. Raises what it refuses with, and EndedError."""
         self._count += 1
         name = f"model-{self._count - 1}"

@@ -19,12 +19,12 @@ from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import last_line
 from elasticflow.serving.orders import (
-    Answers,
     AskOrder,
     LoadModel,
+    ModelAnswers,
     ModelColumn,
     ModelReady,
-    Request,
+    ModelRequest,
     ServingOrder,
     ServingWord,
 )
@@ -39,7 +39,7 @@ class EndedError(Exception):
     """The process has ended, or was: how, for people."""
 
 
-class Weights(NamedTuple):
+class ModelWeights(NamedTuple):
     """An unpacked checkpoint."""
 
     folder: Path
@@ -50,7 +50,7 @@ class ModelProcess:
     """name: of its log, too. socket: our end of its pipe, which does not block."""
 
     def __init__(
-        self, name: str, weights: Weights, process: PartProcess, socket: sockets.socket, log: Path
+        self, name: str, weights: ModelWeights, process: PartProcess, socket: sockets.socket, log: Path
     ) -> None:
         self.name, self.weights, self._process, self._log = name, weights, process, log
         self._socket = socket
@@ -69,10 +69,10 @@ class ModelProcess:
         assert isinstance(word, ModelReady)
         return word.columns
 
-    async def answer(self, requests: Sequence[Request], limit_s: float) -> Answers:
+    async def answer(self, requests: Sequence[ModelRequest], limit_s: float) -> ModelAnswers:
         """Raises EndedError if it ends; after ``limit_s`` it is ended."""
         word = await self._told(AskOrder(tuple(requests)), limit_s)
-        assert isinstance(word, Answers)
+        assert isinstance(word, ModelAnswers)
         return word
 
     async def end(self) -> str:

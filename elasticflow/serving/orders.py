@@ -1,7 +1,7 @@
 """What the command and the processes that have the model say to each other, as packets of a pipe of theirs.
 
 command -> process   LoadModel, then AskOrder, one at a time
-process -> command   ModelReady; Answers, one for each AskOrder; WorkRefused
+process -> command   ModelReady; ModelAnswers, one for each AskOrder; WorkRefused
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LoadModel(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
-class Request(msgspec.Struct, frozen=True):
+class ModelRequest(msgspec.Struct, frozen=True):
     """Records in one of the formats above, and the format of the answer."""
 
     body: bytes
@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
 class AskOrder(msgspec.Struct, frozen=True, tag=True):
     """Predict for these requests, all at once where that is possible."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ModelRequest, ...]
 
 
 class ModelColumn(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class ModelReady(msgspec.Struct, frozen=True, tag=True):
     columns: tuple[ModelColumn, ...]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """records: how many. fault: whose: "", of nobody; "request", "program"; then ``body`` is a text."""
 
     body: bytes
@@ -61,12 +61,12 @@ class Answer(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-class Answers(msgspec.Struct, frozen=True, tag=True):
+class ModelAnswers(msgspec.Struct, frozen=True, tag=True):
     """In the order of the requests. seconds: of computing."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[ModelAnswer, ...]
     seconds: float
 
 
 ServingOrder: TypeAlias = LoadModel | AskOrder
-ServingWord: TypeAlias = ModelReady | Answers | WorkRefused
+ServingWord: TypeAlias = ModelReady | ModelAnswers | WorkRefused

@@ -16,12 +16,12 @@ from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
 from elasticflow.process.locked_files import hold
 from elasticflow.run.folder import RunDir
-from elasticflow.serving.model_process import Weights
+from elasticflow.serving.model_process import ModelWeights
 
 PREFIX = "elasticflow-model-"
 
 
-class Choice:
+class ServedCheckpoint:
     """step: of the checkpoint; None: the newest one, or the best if ``best``."""
 
     def __init__(self, run: RunDir, step: int | None, best: bool) -> None:
@@ -60,21 +60,21 @@ class Choice:
         """This one cannot be served."""
         self._refused.add(step)
 
-    def unpacked(self, manifest: Manifest, folder: Path) -> Weights:
+    def unpacked(self, manifest: Manifest, folder: Path) -> ModelWeights:
         """It has its name only when it is whole."""
         whole, partial = folder / f"step-{manifest.step}", folder / "partial"
         for left in (whole, partial):
             shutil.rmtree(left, ignore_errors=True)
         unpack(self._storage, manifest, partial)
         partial.rename(whole)
-        return Weights(whole, manifest.step)
+        return ModelWeights(whole, manifest.step)
 
 
 async def follow(
-    choice: Choice,
-    first: Weights,
+    choice: ServedCheckpoint,
+    first: ModelWeights,
     every_s: float,
-    replace: Callable[[Weights], Awaitable[None]],
+    replace: Callable[[ModelWeights], Awaitable[None]],
     told: Callable[[bool], None],
 ) -> None:
     """Has another model take its place whenever there is one. told: called with whether that went well.

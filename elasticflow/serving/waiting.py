@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from elasticflow.serving.orders import Answer, Request
+from elasticflow.serving.orders import ModelAnswer, ModelRequest
 
 MOST_TOGETHER, MOST_BYTES = 64, 8 << 20
 """Requests, and what is in them, that a process is given at once; always one."""
@@ -26,12 +26,17 @@ class DeadlyRequestError(Exception):
     """Processes have died of a request."""
 
 
-class Ask:
+class ModelAsk:
     """A request, and its answer to be, with the step of the model that gives it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ModelRequest) -> None:
         self.request, self.deaths = request, 0
-        self.answered: asyncio.Future[tuple[Answer, int]] = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[tuple[ModelAnswer, int]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.request.body)
 
     @property
     def is_over(self) -> bool:
@@ -39,34 +44,41 @@ class Ask:
         return self.answered.done()
 
 
-class Waiting:
-    """most: that may wait."""
+class WaitingRequests:
+    """most, most_bytes: that may wait; one always may."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._asks: deque[Ask] = deque()
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes, self._bytes = most, most_bytes, 0
+        self._asks: deque[ModelAsk] = deque()
         self._news = asyncio.Condition()
 
     def __len__(self) -> int:
         return len(self._asks)
 
-    async def add(self, request: Request) -> Ask:
+    async def add(self, request: ModelRequest) -> ModelAsk:
         """Raises FullError."""
-        if len(self._asks) >= self._most:
-            self._asks = deque(ask for ask in self._asks if not ask.is_over)
-        if len(self._asks) >= self._most:
-            raise FullError
-        ask = Ask(request)
+        if self._is_full(request):
+            left = [ask for ask in self._asks if not ask.is_over]
+            self._asks, self._bytes = deque(left), sum(ask.size for ask in left)
+            if self._is_full(request):
+                raise FullError
+        ask = ModelAsk(request)
         self._asks.append(ask)
+        self._bytes += ask.size
         await self.tell()
         return ask
 
-    async def give_back(self, asks: Iterable[Ask], how: str) -> None:
+    def _is_full(self, request: ModelRequest) -> bool:
+        too_large = self._bytes + len(request.body) > self._most_bytes
+        return len(self._asks) >= self._most or bool(self._asks and too_large)
+
+    async def give_back(self, asks: Iterable[ModelAsk], how: str) -> None:
         """The process that had them has died. how: it ended."""
         for ask in reversed([ask for ask in asks if not ask.is_over]):
             ask.deaths += 1
             if ask.deaths < TRIES:
                 self._asks.appendleft(ask)
+                self._bytes += ask.size
             else:
                 ask.answered.set_exception(DeadlyRequestError(how))
         await self.tell()
@@ -76,22 +88,23 @@ class Waiting:
         async with self._news:
             self._news.notify_all()
 
-    async def take(self, leaves: Callable[[], bool]) -> list[Ask]:
+    async def take(self, leaves: Callable[[], bool]) -> list[ModelAsk]:
         """Waits for something to do; nothing if ``leaves`` is true."""
         async with self._news:
             await self._news.wait_for(lambda: self._asks or leaves())
             return [] if leaves() else self._next()
 
-    def _next(self) -> list[Ask]:
-        found: list[Ask] = []
+    def _next(self) -> list[ModelAsk]:
+        found: list[ModelAsk] = []
         num_bytes = 0
         while self._asks:
             ask = self._asks[0]
-            num_bytes += len(ask.request.body)
+            num_bytes += ask.size
             full = len(found) == MOST_TOGETHER or num_bytes > MOST_BYTES or bool(ask.deaths)
             if not ask.is_over and found and full:
                 break
             self._asks.popleft()
+            self._bytes -= ask.size
             if not ask.is_over:
                 found.append(ask)
                 if ask.deaths:  # it may be what they died of

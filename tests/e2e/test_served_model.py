@@ -306,21 +306,32 @@ def test_a_newer_checkpoint_takes_its_place_and_no_request_is_lost(start: Callab
         assert server.figures()["elasticflow_model_reloads_total loaded"] >= 1
 
 
-def test_who_is_told_to_end_answers_first_and_leaves_nothing(trained: Path) -> None:
-    with ModelServer(trained, "--workers", 2) as server:
+def test_who_is_told_to_end_answers_first_and_leaves_nothing(trained: Path, tmp_path: Path) -> None:
+    with ModelServer(trained, "--workers", 2, TMPDIR=str(tmp_path)) as server:
         gate = Gate(server.environment, "record 5")
         found: list[Any] = []
         asking = threading.Thread(target=lambda: found.append(server.predicted(some(5, 7))))
         asking.start()
         gate.next_pid(PATIENCE_S)
+        assert [each.name for each in tmp_path.glob("elasticflow-model-*")]
         server.process.terminate()
         gate.open()
         asking.join()
         assert len(found[0]["best"]) == 2
-        assert server.process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) == 0
         assert not wait_until_gone(server.environment)
-        left = [each for each in Path("/tmp").glob("elasticflow-model-*") if (each / "lock").exists()]
-        assert not any(str(server.process.pid) in each.name for each in left)
+        assert not list(tmp_path.glob("*elasticflow-model-*"))
+
+
+def test_what_a_killed_one_leaves_the_next_removes(trained: Path, tmp_path: Path) -> None:
+    with ModelServer(trained, "--workers", 1, TMPDIR=str(tmp_path)) as server:
+        server.process.kill()
+        server.process.wait()
+        assert not wait_until_gone(server.environment), "its processes end with it"
+    (left,) = tmp_path.glob("elasticflow-model-*")
+    with ModelServer(trained, "--workers", 1, TMPDIR=str(tmp_path)) as server:
+        (now,) = tmp_path.glob("elasticflow-model-*")
+        assert now != left
 
 
 def certify(folder: Path) -> None:

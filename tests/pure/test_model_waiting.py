@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticflow.serving.orders import Answer, Request
+from elasticflow.serving.orders import ModelAnswer, ModelRequest
 from elasticflow.serving.waiting import (
     MOST_BYTES,
     MOST_TOGETHER,
     DeadlyRequestError,
     FullError,
-    Waiting,
+    WaitingRequests,
 )
 
 
@@ -30,10 +30,10 @@ def never() -> bool:
 
 def test_all_that_has_come_is_taken_and_a_lone_one_does_not_wait() -> None:
     async def work() -> None:
-        waiting = Waiting(100)
-        first = await waiting.add(Request(b"1"))
+        waiting = WaitingRequests(100, 1 << 30)
+        first = await waiting.add(ModelRequest(b"1"))
         assert await waiting.take(never) == [first]
-        asks = [await waiting.add(Request(b"2")) for _ in range(MOST_TOGETHER + 1)]
+        asks = [await waiting.add(ModelRequest(b"2")) for _ in range(MOST_TOGETHER + 1)]
         assert await waiting.take(never) == asks[:-1]
         assert await waiting.take(never) == asks[-1:]
 
@@ -42,8 +42,8 @@ def test_all_that_has_come_is_taken_and_a_lone_one_does_not_wait() -> None:
 
 def test_large_ones_are_taken_one_by_one() -> None:
     async def work() -> None:
-        waiting = Waiting(100)
-        asks = [await waiting.add(Request(bytes(MOST_BYTES + 1))) for _ in range(2)]
+        waiting = WaitingRequests(100, 1 << 30)
+        asks = [await waiting.add(ModelRequest(bytes(MOST_BYTES + 1))) for _ in range(2)]
         assert [await waiting.take(never) for _ in asks] == [[ask] for ask in asks]
 
     run(work())
@@ -51,14 +51,14 @@ def test_large_ones_are_taken_one_by_one() -> None:
 
 def test_who_waits_hears_of_one_and_who_leaves_takes_none() -> None:
     async def work() -> None:
-        waiting, leaves = Waiting(100), [False]
+        waiting, leaves = WaitingRequests(100, 1 << 30), [False]
         first = asyncio.create_task(waiting.take(never))
         second = asyncio.create_task(waiting.take(lambda: leaves[0]))
         await asyncio.sleep(0)
         leaves[0] = True
         await waiting.tell()
         assert await second == []
-        ask = await waiting.add(Request(b"1"))
+        ask = await waiting.add(ModelRequest(b"1"))
         assert await first == [ask]
 
     run(work())
@@ -66,10 +66,10 @@ def test_who_waits_hears_of_one_and_who_leaves_takes_none() -> None:
 
 def test_those_of_a_dead_process_come_first_and_alone_and_once() -> None:
     async def work() -> None:
-        waiting = Waiting(100)
-        asks = [await waiting.add(Request(b"1")) for _ in range(3)]
+        waiting = WaitingRequests(100, 1 << 30)
+        asks = [await waiting.add(ModelRequest(b"1")) for _ in range(3)]
         taken = await waiting.take(never)
-        later = await waiting.add(Request(b"2"))
+        later = await waiting.add(ModelRequest(b"2"))
         taken[1].answered.cancel()  # nobody waits for it any more
         await waiting.give_back(taken, "was killed")
         assert [await waiting.take(never) for _ in range(3)] == [[asks[0]], [asks[2]], [later]]
@@ -83,13 +83,30 @@ def test_those_of_a_dead_process_come_first_and_alone_and_once() -> None:
 
 def test_who_gave_up_makes_room() -> None:
     async def work() -> None:
-        waiting = Waiting(2)
-        asks = [await waiting.add(Request(b"1")) for _ in range(2)]
+        waiting = WaitingRequests(2, 1 << 30)
+        asks = [await waiting.add(ModelRequest(b"1")) for _ in range(2)]
         with pytest.raises(FullError):
-            await waiting.add(Request(b"1"))
+            await waiting.add(ModelRequest(b"1"))
         asks[0].answered.cancel()
-        third = await waiting.add(Request(b"1"))
+        third = await waiting.add(ModelRequest(b"1"))
         assert await waiting.take(never) == [asks[1], third]
+
+    run(work())
+
+
+def test_nor_more_bytes_but_one_always() -> None:
+    async def work() -> None:
+        waiting = WaitingRequests(100, 10)
+        large = await waiting.add(ModelRequest(bytes(11)))
+        with pytest.raises(FullError):
+            await waiting.add(ModelRequest(b"1"))
+        assert await waiting.take(never) == [large]
+        other = await waiting.add(ModelRequest(bytes(10)))
+        await waiting.give_back([large], "was killed")
+        with pytest.raises(FullError):
+            await waiting.add(ModelRequest(b"1"))
+        assert [await waiting.take(never) for _ in range(2)] == [[large], [other]]
+        await waiting.add(ModelRequest(bytes(10)))
 
     run(work())
 
@@ -97,11 +114,11 @@ def test_who_gave_up_makes_room() -> None:
 @given(st.lists(st.sampled_from(["add", "take", "die", "answer", "cancel"]), max_size=60))
 def test_none_is_lost_and_none_answered_twice(events: list[str]) -> None:
     async def work() -> None:
-        waiting, asks, held = Waiting(8), [], []
+        waiting, asks, held = WaitingRequests(8, 1 << 30), [], []
         for event in events:
             if event == "add":
                 try:
-                    asks.append(await waiting.add(Request(b"1")))
+                    asks.append(await waiting.add(ModelRequest(b"1")))
                 except FullError:
                     assert len(waiting) == 8
             elif event == "take" and len(waiting):
@@ -111,7 +128,7 @@ def test_none_is_lost_and_none_answered_twice(events: list[str]) -> None:
             elif event == "answer" and held:
                 for ask in held.pop(0):
                     if not ask.is_over:
-                        ask.answered.set_result((Answer(b""), 1))
+                        ask.answered.set_result((ModelAnswer(b""), 1))
             elif event == "cancel" and asks:
                 asks[0].answered.cancel()
         there = {id(ask) for batch in held for ask in batch}
@@ -119,7 +136,7 @@ def test_none_is_lost_and_none_answered_twice(events: list[str]) -> None:
             for ask in await waiting.take(never):
                 assert id(ask) not in there, "nobody has it twice"
                 if not ask.is_over:
-                    ask.answered.set_result((Answer(b""), 1))
+                    ask.answered.set_result((ModelAnswer(b""), 1))
         for ask in asks:
             if ask.is_over and not ask.answered.cancelled():
                 ask.answered.exception()
