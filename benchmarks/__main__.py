@@ -52,6 +52,7 @@ NAMES = (
     "two_jobs",
     "colocation",
     "serving",
+    "model_server",
 )
 
 

@@ -52,9 +52,12 @@ def serve(serving: ServingSettings) -> None:
 def _listener(address: str, port: int) -> sockets.socket:
     try:
         family = sockets.AF_INET6 if ":" in address else sockets.AF_INET
-        return sockets.create_server((address, port), family=family, backlog=1024)
+        listener = sockets.create_server((address, port), family=family, backlog=1024)
     except OSError as error:
         raise RunError(f"{address}:{port}: cannot be listened on: {error.strerror or error}.") from error
+    # For all connections; asyncio sets it only where it has made the socket. Without it answers wait 40 ms.
+    listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    return listener
 
 
 async def _serve(serving: ServingSettings, listener: sockets.socket, folder: Path) -> None:

@@ -85,8 +85,9 @@ class ModelProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             status = await asyncio.to_thread(self._process.wait)
-        words = last_line(self._log)
-        return how_it_ended(status) + (f"; its last words were: {words}" if words else "")
+        has_said = self._log.exists() and self._log.stat().st_size
+        words = f"; its last words were: {last_line(self._log)}" if has_said else ""
+        return how_it_ended(status) + words
 
     def kill(self) -> None:
         """At once."""
