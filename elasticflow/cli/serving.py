@@ -13,7 +13,7 @@ from elasticflow.wire.tokens import token_for
 
 def serve_model(arguments: argparse.Namespace) -> int:
     """Serves until it is told to end."""
-    for package in ("starlette", "uvicorn", "pyarrow", "prometheus_client"):
+    for package in ("starlette", "uvicorn", "uvloop", "httptools", "pyarrow", "prometheus_client"):
         require(package, "serve-model", "serving")
     if arguments.best and arguments.step is not None:
         raise ConfigError("--best and --step name two checkpoints; give one of them.")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import uvicorn
+import uvloop
 
 from elasticflow.errors import RunError
 from elasticflow.process.fingerprint import environment
@@ -43,7 +44,7 @@ def serve(serving: ServingSettings) -> None:
     listener = _listener(serving.address, serving.port)
     folder, _held = own_folder()
     try:
-        asyncio.run(_serve(serving, listener, folder))
+        uvloop.run(_serve(serving, listener, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         listener.close()

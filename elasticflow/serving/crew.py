@@ -73,8 +73,7 @@ class ModelCrew:
 
     async def ask(self, request: ModelRequest) -> tuple[ModelAnswer, int]:
         """The answer, and the step of the model that gave it. Raises FullError and DeadlyRequestError."""
-        ask = await self._waiting.add(request)
-        return await ask.answered
+        return await self._waiting.add(request).answered
 
     async def begin(self, weights: ModelWeights) -> None:
         """Returns once one process answers. Raises what it refuses with, and RunError if several die."""
@@ -152,7 +151,7 @@ class ModelCrew:
                     self.deaths += 1
                     process.leaves = True
                     how = str(error) or await self._end(process)
-                    await self._waiting.give_back(asks, how)
+                    self._waiting.give_back(asks, how)
                     break
                 self._told(len(asks), sum(answer.records for answer in found.answers), found.seconds)
                 for ask, answer in zip(asks, found.answers, strict=True):
@@ -180,7 +179,7 @@ class ModelCrew:
     async def _retire(self, process: ModelProcess) -> None:
         """It answers what it has, and takes nothing any more."""
         process.leaves = True
-        await self._waiting.tell()
+        self._waiting.tell()
         if task := self._working.get(process):
             await asyncio.wait([task])
 

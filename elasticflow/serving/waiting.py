@@ -50,12 +50,14 @@ class WaitingRequests:
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._asks: deque[ModelAsk] = deque()
-        self._news = asyncio.Condition()
+        self._idle: list[asyncio.Future[None]] = []
+        """Of processes that have nothing to do; the last to have had something is the first to get it: the
+        processor may still have its model at hand."""
 
     def __len__(self) -> int:
         return len(self._asks)
 
-    async def add(self, request: ModelRequest) -> ModelAsk:
+    def add(self, request: ModelRequest) -> ModelAsk:
         """Raises FullError."""
         if self._is_full(request):
             left = [ask for ask in self._asks if not ask.is_over]
@@ -65,14 +67,14 @@ class WaitingRequests:
         ask = ModelAsk(request)
         self._asks.append(ask)
         self._bytes += ask.size
-        await self.tell()
+        self._wake()
         return ask
 
     def _is_full(self, request: ModelRequest) -> bool:
         too_large = self._bytes + len(request.body) > self._most_bytes
         return len(self._asks) >= self._most or bool(self._asks and too_large)
 
-    async def give_back(self, asks: Iterable[ModelAsk], how: str) -> None:
+    def give_back(self, asks: Iterable[ModelAsk], how: str) -> None:
         """The process that had them has died. how: it ended."""
         for ask in reversed([ask for ask in asks if not ask.is_over]):
             ask.deaths += 1
@@ -81,18 +83,31 @@ class WaitingRequests:
                 self._bytes += ask.size
             else:
                 ask.answered.set_exception(DeadlyRequestError(how))
-        await self.tell()
+        self.tell()
 
-    async def tell(self) -> None:
+    def tell(self) -> None:
         """All who wait for something to do are to look again."""
-        async with self._news:
-            self._news.notify_all()
+        while self._idle:
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._idle:
+            if not (idle := self._idle.pop()).done():  # it may be on its way out
+                return idle.set_result(None)
 
     async def take(self, leaves: Callable[[], bool]) -> list[ModelAsk]:
         """Waits for something to do; nothing if ``leaves`` is true."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._asks or leaves())
-            return [] if leaves() else self._next()
+        while not leaves():
+            if found := self._next():
+                return found
+            idle = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            try:
+                await idle
+            finally:
+                if idle in self._idle:
+                    self._idle.remove(idle)
+        return []
 
     def _next(self) -> list[ModelAsk]:
         found: list[ModelAsk] = []

@@ -31,9 +31,9 @@ def never() -> bool:
 def test_all_that_has_come_is_taken_and_a_lone_one_does_not_wait() -> None:
     async def work() -> None:
         waiting = WaitingRequests(100, 1 << 30)
-        first = await waiting.add(ModelRequest(b"1"))
+        first = waiting.add(ModelRequest(b"1"))
         assert await waiting.take(never) == [first]
-        asks = [await waiting.add(ModelRequest(b"2")) for _ in range(MOST_TOGETHER + 1)]
+        asks = [waiting.add(ModelRequest(b"2")) for _ in range(MOST_TOGETHER + 1)]
         assert await waiting.take(never) == asks[:-1]
         assert await waiting.take(never) == asks[-1:]
 
@@ -43,7 +43,7 @@ def test_all_that_has_come_is_taken_and_a_lone_one_does_not_wait() -> None:
 def test_large_ones_are_taken_one_by_one() -> None:
     async def work() -> None:
         waiting = WaitingRequests(100, 1 << 30)
-        asks = [await waiting.add(ModelRequest(bytes(MOST_BYTES + 1))) for _ in range(2)]
+        asks = [waiting.add(ModelRequest(bytes(MOST_BYTES + 1))) for _ in range(2)]
         assert [await waiting.take(never) for _ in asks] == [[ask] for ask in asks]
 
     run(work())
@@ -56,9 +56,9 @@ def test_who_waits_hears_of_one_and_who_leaves_takes_none() -> None:
         second = asyncio.create_task(waiting.take(lambda: leaves[0]))
         await asyncio.sleep(0)
         leaves[0] = True
-        await waiting.tell()
+        waiting.tell()
         assert await second == []
-        ask = await waiting.add(ModelRequest(b"1"))
+        ask = waiting.add(ModelRequest(b"1"))
         assert await first == [ask]
 
     run(work())
@@ -67,13 +67,13 @@ def test_who_waits_hears_of_one_and_who_leaves_takes_none() -> None:
 def test_those_of_a_dead_process_come_first_and_alone_and_once() -> None:
     async def work() -> None:
         waiting = WaitingRequests(100, 1 << 30)
-        asks = [await waiting.add(ModelRequest(b"1")) for _ in range(3)]
+        asks = [waiting.add(ModelRequest(b"1")) for _ in range(3)]
         taken = await waiting.take(never)
-        later = await waiting.add(ModelRequest(b"2"))
+        later = waiting.add(ModelRequest(b"2"))
         taken[1].answered.cancel()  # nobody waits for it any more
-        await waiting.give_back(taken, "was killed")
+        waiting.give_back(taken, "was killed")
         assert [await waiting.take(never) for _ in range(3)] == [[asks[0]], [asks[2]], [later]]
-        await waiting.give_back([asks[0]], "was killed")
+        waiting.give_back([asks[0]], "was killed")
         with pytest.raises(DeadlyRequestError, match="was killed"):
             await asks[0].answered
         assert not len(waiting)
@@ -84,11 +84,11 @@ def test_those_of_a_dead_process_come_first_and_alone_and_once() -> None:
 def test_who_gave_up_makes_room() -> None:
     async def work() -> None:
         waiting = WaitingRequests(2, 1 << 30)
-        asks = [await waiting.add(ModelRequest(b"1")) for _ in range(2)]
+        asks = [waiting.add(ModelRequest(b"1")) for _ in range(2)]
         with pytest.raises(FullError):
-            await waiting.add(ModelRequest(b"1"))
+            waiting.add(ModelRequest(b"1"))
         asks[0].answered.cancel()
-        third = await waiting.add(ModelRequest(b"1"))
+        third = waiting.add(ModelRequest(b"1"))
         assert await waiting.take(never) == [asks[1], third]
 
     run(work())
@@ -97,16 +97,36 @@ def test_who_gave_up_makes_room() -> None:
 def test_nor_more_bytes_but_one_always() -> None:
     async def work() -> None:
         waiting = WaitingRequests(100, 10)
-        large = await waiting.add(ModelRequest(bytes(11)))
+        large = waiting.add(ModelRequest(bytes(11)))
         with pytest.raises(FullError):
-            await waiting.add(ModelRequest(b"1"))
+            waiting.add(ModelRequest(b"1"))
         assert await waiting.take(never) == [large]
-        other = await waiting.add(ModelRequest(bytes(10)))
-        await waiting.give_back([large], "was killed")
+        other = waiting.add(ModelRequest(bytes(10)))
+        waiting.give_back([large], "was killed")
         with pytest.raises(FullError):
-            await waiting.add(ModelRequest(b"1"))
+            waiting.add(ModelRequest(b"1"))
         assert [await waiting.take(never) for _ in range(2)] == [[large], [other]]
-        await waiting.add(ModelRequest(bytes(10)))
+        waiting.add(ModelRequest(bytes(10)))
+
+    run(work())
+
+
+def test_who_had_something_last_gets_the_next() -> None:
+    async def work() -> None:
+        waiting, order = WaitingRequests(100, 1 << 30), []
+
+        async def process(name: str) -> None:
+            while await waiting.take(lambda: len(order) == 6):
+                order.append(name)
+
+        tasks = [asyncio.create_task(process(name)) for name in "abc"]
+        for _ in range(6):
+            await asyncio.sleep(0)
+            waiting.add(ModelRequest(b"1"))
+            await asyncio.sleep(0)
+        waiting.tell()
+        await asyncio.gather(*tasks)
+        assert order == ["c"] * 6
 
     run(work())
 
@@ -118,13 +138,13 @@ def test_none_is_lost_and_none_answered_twice(events: list[str]) -> None:
         for event in events:
             if event == "add":
                 try:
-                    asks.append(await waiting.add(ModelRequest(b"1")))
+                    asks.append(waiting.add(ModelRequest(b"1")))
                 except FullError:
                     assert len(waiting) == 8
             elif event == "take" and len(waiting):
                 held.append(await waiting.take(lambda: all(ask.is_over for ask in asks)))
             elif event == "die" and held:
-                await waiting.give_back(held.pop(), "died")
+                waiting.give_back(held.pop(), "died")
             elif event == "answer" and held:
                 for ask in held.pop(0):
                     if not ask.is_over:
