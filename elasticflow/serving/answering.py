@@ -29,6 +29,7 @@ from elasticflow.serving.orders import (
     ServingWord,
 )
 from elasticflow.step.layout import Array
+from elasticflow.worker.whose_fault import OutsideError
 
 _DECODER: msgspec.msgpack.Decoder[ServingOrder] = msgspec.msgpack.Decoder(ServingOrder)
 
@@ -63,6 +64,8 @@ class Answering:
             for sents in [group] if len(group) == 1 else [group, *([each] for each in group)]:
                 try:
                     found |= self._together(sents)
+                except OutsideError:
+                    raise  # of the machine, not of a request: this process ends, and others take them
                 except ElasticFlowError as error:
                     if len(sents) == 1:
                         whose = "program" if isinstance(error, ProgramError) else "request"

@@ -28,7 +28,7 @@ DRAIN_S = 30
 """So long requests that are under way may take once the server is told to end."""
 
 
-class _Server(uvicorn.Server):
+class _ModelServer(uvicorn.Server):
     def end(self) -> None:
         """Takes nothing new, answers what is under way, and returns."""
         self.should_exit = True
@@ -99,7 +99,7 @@ async def _serve(serving: ServingSettings, listener: sockets.socket, folder: Pat
             )
         port, scheme = listener.getsockname()[1], "https" if serving.certificate else "http"
         print(f"serving step {weights.step} on {scheme}://{serving.address}:{port}", flush=True)
-        server = _Server(
+        server = _ModelServer(
             uvicorn.Config(
                 app.asgi,
                 log_level="warning",

@@ -118,7 +118,7 @@ class ModelCrew:
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def _add(self, weights: ModelWeights) -> None:
+    async def _add(self, weights: ModelWeights) -> ModelProcess:
         """One more, that answers. Raises what it refuses with, and EndedError."""
         self._count += 1
         name = f"model-{self._count - 1}"
@@ -139,6 +139,7 @@ class ModelCrew:
             await self._end(process)
             raise
         self._working[process] = asyncio.create_task(self._work(process))
+        return process
 
     async def _work(self, process: ModelProcess) -> None:
         """Its life, once it is ready."""
@@ -150,7 +151,8 @@ class ModelCrew:
                 except EndedError as error:
                     self.deaths += 1
                     process.leaves = True
-                    how = str(error) or await self._end(process)
+                    how = await self._end(process)
+                    how = str(error) or how
                     self._waiting.give_back(asks, how)
                     break
                 self._told(len(asks), sum(answer.records for answer in found.answers), found.seconds)
@@ -168,13 +170,16 @@ class ModelCrew:
     async def _make_up(self) -> None:
         """One that is missing."""
         again_s = AGAIN_S
-        while self._weights and self.ready < self._num:
+        while (weights := self._weights) and self.ready < self._num:
             try:
-                return await self._add(self._weights)
+                process = await self._add(weights)
             except (ElasticFlowError, EndedError) as error:
                 print(f"a process could not be replaced: {error}", file=sys.stderr, flush=True)
-            await asyncio.sleep(again_s)
-            again_s = min(LATEST_S, 2 * again_s)
+                await asyncio.sleep(again_s)
+                again_s = min(LATEST_S, 2 * again_s)
+                continue
+            if weights is not self._weights:  # they were replaced meanwhile
+                await self._retire(process)
 
     async def _retire(self, process: ModelProcess) -> None:
         """It answers what it has, and takes nothing any more."""

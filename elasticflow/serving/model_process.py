@@ -72,7 +72,8 @@ class ModelProcess:
     async def answer(self, requests: Sequence[ModelRequest], limit_s: float) -> ModelAnswers:
         """Raises EndedError if it ends; after ``limit_s`` it is ended."""
         word = await self._told(AskOrder(tuple(requests)), limit_s)
-        assert isinstance(word, ModelAnswers)
+        if not isinstance(word, ModelAnswers):
+            raise EndedError(f"ended: {word.text}" if isinstance(word, WorkRefused) else "made no sense")
         return word
 
     async def end(self) -> str:

@@ -454,3 +454,11 @@ def test_what_cannot_be_served_is_told(trained: Path, tmp_path: Path) -> None:
     with ModelServer(trained, "--workers", 1) as server:
         taken = server.port
         assert "cannot be listened on: Address already in use" in refused(trained, "--port", taken)
+
+
+def test_a_machine_without_memory_is_no_fault_of_a_request(trained: Path) -> None:
+    """What the kernel refuses ends a process; the request is tried in another, and then told."""
+    with ModelServer(trained, "--workers", 1, LACKS="5") as server:
+        server.refused(500, "dies of it: it ended: ", some(5, 6))
+        server.until(lambda: server.ask("/predict", some(0, 1))[0] == 200)
+        assert server.figures()["elasticflow_model_process_deaths"] == 2

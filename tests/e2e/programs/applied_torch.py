@@ -9,6 +9,7 @@ import elasticflow as ef
 from gates import pass_gate
 
 KILLS, RAISES = int(os.environ.get("KILLS", "-1")), int(os.environ.get("RAISES", "-1"))
+LACKS = int(os.environ.get("LACKS", "-1"))
 
 
 def model():
@@ -43,6 +44,8 @@ def predict(x, word, params):
         os.kill(os.getpid(), 9)
     if RAISES in numbers:
         raise ValueError("a record that I do not like")
+    if LACKS in numbers:
+        raise MemoryError
     scores = logits(x, word, params).softmax(1)
     return {"score": scores, "best": scores.argmax(1)}
 
