@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow import errors
 from elasticflow.applying.orders import (
     LoadOrder,
     Order,
@@ -26,7 +25,7 @@ from elasticflow.applying.orders import (
 )
 from elasticflow.applying.part_processes import PartProcess, PartProcesses
 from elasticflow.applying.progress import PartProgress
-from elasticflow.errors import ElasticFlowError, RunError
+from elasticflow.errors import RunError
 from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import last_line
 
@@ -163,7 +162,7 @@ class Crew:
             except (EOFError, OSError):
                 word = None
             if isinstance(word, WorkRefused):
-                raise _error_of(word)
+                raise word.error
             found.append((hand, word))
         return found
 
@@ -207,8 +206,3 @@ class Crew:
                 f"had loaded the program; the last {how}, and its last words were: {last_line(hand.log)}"
             )
         return how
-
-
-def _error_of(word: WorkRefused) -> ElasticFlowError:
-    kind = getattr(errors, word.kind, RunError)
-    return kind(word.text) if issubclass(kind, ElasticFlowError) else RunError(word.text)

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from elasticflow import errors
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.settings import MemberSettings
 from elasticflow.storage.file_ids import FileId
 
@@ -98,6 +100,12 @@ class WorkRefused(msgspec.Struct, frozen=True, tag=True):
 
     text: str
     kind: str
+
+    @property
+    def error(self) -> ElasticFlowError:
+        """To be raised by who hears it."""
+        kind = getattr(errors, self.kind, RunError)
+        return kind(self.text) if issubclass(kind, ElasticFlowError) else RunError(self.text)
 
 
 Order: TypeAlias = LoadOrder | PartOrder | SearchOrder | SumOrder

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 from pathlib import Path
 
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.packages import require
 from elasticflow.wire.tokens import token_for
+
+MOST_PORT = 65535
 
 
 def serve_model(arguments: argparse.Namespace) -> int:
@@ -17,15 +20,28 @@ def serve_model(arguments: argparse.Namespace) -> int:
         require(package, "serve-model", "serving")
     if arguments.best and arguments.step is not None:
         raise ConfigError("--best and --step name two checkpoints; give one of them.")
-    for name, least in {"workers": 1, "max_request_mb": 1, "max_waiting": 1, "timeout_s": 0.001}.items():
+    leasts = {
+        "workers": 1,
+        "max_request_mb": 1,
+        "max_waiting": 1,
+        "timeout_s": 0.001,
+        "reload_s": 0,
+        "port": 0,
+    }
+    for name, least in leasts.items():
         value = getattr(arguments, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: must be at least {least}.")
+    if arguments.port > MOST_PORT:
+        raise ConfigError(f"--port {arguments.port}: must be at most {MOST_PORT}.")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise ConfigError("--tls-cert and --tls-key: give both, or none.")
-    for file in filter(None, (arguments.tls_cert, arguments.tls_key)):
-        if not Path(file).is_file():
-            raise ConfigError(f"{file}: is no file.")
+    if arguments.tls_cert:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(arguments.tls_cert, arguments.tls_key)
+        except OSError as error:
+            files = f"--tls-cert {arguments.tls_cert}, --tls-key {arguments.tls_key}"
+            raise ConfigError(f"{files}: are no certificate and its key: {error}.") from error
     run = find_run(arguments.run, arguments.trust)
     if not run.settings.exists():
         raise RunError(f"{run.path}: is not the folder of a run.")

@@ -173,7 +173,7 @@ class ModelCrew:
         while (weights := self._weights) and self.ready < self._num:
             try:
                 process = await self._add(weights)
-            except (ElasticFlowError, EndedError) as error:
+            except (ElasticFlowError, EndedError, OSError) as error:
                 print(f"a process could not be replaced: {error}", file=sys.stderr, flush=True)
                 await asyncio.sleep(again_s)
                 again_s = min(LATEST_S, 2 * again_s)

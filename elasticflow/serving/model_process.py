@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from elasticflow import errors
 from elasticflow.applying.orders import WorkRefused
 from elasticflow.applying.part_processes import PartProcess
-from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import last_line
 from elasticflow.serving.orders import (
@@ -64,8 +62,7 @@ class ModelProcess:
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         word = await self._told(order, None)
         if isinstance(word, WorkRefused):
-            kind = getattr(errors, word.kind, RunError)
-            raise (kind if issubclass(kind, ElasticFlowError) else RunError)(word.text)
+            raise word.error
         assert isinstance(word, ModelReady)
         return word.columns
 

@@ -79,20 +79,21 @@ async def follow(
 ) -> None:
     """Has another model take its place whenever there is one. told: called with whether that went well.
 
-    What cannot be loaded is not tried again, and what is served goes on.
+    What cannot be loaded is not tried again, what cannot be fetched is; what is served goes on.
     """
     now, trouble = first, ""
     while True:
         await asyncio.sleep(every_s)
-        wanted = None
+        weights = None
         try:
             if (wanted := await asyncio.to_thread(choice.news, now.step)) is None:
                 continue
             weights = await asyncio.to_thread(choice.unpacked, wanted, first.folder.parent)
             await replace(weights)
         except (ElasticFlowError, OSError) as error:
-            if wanted:
-                choice.refuse(wanted.step)
+            if weights:
+                choice.refuse(weights.step)
+                shutil.rmtree(weights.folder, ignore_errors=True)
                 told(False)
             if str(error) != trouble:
                 trouble = str(error)

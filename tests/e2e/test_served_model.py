@@ -450,6 +450,9 @@ def test_what_cannot_be_served_is_told(trained: Path, tmp_path: Path) -> None:
     assert "defines no predict()" in refused(trained, "--port", 0, "--program", without)
     assert "no checkpoint is kept as the best one" in refused(trained, "--port", 0, "--best")
     assert "--timeout-s 0.0" in refused(trained, "--timeout-s", 0)
+    assert "--reload-s -1.0" in refused(trained, "--reload-s", -1)
+    assert "must be at most 65535" in refused(trained, "--port", 99999)
+    assert "are no certificate" in refused(trained, "--tls-cert", without, "--tls-key", without)
     (taken,) = free_ports(1)
     with ModelServer(trained, "--workers", 1) as server:
         taken = server.port
