@@ -72,6 +72,8 @@ class Member(msgspec.Struct):
     activity: changes as long as it does anything while it loads. tries: see ``Heartbeat``.
     moved_s: when its tick changed last; asked_s: when it was asked why that is so long ago.
     carrier: of a server that lives and dies with a worker: that one; "": it has none (yet).
+    anew: of a worker: how often it was told of the servers anew since its tick changed, as it could not reach
+    one that lives.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
     was heard since; doubted_by: workers that cannot reach this server.
     """
@@ -104,6 +106,11 @@ class Member(msgspec.Struct):
     moved_s: float = 0.0
     asked_s: float | None = None
     carrier: str = ""
+    anew: int = 0
+
+    def come_back(self) -> None:
+        """A worker that was lost is there after all."""
+        self.state = MemberState.SUSPECT if self.was_ready else MemberState.LOADING
 
 
 @lru_cache(maxsize=1 << 14)

@@ -138,6 +138,8 @@ class Worker:
                 self._advise(event)
             elif event is None:
                 self._obey_all()
+                if self._course is Course.DRAINS:  # it has no slices to end
+                    self._course = Course.LEAVES
         if self._position:
             if self._started_s is None:
                 self._started_s = max(0.0, time.time() - self._loaded.settings.started_s)  # clocks are set

@@ -234,3 +234,17 @@ def test_asynchronous(
     with np.load(counted) as arrays:
         for name in ("seen", "rows.rows") if table else ("seen",):
             assert (arrays[name] == -2).all(), np.unique(arrays[name], return_counts=True)
+
+
+def test_connections_that_never_last_end_the_run(
+    start: Callable[..., Run], through: Callable[..., Relay], tmp_path: Path
+) -> None:
+    """Each is cut before the model is through, as by a firewall: that is told, and few workers are begun."""
+    through(Manner(reset=40_000))
+    options = config(tmp_path)
+    with (tmp_path / "throttled.yaml").open("a") as file:
+        file.write("heartbeat_s: 0.1\n")
+    run = start(CONV_NET, *CONV, *options, "--workers", 1)
+    code, output = run.wait()
+    assert code == 1 and "lost its connection to server-0, which lives" in output
+    assert len(list(run.path.glob("logs/worker-*.log"))) <= 25

@@ -12,6 +12,7 @@ from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.departures import MOST_ANEW
 from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.failures import MOST_EARLY, MOST_GONE
 from elasticflow.master.members import MemberState, RunState
@@ -356,6 +357,49 @@ def test_a_worker_that_is_back_before_its_loss_is_told_stays() -> None:
     assert run.state_of("worker-2") is MemberState.LOST, "that may be of before"
     run.tell(Heartbeat(name="worker-2", tick=2, generation=1), after_s=0.2)
     assert run.state_of("worker-2") is MemberState.READY, "it goes on, so it is back"
+
+
+def test_a_connection_that_closes_again_and_again_ends_the_run() -> None:
+    """As behind a firewall that cuts what is long: all live, and nobody comes any further."""
+    run = Run(workers="1")
+    run.join("server-0")
+    run.join("worker-1")
+    run.tell(Ready(name="server-0", generation=1))
+    begun, ends, worker = ["worker-1"], list[ac.EndAction](), "worker-1"
+    while not ends:
+        actions = run.tell(Lost(name="server-0", member=worker))
+        actions += run.tell(Lost(name=worker, member="server-0"), after_s=0.01)
+        for name in ("server-0", worker):
+            actions += run.tell(Heartbeat(name=name, tick=0, generation=1), after_s=0.1)
+        begun += names(ac.StartAction, actions)
+        ends += only(ac.EndAction, actions)
+        assert len(run.state.of("worker")) <= 2 and len(begun) <= 2 * MOST_EARLY + 2
+        if worker not in run.state.members:
+            worker = begun[-1]
+            run.join(worker)
+    assert f"lost its connection to server-0, which lives, {MOST_ANEW + 1} times" in ends[0].text
+
+
+def test_who_was_ready_and_cannot_reach_a_server_is_replaced() -> None:
+    run = running(workers="1")
+    begun = list[str]()
+    run.tell(Heartbeat(name="worker-1", tick=0, generation=1))
+    for _ in range(MOST_ANEW + 1):
+        run.tell(Lost(name="worker-1", member="server-0"))
+        actions = run.tell(Lost(name="server-0", member="worker-1"), after_s=0.01)
+        for name in ("server-0", "worker-1"):
+            actions += run.tell(Heartbeat(name=name, tick=0, generation=1), after_s=0.1)
+        begun += names(ac.StartAction, actions)
+    assert names(ac.KillAction, actions) == ["worker-1"] and begun == ["worker-2"]
+
+
+def test_whoever_comes_further_may_connect_as_often_as_it_has_to() -> None:
+    run = running(workers="1")
+    for number in range(3 * MOST_ANEW):
+        run.tell(Lost(name="worker-1", member="server-0"))
+        actions = run.tell(Heartbeat(name="server-0", tick=number, generation=1), after_s=0.1)
+        assert names(ac.AssignAction, actions) == ["worker-1"]
+        run.tell(Heartbeat(name="worker-1", tick=number + 1, generation=1), after_s=0.1)
 
 
 def test_a_silent_worker_is_suspected_and_comes_back() -> None:

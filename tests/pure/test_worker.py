@@ -378,9 +378,8 @@ def test_first_values_are_made_anew_by_who_has_others(started: bool) -> None:
 def test_orders_are_heard_while_there_is_no_server() -> None:
     excluded = (Excluded(3, 2),)
     worker, script = played(
-        at(2), Severed("server-1"), [Quarantine(excluded), Attempt(tick=2, slice=1)], Drain(),
-        assignment(2), at(2, shares=()), bad=(3,),
-    )  # fmt: skip
+        at(2), Severed("server-1"), [Quarantine(excluded), Attempt(tick=2, slice=1)], Drain(), bad=(3,)
+    )
     tick = [message for message in script.said if not isinstance(message, (Ready, Lost, Faulty))]
     assert tick == [(2, Node(1, 0)), (2, Node(0, 2))]
     assert worker._computing.batches.excluded == excluded

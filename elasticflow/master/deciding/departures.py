@@ -23,6 +23,8 @@ from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
 
 USERS_FAULTS = ("ProgramError", "LoopError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
+MOST_ANEW = 20
+"""So often a worker may lose a server that lives, and come no further."""
 
 
 def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
@@ -52,7 +54,7 @@ def on_lost(run: Facts, event: Lost, now_s: float) -> list[Action]:
     if member.role == "server":
         member.doubted_by.add(event.name)
         if teller.state is MemberState.LOST:
-            teller.state = MemberState.SUSPECT  # it let go of all servers because of this one
+            teller.come_back()  # it let go of all servers because of this one
         doubt(run, member, now_s)
         return []
     if any(member.name in server.doubted_by for server in run.of("server")):
@@ -103,8 +105,25 @@ def settle_doubts(run: Facts, member: Member, now_s: float) -> list[Action]:
         return generations.halt_all(run, now_s)
     actions: list[Action] = []
     for worker in doubted_by if run.row.phase is Phase.SERVING else ():
-        actions += generations.assign_again(run, worker)
+        actions += connect_again(run, worker, member, now_s)
     return actions
+
+
+def connect_again(run: Facts, worker: Member, server: Member, now_s: float) -> list[Action]:
+    """A worker could not reach a server that lives. After too many times in one tick it is given up."""
+    worker.anew += 1
+    if worker.anew <= MOST_ANEW:
+        return generations.assign_again(run, worker)
+    where = f"{worker.host} and {server.host}" if worker.host != server.host else worker.host
+    text = (
+        f"lost its connection to {server.name}, which lives, {worker.anew} times, and came no further: see "
+        f"what on {where} may cut it, such as a firewall or a limit on how much one may send"
+    )
+    if end := count_early(run, worker, text):
+        return end
+    if worker.was_ready and run.failures.go(failed=False):
+        return end_of_gone(run, text)
+    return [KillAction(worker.name), *remove(run, worker, text, now_s)]
 
 
 def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:

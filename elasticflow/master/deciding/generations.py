@@ -167,7 +167,7 @@ def halt_all(run: Facts, now_s: float) -> list[Action]:
             server.state, server.since_s = MemberState.HALTED, now_s
             actions.append(HaltAction(server.name, run.row.generation + 1))
     for worker in run.of("worker", MemberState.LOST):
-        worker.state = MemberState.SUSPECT  # its connection may have closed because of the server
+        worker.come_back()  # its connection may have closed because of the server
     return actions + form(run, now_s)
 
 

@@ -131,9 +131,9 @@ def on_ready(run: Facts, event: Ready, now_s: float) -> list[Action]:
     if member is None or event.generation != run.row.generation:
         return []
     member.heard_s = now_s
+    if member.state is MemberState.LOST:
+        member.come_back()  # to all servers
     if member.state is not MemberState.LOADING:
-        if member.state is MemberState.LOST:
-            member.state = MemberState.SUSPECT  # it has come back to all servers
         return []
     member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
     run.failures.become_ready()
@@ -155,9 +155,9 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
         return [QuitAction(event.name, "not a member of this run (any more)")]
     # It has come back to the servers, and that its connection had closed was told later than that it has.
     if member.state is MemberState.LOST and member.heard_s > member.since_s and event.tick > member.tick:
-        member.state = MemberState.SUSPECT
+        member.come_back()
     if event.tick != member.tick:
-        member.moved_s, member.asked_s = now_s, None
+        member.moved_s, member.asked_s, member.anew = now_s, None, 0
     member.heard_s, member.tick = now_s, event.tick
     member.dropped, member.refused = event.dropped, event.refused
     member.memory_bytes, member.activity = event.memory_bytes, event.activity

@@ -31,8 +31,7 @@ def size(run: Facts, now_s: float) -> list[Action]:
     if run.conclusion.all_made and run.spec or run.conclusion.closing:
         return []
     actions: list[Action] = []
-    going = (MemberState.DRAINING, MemberState.LOST)
-    staying = [m for m in run.of("worker") if m.state not in going and not m.expiring]
+    staying = [m for m in run.of("worker") if not m.expiring and not _is_going(m)]
     for _ in range(run.staff.target - len(staying)):
         actions += start(run, f"worker-{run.staff.next_worker}", "worker", now_s)
         run.staff.next_worker += 1
@@ -121,7 +120,18 @@ HANDLERS: Handlers = {
 }
 
 
+def _is_going(member: Member) -> bool:
+    """Who has lost its connection, and had come back from that before, is waited for: it may do so again."""
+    return member.state is MemberState.DRAINING or (member.state is MemberState.LOST and not member.anew)
+
+
 def _use(member: Member) -> tuple[int, float]:
     """Who is of least use comes first: who is not ready yet, then the newest."""
-    order = (MemberState.STARTING, MemberState.LOADING, MemberState.SUSPECT, MemberState.READY)
+    order = (
+        MemberState.STARTING,
+        MemberState.LOADING,
+        MemberState.LOST,
+        MemberState.SUSPECT,
+        MemberState.READY,
+    )
     return order.index(member.state), -member.since_s
