@@ -56,10 +56,6 @@ class Device(ABC):
         """Memory of this device for each of a vector's groups; zeros, where it is ``apart``."""
         return [torch.zeros_like(torch.from_numpy(group), device=self.where) for group in vector.groups]
 
-    def around(self) -> contextlib.AbstractContextManager[object]:
-        """Within it tensors that a program makes are made on this device."""
-        return contextlib.nullcontext()
-
     def seed(self, seed: int) -> None:  # noqa: B027  (not all have some)
         """Of random numbers that are drawn on it, besides PyTorch's default generator."""
 
@@ -191,9 +187,6 @@ class Cuda(Device):
     def new_state(self, layout: Layout) -> Vector:
         memory = torch.empty(max(1, layout.num_bytes), dtype=torch.uint8, pin_memory=True).zero_()
         return Vector(layout, memory.numpy())
-
-    def around(self) -> contextlib.AbstractContextManager[object]:
-        return self.where
 
     def seed(self, seed: int) -> None:
         self._generator.manual_seed(seed)  # Philox: this, and an offset, which begins at 0

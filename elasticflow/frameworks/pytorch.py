@@ -41,6 +41,7 @@ from elasticflow.frameworks.staged import entries_of, names_of
 from elasticflow.frameworks.torch_hooks import GradientHooks
 from elasticflow.frameworks.torch_lookups import TorchLookups
 from elasticflow.frameworks.torch_loop import TorchTensors, traced
+from elasticflow.frameworks.torch_making import Making
 from elasticflow.frameworks.torch_model import (
     FrozenTensors,
     ModelBuffers,
@@ -83,7 +84,10 @@ def _columns(batch: Batch) -> dict[str, Array]:
 
 
 class _Called:
-    """The program's functions, called with what ``model()`` returned."""
+    """The program's functions, called with what ``model()`` returned.
+
+    begin_again: what a call needs that is made again, see ``Making.call``.
+    """
 
     def __init__(
         self,
@@ -95,11 +99,15 @@ class _Called:
     ) -> None:
         self._program, self.params, self._device = program, dict(params), device
         self._metrics, self._metric_arguments = metrics, tuple(metric_arguments)
+        self.making = Making(device)
+        self.begin_again: Callable[[], None] = nothing
+
+    def _call(self, function: Callable[..., Any], batch: Mapping[str, Any]) -> Any:
+        return self.making.call(partial(function, **batch, params=self.params), self.begin_again)
 
     def cost(self, batch: Batch) -> torch.Tensor:
         """Raises CostError, and whatever ``forward`` raises."""
-        with self._device.around():
-            cost = self._program.forward(**batch, params=self.params)
+        cost = self._call(self._program.forward, batch)
         if not isinstance(cost, torch.Tensor):
             raise CostError(
                 f"forward() returned a {type(cost).__name__}; it must return the cost, a scalar tensor."
@@ -114,31 +122,34 @@ class _Called:
     def encoded(self, batch: Batch, names: Sequence[str]) -> list[Array]:
         """What ``encode`` makes of a slice."""
         assert self._program.encode is not None
-        with self._device.around():
-            found = self._program.encode(**batch, params=self.params)
-            return [found[name].cpu().numpy() for name in names]
+        found = self._call(self._program.encode, batch)
+        return [found[name].cpu().numpy() for name in names]
 
     def predictions(self, batch: Batch) -> dict[str, Array]:
         """What predict() gives."""
         assert self._program.predict is not None
-        with self._device.around():
-            found = named_predictions(self._program.predict(**batch, params=self.params))
-            return {
-                name: value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-                for name, value in ((name, _plain(value)) for name, value in found.items())
-            }
+        found = named_predictions(self._call(self._program.predict, batch))
+        return {
+            name: value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+            for name, value in ((name, _plain(value)) for name, value in found.items())
+        }
 
     def metrics(self, batch: Batch) -> tuple[list[float], tuple[tuple[Array, ...], ...]]:
         """Values of all metrics, and what those are made of that are sums."""
         assert self._program.metrics is not None
         arguments = {name: batch[name] for name in self._metric_arguments}
-        set_back(self._metrics.objects)
         for each in self._metrics.objects:
             each.to(self._device.where)
-        with self._device.around():
-            found = inputs_of(self._program.metrics(**arguments, params=self.params))
+
+        def measure(**given: Any) -> tuple[list[float], tuple[tuple[Array, ...], ...]]:
+            set_back(self._metrics.objects)
+            assert self._program.metrics is not None
+            found = inputs_of(self._program.metrics(**given))
             values = metric_values(found, self._metrics.names, self._metrics.measures)
             return values, measured_of(found, self._metrics.measures)
+
+        measured: tuple[list[float], tuple[tuple[Array, ...], ...]] = self._call(measure, arguments)
+        return measured
 
 
 class TorchReplica(Replica):
@@ -309,9 +320,7 @@ class TorchReplica(Replica):
         deliver: bool = True,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        self._seed(seed)
-        self._device.begin()
-        self._rest.modes.set(True)
+        self._begin(seed, training=True)
         into = self._twins.into(out, lefts, onto, ready)
         try:
             with self._restored(batch, training=True):
@@ -319,6 +328,7 @@ class TorchReplica(Replica):
         except BaseException:
             self._device.wait()  # what was told of may just be leaving
             raise
+        self._called.making.learn()
         put(out, of_tables, onto=onto)
         for left, right in pairwise((out, *reversed(lefts))):
             right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]
@@ -438,6 +448,18 @@ class TorchReplica(Replica):
             if gradient is not None:
                 into.tell(number, gradient)
 
+    def _begin(self, seed: int, *, training: bool) -> None:
+        """A slice, from what was put into the state before."""
+        self._seed(seed)
+        self._device.begin()
+        self._rest.modes.set(training)
+        self._called.begin_again = partial(self._begin_again, seed)
+
+    def _begin_again(self, seed: int) -> None:
+        self._reset(seed)
+        self._device.begin()
+        self.lookups.looked_up.clear()
+
     def _reset(self, seed: int) -> None:
         """To where a slice begins."""
         self._seed(seed)
@@ -458,17 +480,13 @@ class TorchReplica(Replica):
         )
 
     def encode(self, batch: Batch, seed: int) -> list[Array]:
-        self._seed(seed)
-        self._device.begin()
-        self._rest.modes.set(True)
+        self._begin(seed, training=True)
         with self._restored(batch, training=False), torch.no_grad():
             return self._called.encoded(batch, names_of(self.encoded))
 
     def evaluate(self, batch: Batch, seed: int) -> list[float]:
         self._load_kept()
-        self._seed(seed)
-        self._device.begin()
-        self._rest.modes.set(False)
+        self._begin(seed, training=False)
         with self._restored(batch, training=False), torch.no_grad():
             cost = self._called.cost(batch).item()
             if not self.metrics.names:
@@ -478,9 +496,7 @@ class TorchReplica(Replica):
 
     def predict(self, batch: Batch, seed: int) -> dict[str, Array]:
         self._load_kept()
-        self._seed(seed)
-        self._device.begin()
-        self._rest.modes.set(False)
+        self._begin(seed, training=False)
         with self._restored(batch, training=False), torch.no_grad():
             found = self._called.predictions(batch)
         count = len(next(iter(_columns(batch).values())))

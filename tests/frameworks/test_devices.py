@@ -212,13 +212,59 @@ def test_a_slice_waits_for_nothing_but_its_gradients():
     batches = [replica.prepare(columns(12, seed=number)) for number in range(3)]
     out = paged_vector(replica.layout)
     replica.compute(batches[0], 1, EIGHTH, out)
-    torch.cuda.set_sync_debug_mode("error")
+    with pytest.warns(UserWarning, match="prototype"):
+        torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in batches[1:]:
             replica.compute(batch, 1, EIGHTH, out, onto=True, deliver=False)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     replica.deliver(out)
+
+
+def makes(x, y, params):
+    """Of its own, and only from some records, what has to lie where the rest does."""
+    if x[0, 0] > 0:
+        steps = torch.arange(8.0)
+        if steps.device.type != x.device.type or (x.device.type == "cpu" and not _within_mode()):
+            raise RuntimeError("Expected all tensors to be on the same device")  # as adding them does
+        x = x + steps + torch.rand(())
+    return models.net_forward(x, y, params)
+
+
+def _within_mode():
+    return torch._C._len_torch_function_stack() > 0
+
+
+@pytest.mark.parametrize("device", APART)
+@pytest.mark.parametrize("first", ["makes", "makes nothing"])
+def test_what_a_program_makes_of_its_own_is_made_there(device, first):
+    """Whether the first slice does that or not, which decides whether it is cared for from the beginning."""
+    batches = {text: columns(12, seed=3) for text in ("makes", "makes nothing")}
+    batches["makes"]["x"][0, 0], batches["makes nothing"]["x"][0, 0] = 1, -1
+    alike, other = (opened(program(models.mlp, makes), device=device) for _ in range(2))
+    computed(alike, batches["makes nothing"], seed=1)
+    right = {text: digest(computed(alike, batch, seed=1)) for text, batch in batches.items()}
+    computed(other, batches[first], seed=1)
+    assert other._called.making._needed == (first == "makes")
+    for text in (*batches, *batches):
+        assert digest(computed(other, batches[text], seed=1)) == right[text]
+
+
+def test_other_errors_are_raised_once():
+    calls = []
+
+    def forward(x, y, params):
+        calls.append(_within_mode())
+        if len(calls) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return models.net_forward(x, y, params)
+
+    replica = opened(program(models.mlp, forward), device="delayed")
+    computed(replica, columns(12))
+    with pytest.raises(torch.OutOfMemoryError):
+        computed(replica, columns(12))
+    assert calls == [True, False]
 
 
 @needs_gpu
