@@ -133,8 +133,14 @@ class Replica(ABC):
         """Records as the framework's tensors, in memory of its own."""
 
     @abstractmethod
-    def refresh(self) -> None:
-        """``state`` holds another version from now on."""
+    def refresh(self, *, was_put: bool = False) -> None:
+        """``state`` holds another version from now on. was_put: ``put`` was told of all that is new."""
+
+    def put(self, group: int, start: int, stop: int) -> None:  # noqa: B027  (not all gain by it)
+        """These elements of a group of ``state`` were written, of a version that may not be whole yet.
+
+        Nothing is computed before it is, or all that was written is what it was before.
+        """
 
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  (of most programs all is trained always)
         """From now on ``compute`` makes gradients of what is trained in this epoch alone: in ``out``, what

@@ -63,8 +63,8 @@ class Device(ABC):
     def take(self, column: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of a column, on this device and on the host, maybe the same one. ``column`` is let go."""
 
-    def begin(self) -> None:  # noqa: B027  (streams keep the order)
-        """What was launched comes before what the program asks for from now on."""
+    def begin(self) -> None:  # noqa: B027  (the processor keeps the order)
+        """What was launched and sent comes before what the program asks for from now on."""
 
     @abstractmethod
     def launch(self, work: Callable[[], None]) -> None:
@@ -73,6 +73,13 @@ class Device(ABC):
     @abstractmethod
     def upload(self, pairs: Sequence[Pair]) -> None:
         """Host to device. The host's memory may be written to once this returns."""
+
+    @abstractmethod
+    def send(self, pair: Pair) -> None:
+        """As ``upload``, but returns at once: it is done before anything that follows ``begin``.
+
+        Whoever writes to the host's memory before that must send it again.
+        """
 
     def pin(self, vector: Vector) -> None:  # noqa: B027  (not all gain by it)
         """There will be downloads to a vector's memory."""
@@ -103,6 +110,9 @@ class Host(Device):
         work()
 
     def upload(self, pairs: Sequence[Pair]) -> None:
+        raise NotImplementedError("it is the same memory")
+
+    def send(self, pair: Pair) -> None:
         raise NotImplementedError("it is the same memory")
 
     def download(self, pairs: Sequence[Pair], done: Callable[[], None]) -> None:
@@ -168,6 +178,8 @@ class Cuda(Device):
         torch.empty(0, device=self.where)  # generators are there once CUDA is
         self._generator = torch.cuda.default_generators[self.where.index]
         self._copies = torch.cuda.Stream(self.where)  # type: ignore[no-untyped-call]
+        self._sends = torch.cuda.Stream(self.where)  # type: ignore[no-untyped-call]
+        self._is_sending = False
         self._line = _Line("downloads")
         self._pinned: weakref.WeakSet[Vector] = weakref.WeakSet()
 
@@ -195,6 +207,11 @@ class Cuda(Device):
         pinned = torch.from_numpy(column).contiguous().pin_memory()
         return pinned.to(self.where, non_blocking=True), pinned  # PyTorch keeps it until that is over
 
+    def begin(self) -> None:
+        if self._is_sending:
+            torch.cuda.current_stream(self.where).wait_stream(self._sends)
+            self._is_sending = False
+
     def launch(self, work: Callable[[], None]) -> None:
         work()
 
@@ -203,6 +220,15 @@ class Cuda(Device):
             target.copy_(torch.from_numpy(source), non_blocking=True)
         # The next kernels need all of it anyway, so nothing is lost by waiting.
         torch.cuda.current_stream(self.where).synchronize()
+
+    def send(self, pair: Pair) -> None:
+        source, target = pair
+        self._sends.wait_stream(
+            torch.cuda.current_stream(self.where)
+        )  # kernels may be reading what was there
+        with torch.cuda.stream(self._sends):
+            target.copy_(torch.from_numpy(source), non_blocking=True)
+        self._is_sending = True
 
     def pin(self, vector: Vector) -> None:
         """If it has pages of its own: none can be registered twice. Else its downloads are slow."""
@@ -279,6 +305,10 @@ class Delayed(Device):
         for source, target in pairs:
             self.launch(lambda source=source, target=target: target.copy_(torch.from_numpy(source)))  # type: ignore[misc]
         self._line.wait()
+
+    def send(self, pair: Pair) -> None:
+        source, target = pair
+        self.launch(lambda: target.copy_(torch.from_numpy(source)))
 
     def download(self, pairs: Sequence[Pair], done: Callable[[], None]) -> None:
         for target, _ in pairs:

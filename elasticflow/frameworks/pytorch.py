@@ -276,8 +276,13 @@ class TorchReplica(Replica):
             joined.host.update(_columns(each))
         return joined
 
-    def refresh(self) -> None:
+    def put(self, group: int, start: int, stop: int) -> None:
         if self._device.apart:
+            self._device.send((self.state.groups[group][start:stop], self._groups[group][start:stop]))
+
+    def refresh(self, *, was_put: bool = False) -> None:
+        self._device.begin()
+        if self._device.apart and not was_put:
             self._device.upload(list(zip(self.state.groups, self._groups, strict=True)))
         self._rest.buffers.keep()
 

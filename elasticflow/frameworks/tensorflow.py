@@ -556,7 +556,7 @@ class TensorFlowReplica(Replica):
     def prepare(self, columns: Mapping[str, Array]) -> Batch:
         return {name: tf.constant(column) for name, column in columns.items()}
 
-    def refresh(self) -> None:
+    def refresh(self, *, was_put: bool = False) -> None:
         self._assign([tf.constant(group) for group in self.state.groups])
 
     def ask_early(self, batch: Batch) -> None:

@@ -139,7 +139,7 @@ def _train(
     """
     settings = loaded.settings
     strategy_class = load_strategy(settings.strategy)
-    strategy = strategy_class(settings, loaded.replica.state, link.wake_fd)
+    strategy = strategy_class(settings, loaded.replica.state, link.wake_fd, loaded.replica.put)
     opened.callback(strategy.close)
     path = Path(settings.run_dir, "timelines", f"{settings.name}.jsonl") if settings.timeline else None
     timeline = Timeline(path, time.time() - settings.started_s)

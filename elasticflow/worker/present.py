@@ -16,6 +16,7 @@ class Present:
     done: slices that this worker has pushed to all servers. inspects: slices to look at once the version of
     this tick is here again.
     redo_until: ticks below were computed in a generation before this one. entered: versions, so far.
+    is_following: it has had a whole version of these servers.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Present:
     inspects: tuple[int, ...] = ()
     redo_until: int = 0
     entered: int = 0
+    is_following: bool = False
 
     def enter(self) -> None:
         """Another version is there: its slices are new."""

@@ -85,12 +85,25 @@ class Outgoing(ABC):
         """
 
 
+def unheeded(group: int, start: int, stop: int) -> None:
+    """Of who need not know what is written to a state."""
+
+
 class Strategy(ABC):
     """A worker's way to the others. It is told whom to connect to, and says when the way is lost."""
 
     @abstractmethod
-    def __init__(self, settings: MemberSettings, state: Vector, wake_fd: int) -> None:
-        """state: where versions are put. wake_fd: a descriptor that ends a wait early."""
+    def __init__(
+        self,
+        settings: MemberSettings,
+        state: Vector,
+        wake_fd: int,
+        put: Callable[[int, int, int], None] = unheeded,
+    ) -> None:
+        """state: where versions are put. wake_fd: a descriptor that ends a wait early.
+
+        put: told of all that is written to ``state``, see ``Replica.put``.
+        """
 
     @property
     @abstractmethod

@@ -105,7 +105,7 @@ class Worker:
         if from_nothing and self._started_s is not None:
             self._loaded.make_first_values()
         self._part()
-        self._severed = None
+        self._severed, self._present.is_following = None, False
         self._present.careful_to = assignment.careful_to
         self._present.generation = assignment.generation
         self._strategy.connect(assignment)
@@ -159,7 +159,8 @@ class Worker:
         self._position = position
         self._present.enter()
         # It is in the state's memory so far: a device's copies, and TensorFlow's variables, follow.
-        self._loaded.replica.refresh()
+        self._loaded.replica.refresh(was_put=self._present.is_following)
+        self._present.is_following = True
         self._loaded.replica.lookups.ahead.enter(position.version)
 
     # --- ticks -----------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class Worker:
                     one_by_one = self._schedule.applies_slices(self._present.tick)
                     # Before it was asked, the newest values were put into its state.
                     if one_by_one:
-                        self._loaded.replica.refresh()
+                        self._loaded.replica.refresh(was_put=True)
                     now = fresh[:1] if one_by_one else fresh
                     self._timeline.num_backup += sum(n not in mine for n in now)
                     if fresh:

@@ -15,7 +15,7 @@ from elasticflow.training.advice import Advice, Question
 from elasticflow.wire.messages import Advise, Assignment, Initial, Lend, Mapped, Pull, Push, RowsRead
 from elasticflow.wire.sending import Tracker
 from elasticflow.wire.sockets import Context, Socket
-from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy
+from elasticflow.worker.strategy import Event, Overdue, Position, Severed, Strategy, unheeded
 from elasticflow_ps import client_state as cs
 from elasticflow_ps import native
 from elasticflow_ps.compression import compression_of
@@ -49,8 +49,14 @@ class ParameterServers(Strategy):
     through memory: see ``elasticflow_ps.neighbours``.
     """
 
-    def __init__(self, settings: MemberSettings, state: Vector, wake_fd: int) -> None:
-        self._settings, self._state, self._wake_fd = settings, state, wake_fd
+    def __init__(
+        self,
+        settings: MemberSettings,
+        state: Vector,
+        wake_fd: int,
+        put: Callable[[int, int, int], None] = unheeded,
+    ) -> None:
+        self._settings, self._state, self._wake_fd, self._put = settings, state, wake_fd, put
         self._compression = compression_of(settings)
         """Of the present connections: it may keep what their servers were not pushed."""
         lends = settings.shared_memory and self._compression.lends
@@ -208,6 +214,7 @@ class ParameterServers(Strategy):
         mine = [span.view(self._state) for span in parcel.state]
         for span, array, view in zip(parcel.state, arrived.arrays, mine, strict=True):
             self._compression.unpack(span, array, view)
+            self._put(span.group, span.start, span.stop)
         taken = arrived.arrays if self._compression.packs_versions else mine
         arrived.watched.compare(taken, parcel.state, self._settings.name)
 

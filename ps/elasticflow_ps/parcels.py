@@ -1,4 +1,7 @@
-"""Parcels: what of one server's chunks travels together in one message, 4 MB at most.
+"""Parcels: what of one server's chunks travels together in one message.
+
+Of at most 4 MB, or an eighth of all that the server has, up to 16 MB: each costs as much Python, whatever its
+length, and with few of them little can be done while others are on their way.
 
 Inside a server, and on the wire, neighbouring chunks of one group are handled as one *span*: all
 arithmetic on them is element by element, so the borders do not matter, and a small model costs one
@@ -27,6 +30,9 @@ from elasticflow.step.layout import (
 )
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.training.freezing import Toggles, is_trained
+
+EIGHTH, MOST_CHUNKS = 8, 4
+"""A parcel is no longer than this part of a server's bytes, or than so many chunks."""
 
 
 class Piece(NamedTuple):
@@ -144,9 +150,11 @@ class Parcel:
 
 def parcels_of(layout: Layout, numbers: Sequence[int]) -> list[Parcel]:
     """The parcels of a server that holds the chunks with these numbers; never none."""
+    total = sum(layout.chunk_bytes(layout.chunks[number]) for number in numbers)
+    most = max(CHUNK_BYTES, min(total // EIGHTH, MOST_CHUNKS * CHUNK_BYTES))
     parcels: dict[tuple[Toggles, Rounds], list[list[Chunk]]] = {((), ()): [[]]}
     """What is trained in the same epochs and rounds, and all else but tables, batches and totals, of
-    ``CHUNK_BYTES`` at most."""
+    ``most`` bytes."""
     filled: dict[tuple[Toggles, Rounds], int] = {}
     apart: dict[int, list[Chunk]] = {}
     """By group: a table's, and what other ticks than those of the rest change."""
@@ -159,7 +167,7 @@ def parcels_of(layout: Layout, numbers: Sequence[int]) -> list[Parcel]:
         key = (group.toggles, group.rounds)
         alike = parcels.setdefault(key, [[]])
         goes_along = group.rule is Rule.REPORT  # with the measures, whatever they take
-        if alike[-1] and filled.get(key, 0) + size > CHUNK_BYTES and not goes_along:
+        if alike[-1] and filled.get(key, 0) + size > most and not goes_along:
             alike.append([])
             filled[key] = 0
         alike[-1].append(chunk)

@@ -201,7 +201,7 @@ class Program:
         self.replica: Any = SimpleNamespace(
             apart=False,
             encoded=[],
-            refresh=lambda: None,
+            refresh=lambda *, was_put: None,
             state=None,
             compute=self._compute,
             begin_slice=lambda work, number: None,

@@ -108,7 +108,7 @@ class SmallReplica(Replica):
     def prepare(self, columns: Mapping[str, Array]) -> dict[str, Any]:
         return {name: column.copy() for name, column in columns.items()}
 
-    def refresh(self) -> None:
+    def refresh(self, *, was_put: bool = False) -> None:
         pass
 
     def begin_epoch(self, epoch: int) -> None:
