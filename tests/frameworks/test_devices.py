@@ -222,6 +222,28 @@ def test_a_slice_waits_for_nothing_but_its_gradients():
     replica.deliver(out)
 
 
+@pytest.mark.parametrize("device", APART)
+@pytest.mark.parametrize("name", ["mlp", "norm"])
+def test_a_version_that_comes_bit_by_bit_is_there_before_it_is_computed_with(name, device):
+    """Also where parts of the next one, and then this one's again, have come in between."""
+    at_once, bit_by_bit = (opened(models.PROGRAMS[name], device=device) for _ in range(2))
+    batch = columns(12)
+    computed(at_once, batch), computed(bit_by_bit, batch)
+    values = [group * 2 for group in at_once.state.groups]
+    for mine, new in zip(at_once.state.groups, values, strict=True):
+        mine[...] = new
+    at_once.refresh()
+    for factor in (2, 3, 1):
+        for number, (mine, new) in enumerate(zip(bit_by_bit.state.groups, values, strict=True)):
+            for start in range(0, len(mine), 16):
+                mine[start : start + 16] = new[start : start + 16] * factor
+                bit_by_bit.put(number, start, start + 16)
+        if factor == 2:
+            bit_by_bit.refresh(was_put=True)
+    bit_by_bit.refresh(was_put=True)
+    assert digest(computed(bit_by_bit, batch)) == digest(computed(at_once, batch))
+
+
 def makes(x, y, params):
     """Of its own, and only from some records, what has to lie where the rest does."""
     if x[0, 0] > 0:
