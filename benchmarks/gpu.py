@@ -1,6 +1,7 @@
 """A step on a GPU over the plain PyTorch loop on the same slices; digests of runs that are disturbed there.
 
-``python -m benchmarks gpu [resnet|gpt|tiny|copies|digests]...``; all without names. Exit code 77: no GPU.
+``python -m benchmarks gpu [resnet|gpt|tiny|copies|kills|neighbours]...``; all without names. Exit code 77: no
+GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from elasticflow.process.fingerprint import environment
 COMMAND = "python -m benchmarks gpu"
 NO_GPU = 77
 """Exit code of tests that are skipped, by custom of Automake."""
-ROUNDS, RUNS, RATE = 2, 10, 4
+ROUNDS, RATE = 2, 30
+"""RATE: faults a minute."""
 HOME = Path(__file__).parent / "programs"
 
 
@@ -55,7 +57,7 @@ NETS = (
 )
 
 
-DISTURBED = Net("soak", 64, 8, 160, 1, 0)
+DISTURBED, QUIET = Net("soak", 64, 8, 480, 1, 0), Net("soak", 64, 8, 160, 1, 0)
 """With 50 steps in each of ``steps // 8`` epochs."""
 
 
@@ -125,37 +127,48 @@ def _copies() -> Iterator[Figure]:
     yield figure("downloads in buckets / one pinned copy", ours, "GB/s", plain, f"{COMMAND} copies")
 
 
-def _digest(workers: int, rate: int, seed: int) -> str:
-    """Of a run whose workers are killed and frozen so often a minute."""
+def _digest(net: Net, workers: int, rate: int = 0, seed: int = 0) -> tuple[str, int]:
+    """Of a run whose workers are killed and frozen so often a minute; and how often that was."""
     options = ("--workers", workers, "--servers", 2, "--device", "cuda")
-    with job(DISTURBED, *options, program=HOME / "soak_torch.py") as one:
+    settings = {"max_failures": 10_000}
+    with job(net, *options, program=HOME / "soak_torch.py", settings=settings) as one:
         one.wait_until(workers)
         chaos = [sys.executable, "-m", "elasticflow.cli", "chaos", str(one.run.path), "--seed", str(seed)]
+        told = ""
         if rate:
-            subprocess.run(
-                [*chaos, "--rate", str(rate), "--kinds", "worker,freeze-worker"],
-                check=False,
-                stdout=subprocess.DEVNULL,
-            )
+            kinds = ("--rate", str(rate), "--kinds", "worker,freeze-worker")
+            told = subprocess.run([*chaos, *kinds], check=False, stdout=subprocess.PIPE, text=True).stdout
         output = one.wait()
     found = re.search(r"^digest: (\w+)$", output, re.MULTILINE)
     if not found:
         raise RuntimeError(output)
-    return found[1]
+    return found[1], told.count("(pid") - told.count("goes on")
 
 
-def _digests() -> Iterator[Figure]:
-    """Of runs on a GPU on which others compute, too: of one left alone, and of those that are disturbed."""
+def _kills(seconds: float) -> Iterator[Figure]:
+    """Of runs of two workers on one GPU that are killed and frozen until the time is up."""
+    right, _ = _digest(DISTURBED, 1)
+    found, faults, ends_s = list[str](), 0, time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        digest, number = _digest(DISTURBED, 2, RATE, len(found))
+        found.append(digest)
+        faults += number
+    note = f"two workers on one GPU, {faults} faults in {seconds:g} s"
+    name = "disturbed runs with the digest of one left alone / runs"
+    yield figure(name, found.count(right), "", len(found), f"{COMMAND} kills", note)
+
+
+def _neighbours(runs: int) -> Iterator[Figure]:
+    """Of runs of one to three workers on a GPU on which another program computes all the time."""
+    right, _ = _digest(QUIET, 1)
     neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
-        alone = _digest(1, 0, 0)
-        found = [_digest(1 + number % 3, RATE, number) for number in range(RUNS)]
+        found = [_digest(QUIET, 1 + number % 3)[0] for number in range(runs)]
     finally:
         neighbour.kill()
         neighbour.wait()
-    note = f"workers killed and frozen {RATE} times a minute, beside a busy neighbour"
-    same = found.count(alone)
-    yield figure("runs with the digest of one left alone / runs", same, "", RUNS, f"{COMMAND} digests", note)
+    name = "runs beside a busy neighbour with the digest of one left alone / runs"
+    yield figure(name, found.count(right), "", runs, f"{COMMAND} neighbours")
 
 
 _BUSY = """
@@ -167,8 +180,8 @@ while True:
 """
 
 
-def run(names: tuple[str, ...] = ()) -> Iterator[Figure]:
-    """Raises SystemExit where there is no GPU."""
+def run(names: tuple[str, ...] = (), *, seconds: float = 600.0, runs: int = 30) -> Iterator[Figure]:
+    """Raises SystemExit where there is no GPU. seconds, runs: of what is disturbed."""
     import torch
 
     if not torch.cuda.is_available():
@@ -179,16 +192,21 @@ def run(names: tuple[str, ...] = ()) -> Iterator[Figure]:
             yield from _steps(net)
     if not names or "copies" in names:
         yield from _copies()
-    if not names or "digests" in names:
-        yield from _digests()
+    if not names or "kills" in names:
+        yield from _kills(seconds)
+    if not names or "neighbours" in names:
+        yield from _neighbours(runs)
 
 
 def main(words: list[str]) -> int:
     """With names of parts."""
     parser = argparse.ArgumentParser(prog=COMMAND)
-    parser.add_argument("names", nargs="*", choices=[*(net.name for net in NETS), "copies", "digests"])
+    parts = [*(net.name for net in NETS), "copies", "kills", "neighbours"]
+    parser.add_argument("names", nargs="*", choices=parts)
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long kills go on")
+    parser.add_argument("--runs", type=int, default=30, help="beside a busy neighbour")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     arguments = parser.parse_args(words)
-    for one in run(tuple(arguments.names)):
+    for one in run(tuple(arguments.names), seconds=arguments.seconds, runs=arguments.runs):
         print(msgspec.json.encode(one).decode() if arguments.json else line(one), flush=True)
     return 0
