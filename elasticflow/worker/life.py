@@ -16,6 +16,7 @@ from elasticflow.cluster.member import MasterLink, checked
 from elasticflow.errors import ElasticFlowError, LoopError, ProgramError, ProtocolError
 from elasticflow.process.available import available_memory
 from elasticflow.process.fingerprint import PROBE, fingerprint
+from elasticflow.process.gpus import lease_one
 from elasticflow.process.stacks import Activity
 from elasticflow.run.settings import MemberSettings
 from elasticflow.storage import Storage
@@ -60,6 +61,11 @@ def main(
     on_notice(lambda reason: link.send(Departing(name=settings.name, reason=reason)))
     try:
         link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
+        if settings.backend == "local" and settings.device != "cpu":
+            visible, _ = lease_one(
+                os.environ
+            )  # until this process ends; clusters say themselves who has which
+            os.environ.update(visible)
         loaded = Loaded(settings)
         join = join_of(loaded)
         if open_storage and (frozen := loaded.replica.frozen()):

@@ -15,19 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from elasticflow_yarn import gpus
+from elasticflow.process import gpus
+from elasticflow_yarn import gpus as of_yarn
 
 PATIENCE_S = 30.0
 HOLDER = """
 import sys, time
-from elasticflow_yarn import gpus
+from elasticflow.process import gpus
 leased = gpus.lease(int(sys.argv[2]), sys.argv[3].split(","), lambda text: None, 60.0, sys.argv[1])
 print(",".join(leased.devices), flush=True)
 sys.stdin.read()
 """
 WITH_CHILD = """
 import subprocess, sys
-from elasticflow_yarn import gpus
+from elasticflow.process import gpus
 leased = gpus.lease(1, ["0"], lambda text: None, 60.0, sys.argv[1])
 leased.share()
 child = subprocess.Popen(["sleep", "1000"], close_fds=False)
@@ -36,7 +37,7 @@ sys.stdin.read()
 """
 RACER = """
 import os, random, sys, time
-from elasticflow_yarn import gpus
+from elasticflow.process import gpus
 folder, marks, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for _ in range(15):
     leased = gpus.lease(count, ["0", "1", "2"], lambda text: None, 60.0, folder)
@@ -169,7 +170,7 @@ def test_another_user_is_kept_out_of_a_lease_too(
     assert said(holder) == "0"
     text = """if True:
         import os, sys
-        from elasticflow_yarn import gpus
+        from elasticflow.process import gpus
         os.setuid(65534)
         print(*gpus.lease(1, ["0", "1"], folder=sys.argv[1]).devices)
     """
@@ -223,7 +224,7 @@ def test_more_than_there_are(folder: str) -> None:
 
 
 def found(environ: dict[str, str], folder: str) -> dict[str, str]:
-    environment, leased = gpus.environment_of(environ, print, 0.0, folder)
+    environment, leased = of_yarn.environment_of(environ, print, 0.0, folder)
     if leased:
         leased.release()
     return environment
@@ -231,17 +232,17 @@ def found(environ: dict[str, str], folder: str) -> dict[str, str]:
 
 def test_what_a_program_is_told(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "DEV", str(tmp_path))
-    one, both = {gpus.COUNT: "1"}, {gpus.COUNT: "2"}
+    one, both = {of_yarn.COUNT: "1"}, {of_yarn.COUNT: "2"}
     assert found(one, folder) == {}, "no GPU on this host: they are only counted"
     for name in ("nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert found(both, folder) == {**order, "CUDA_VISIBLE_DEVICES": "0,1"}
-    assert found({**one, gpus.DEVICES: "3, 10"}, folder) == {**order, "CUDA_VISIBLE_DEVICES": "3"}
-    assert found({gpus.COUNT: "0"}, folder) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert found({**one, of_yarn.DEVICES: "3, 10"}, folder) == {**order, "CUDA_VISIBLE_DEVICES": "3"}
+    assert found({of_yarn.COUNT: "0"}, folder) == {"CUDA_VISIBLE_DEVICES": ""}
     assert found({}, folder) == {}
     with pytest.raises(ValueError, match="ELASTICFLOW_GPUS: 'many' is no number"):
-        found({gpus.COUNT: "many"}, folder)
+        found({of_yarn.COUNT: "many"}, folder)
 
 
 def test_where_the_cluster_isolates_nothing_is_leased(
@@ -249,7 +250,7 @@ def test_where_the_cluster_isolates_nothing_is_leased(
 ) -> None:
     monkeypatch.setattr(gpus, "DEV", str(tmp_path))
     (tmp_path / "nvidia0").touch()
-    one = {gpus.COUNT: "1"}
+    one = {of_yarn.COUNT: "1"}
     assert found({**one, "CUDA_VISIBLE_DEVICES": "5"}, folder) == {}
     assert found({**one, "NVIDIA_VISIBLE_DEVICES": "GPU-5"}, folder) == {}
     assert found({**one, "NVIDIA_VISIBLE_DEVICES": "all"}, folder)["CUDA_VISIBLE_DEVICES"] == "0"
@@ -280,3 +281,42 @@ def test_a_holder_that_hangs_is_named(start: Callable[..., subprocess.Popen[str]
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(gpus.NoGpu, match=rf"GPU 0 by process {holder.pid} \(.*, stopped, since 20"):
         gpus.lease(1, ["0"], patience_s=0.5, folder=folder)
+
+
+SHARER = """
+import sys
+from elasticflow.process import gpus
+gpus.DEV = sys.argv[2]
+visible, _ = gpus.lease_one({"CUDA_VISIBLE_DEVICES": sys.argv[3]} if sys.argv[3:] else {}, sys.argv[1])
+print(visible.get("CUDA_VISIBLE_DEVICES"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_workers_of_one_host_share_as_little_as_they_can(
+    folder: str, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Whatever runs they are of; who is killed lets go, and who holds one for itself is left alone first."""
+    for name in ("nvidia0", "nvidia1", "nvidia2"):
+        (tmp_path / name).touch()
+    alone = gpus.lease(1, ["1"], folder=folder)
+    sharers, taken = list[subprocess.Popen[str]](), list[str]()
+    for _ in range(6):
+        sharers.append(start(SHARER, tmp_path))
+        taken.append(said(sharers[-1]))
+    assert taken == ["0", "2", "0", "1", "2", "0"]
+    alone.release()
+    sharers[1].kill()
+    sharers[1].wait()
+    assert [said(start(SHARER, tmp_path)) for _ in range(2)] == ["1", "2"]
+    assert said(start(SHARER, tmp_path, "2,MIG-7/1/0")) == "MIG-7/1/0"
+
+
+def test_where_there_is_no_gpu_or_no_folder_none_is_leased(
+    folder: str, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    assert said(start(SHARER, tmp_path)) == said(start(SHARER, tmp_path, "0")) == "None"
+    (tmp_path / "nvidia0").touch()
+    assert said(start(SHARER, tmp_path, "")) == "None"
+    Path(folder).touch()
+    assert said(start(SHARER, tmp_path)) == "None"

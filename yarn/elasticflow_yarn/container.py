@@ -27,6 +27,7 @@ import signal
 import stat
 import sys
 
+from elasticflow.process.gpus import NoGpu
 from elasticflow_yarn import first, gpus
 
 MEMBER = "ELASTICFLOW_MEMBER"
@@ -68,7 +69,7 @@ def main() -> int:
     _end_with_parent(signal.SIGTERM)
     try:
         devices, lease = gpus.environment_of(os.environ, lambda text: print(text, flush=True))
-    except gpus.NoGpu as error:
+    except NoGpu as error:
         _say(f"Error: {error}", 0)
         return _leave(member, None, str(error))
     except ValueError as error:
