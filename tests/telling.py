@@ -60,6 +60,7 @@ class Seen:
     workers: list[Member] = field(default_factory=list)
     plan: tuple[Share, ...] = ()
     divergence: Divergence = field(default_factory=Divergence)
+    num_audited: int = 0
     standings: Standings = field(default_factory=Standings)
 
     @property

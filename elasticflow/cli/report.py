@@ -25,7 +25,7 @@ from elasticflow.cli.progress import (
     start_line,
 )
 from elasticflow.cli.terminal import bare
-from elasticflow.cli.watching import faults_line, skipped_line
+from elasticflow.cli.watching import audited_line, faults_line, skipped_line
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
 from elasticflow.process.texts import harmless
@@ -150,6 +150,8 @@ def _work(report: Past) -> list[str]:
         lines.append(f"  {start}")
     if skipped := skipped_line(report):
         lines.append(f"  skipped  {skipped}")
+    if audited := audited_line(report):
+        lines.append(f"  audit    {audited}")
     if report.mode == "async":
         stale = f"staleness {report.staleness}"
         lines.append(f"  mode     async, {stale}: the model depends on the order of updates as well")

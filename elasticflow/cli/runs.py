@@ -27,7 +27,7 @@ from elasticflow.cli.progress import (
     start_line,
 )
 from elasticflow.cli.terminal import bare
-from elasticflow.cli.watching import faults_line, skipped_line
+from elasticflow.cli.watching import audited_line, faults_line, skipped_line
 from elasticflow.cluster.presence import (
     Presence,
     is_alive,
@@ -185,6 +185,8 @@ def _done_so_far(status: Status) -> Iterator[str]:
         yield f"quarantined rows: {', '.join(map(str, status.quarantined))}"
     if skipped := skipped_line(status):
         yield f"skipped: {skipped}"
+    if audited := audited_line(status):
+        yield f"audit: {audited}"
 
 
 def _memory(member: AnyMember) -> str:

@@ -78,6 +78,8 @@ def show_end(run: RunDir, report: Report) -> None:
         print(f"quarantined rows: {', '.join(map(str, report.quarantined))}")
     if skipped := skipped_line(report):
         print(f"skipped: {skipped}")
+    if audited := audited_line(report):
+        print(f"audit: {audited}")
     if line := deadline_line(report):
         print(line)
     if report.evaluations:
@@ -122,6 +124,11 @@ def skipped_line(report: Past) -> str:
     if not (skipped := report.skipped):
         return ""
     return f"{skipped} {'updates' if report.mode == 'async' else 'steps'} with NaN or infinite gradients"
+
+
+def audited_line(report: Past) -> str:
+    """How many slices were computed twice and gave the same; "" if none was."""
+    return f"{report.audited:,} slices computed twice, with the same bits" if report.audited else ""
 
 
 def users_part(trace: str, program: str) -> str:

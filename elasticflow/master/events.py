@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import (
+    Audited,
     Departing,
     Diverged,
     Failed,
@@ -126,7 +127,7 @@ class ClockEvent:
 
 Event: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written | Troubled
-    | Offer | Paused | Stacks | Here | Diverged | Skipped | Inspected | ServerEnded
+    | Offer | Paused | Stacks | Here | Diverged | Skipped | Inspected | Audited | ServerEnded
     | ExitedEvent | DisconnectedEvent | ReconnectedEvent | CommittedEvent | FoundEvent | ScaleEvent
     | StopEvent | OversleptEvent | PlacedEvent | ExpiryEvent | LimitEvent | ClockEvent
 )  # fmt: skip

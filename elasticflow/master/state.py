@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from elasticflow.master.actions import Action, CutAction, PruneAction
 from elasticflow.master.deciding import (
+    auditing,
     checkpoints,
     departures,
     diverging,
@@ -142,6 +143,7 @@ HANDLERS: Handlers = {
     **generations.HANDLERS,
     **records.HANDLERS,
     **diverging.HANDLERS,
+    **auditing.HANDLERS,
     **checkpoints.HANDLERS,
     **standstill.HANDLERS,
     **ending.HANDLERS,

@@ -77,6 +77,8 @@ class StoryMemory(msgspec.Struct, kw_only=True):
     quarantined: tuple[int, ...] = ()
     skipped: int = 0
     """Steps that were left out; asynchronously, updates."""
+    audited: int = 0
+    """Slices that were computed twice, and gave the same."""
     num_events: int = 0
     events: list[Event] = []
     evaluations: dict[int, dict[str, Any]] = {}
@@ -300,7 +302,7 @@ class Story:
         memory = self._memory
         memory.schedule = state.schedule or memory.schedule
         memory.quarantined = tuple(each.row for each in state.excluded)
-        memory.skipped = len(state.divergence.skipped)
+        memory.skipped, memory.audited = len(state.divergence.skipped), state.num_audited
         if state.num_ready != memory.num_ready:
             memory.num_ready = state.num_ready
             self._speed.begin_anew()
@@ -338,8 +340,7 @@ class Story:
         """The past; of events, faults and so on the last ones, at most so many each."""
         memory, schedule, time_s = self._memory, self._memory.schedule, self._time_s()
         step = self._step
-        evaluations = list(memory.evaluations.values())
-        faults = memory.faults
+        evaluations, faults = list(memory.evaluations.values()), memory.faults
         seconds = self._seconds()
         lived_s = sum(seconds.values())
         usage = _sum([memory.gone, *memory.usage.values()])
@@ -379,6 +380,7 @@ class Story:
             records_left_out=schedule.records_left_out if schedule else None,
             quarantined=list(memory.quarantined),
             skipped=memory.skipped,
+            audited=memory.audited,
             loss=memory.loss,
             evaluation=evaluations[-1] if evaluations else None,
             num_evaluations=len(evaluations),

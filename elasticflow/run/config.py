@@ -62,6 +62,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     read_processes: Annotated[int, Meta(ge=0, le=64)] = 0
     device: str = "auto"
     graphs: bool = False
+    audit: Count = 0
 
     epochs: Positive = 10
     max_steps: Annotated[int, Meta(ge=0, le=2**53 - 1)] = 0
@@ -199,6 +200,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(
                 f"slices: {self.slices} is for mode: sync; in mode: async each batch is one slice, and "
                 "staleness says how many may be computed at once."
+            )
+        if self.audit and self.asynchronous:
+            raise ConfigError(
+                f"audit: {self.audit} is for mode: sync; in mode: async what a slice gives depends on when."
+            )
+        if self.audit and self.fingerprint != "strict":
+            raise ConfigError(
+                f"audit: {self.audit} wants fingerprint: strict; with warn, workers may differ rightly."
             )
         if self.measure_slices and self.asynchronous:
             raise ConfigError("measure_slices: is for mode: sync; in mode: async each batch is one slice.")

@@ -29,6 +29,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     server_threads: int = 1
     device: str = "auto"
     graphs: bool = False
+    audit: int = 0
     batch_size: int
     """Records of a step."""
     num_slices: int
@@ -99,6 +100,7 @@ _SAME = (
     "server_threads",
     "device",
     "graphs",
+    "audit",
     "heartbeat_s",
     "lost_s",
     "storage_patience_s",

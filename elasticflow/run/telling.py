@@ -176,7 +176,8 @@ class Past(msgspec.Struct, kw_only=True):
     none yet. lr_scale: what evaluations have the learning rate multiplied by. start: what ``first_step_s``
     is made of, one after the other, as the first worker has measured it; empty where nobody knows. strategy:
     ``auto`` as long as nothing is chosen; strategy_why: why it was, empty where the settings say it. losses:
-    of this attempt, without those of steps that were undone.
+    of this attempt, without those of steps that were undone. audited: slices that were computed twice and
+    gave the same.
     """
 
     format: int = FORMAT
@@ -238,6 +239,7 @@ class Past(msgspec.Struct, kw_only=True):
     strategy: str = "parameter_server"
     strategy_why: str = ""
     losses: list[LossPoint] = []
+    audited: int = 0
 
 
 class Status(Past, kw_only=True):

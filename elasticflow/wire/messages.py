@@ -3,7 +3,7 @@
 Control plane (CURVE: encrypted and authenticated; one DEALER a process, one ROUTER at the master)
 
     worker, server -> master   Join, Ready, Heartbeat, Leaving, Failed, Lost, Stacks, Here
-    worker -> master           Faulty, Inspected, ServerEnded
+    worker -> master           Faulty, Inspected, Audited, ServerEnded
     server -> master           Progress, Written, Troubled, Offer, Diverged, Paused
     both -> master             Skipped
     master -> server           Assignment, Halt, Plan, Cut, Finish, Pause, Settled, Quit
@@ -399,6 +399,19 @@ class Skipped(_Message, frozen=True):
     slice: int = -1
 
 
+class Audited(_Message, frozen=True):
+    """What a worker has got of a slice that is computed twice: see ``elasticflow.worker.audit``.
+
+    digest: of what it pushes of that slice, or has got when it computed it once more. One that is lost is one
+    that is not compared.
+    """
+
+    name: str
+    tick: int
+    slice: int
+    digest: str
+
+
 class Inspected(_Message, frozen=True):
     """The answer to Inspect: the first of the slices, and in it the first parameter, whose gradient is none.
 
@@ -598,12 +611,12 @@ class Quit(_Message, frozen=True):
 
 ToMaster: TypeAlias = (
     Join | Ready | Heartbeat | Leaving | Departing | Failed | Faulty | Progress | Lost | Written
-    | Troubled | Offer | Diverged | Skipped | Inspected | StatusRequest | ScaleRequest | StopRequest
-    | Stacks | Here | Grant | ServerEnded | Paused
+    | Troubled | Offer | Diverged | Skipped | Inspected | Audited | StatusRequest | ScaleRequest
+    | StopRequest | Stacks | Here | Grant | ServerEnded | Paused
 )  # fmt: skip
 _SAID_BY_MEMBERS = (Join, Ready, Heartbeat, Leaving, Failed, Lost, Skipped, Stacks, Here)
 SAID_BY: dict[str, tuple[type[ToMaster], ...]] = {
-    "worker": (*_SAID_BY_MEMBERS, Departing, Faulty, Inspected, ServerEnded),
+    "worker": (*_SAID_BY_MEMBERS, Departing, Faulty, Inspected, Audited, ServerEnded),
     "server": (*_SAID_BY_MEMBERS, Progress, Written, Troubled, Offer, Diverged, Paused),
     "client": (StatusRequest, ScaleRequest, StopRequest, Grant),
 }

@@ -95,7 +95,7 @@ class Adding:
             self._go_on()
             parts = sums.all_but_last()
             whole = work.kind is not Kind.TRAIN or self._computing.skips or not self._strategy.streams
-            if parts is None or whole:
+            if parts is None or whole or self._computing.audit.picks(work, number):
                 self._computing.take(sums, work, number)
                 return self._computing.delivered(work, sums.totals), None
             return self._stream(position, work, node, lr, last, sums, parts)

@@ -18,7 +18,8 @@ from elasticflow.frameworks.staged import own_columns, whole_columns
 from elasticflow.step.layout import Vector
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node
-from elasticflow.wire.messages import Assignment, Faulty, Inspected, Skipped
+from elasticflow.wire.messages import Assignment, Audited, Faulty, Inspected, Skipped
+from elasticflow.worker.audit import Audit, digest_of
 from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.evaluating import evaluated
 from elasticflow.worker.faults import blame
@@ -72,10 +73,12 @@ class Computing:
         self.skips = assignment.on_nan == "skip" and self._schedule.asynchronous
         self.under_way: tuple[int, float] | None = None
         self.tries = 0
+        self.audit = Audit(loaded.settings.audit, self._schedule.num_slices)
 
     def take(self, sums: Sums, work: Work, number: int) -> None:
         """Computes one slice, and adds it to the others, unless the program raises on it."""
-        onto = sums.onto(number)
+        picked = self.audit.picks(work, number)
+        onto = None if picked else sums.onto(number)
         vector = onto or self._strategy.spare()
         filled: bool | None = False
         try:
@@ -83,8 +86,29 @@ class Computing:
         finally:
             if onto is None and not filled:
                 self._strategy.give_back(vector)
+        if filled and picked:
+            self._tell_audited(work, number, vector)
         if filled is not None:
             sums.take(number, vector if filled else None)
+
+    def _tell_audited(self, work: Work, number: int, out: Vector) -> None:
+        if self.adds_apart(work):
+            self.replica.deliver(out)
+        self._link.send(
+            Audited(name=self._present.name, tick=work.tick, slice=number, digest=digest_of(work, out))
+        )
+
+    def compute_again(self, position: Position, urgent: Callable[[], bool]) -> None:
+        """Those slices of the present tick that this worker is to check: see ``elasticflow.worker.audit``."""
+        work = self._schedule.at(position.version)
+        for number in self.audit.given_to(self._present.name, work, position.shares):
+            if urgent():
+                return
+            out = self._strategy.spare()
+            with suppress(Exception, Interrupted):  # whoever is to push it deals with that
+                if self._gradient(work, number, out, Filling(onto=False)):
+                    self._tell_audited(work, number, out)
+            self._strategy.give_back(out)
 
     def slice(self, work: Work, number: int, out: Vector, filling: Filling) -> bool | None:
         """Computes one slice into ``out``, or adds it to what is there. Whether it holds any records.

@@ -193,7 +193,7 @@ class Program:
         self, bad: tuple[int, ...] = (), *, late: bool = False, looks_up: tuple[int, ...] = ()
     ) -> None:
         self.late, self.looks_up = late, looks_up
-        self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0, read_processes=0)
+        self.settings: Any = SimpleNamespace(name="worker-1", started_s=0.0, read_processes=0, audit=0)
         self.program = SimpleNamespace(path="program.py", learning_rate=None)
         self.made: Batches = Batches({*bad})
         self.entered: list[Any] = []

@@ -6,7 +6,7 @@ Imports say who may call whom, and go one way:
         departures  gaining
         generations
         staffing
-        planning  records  diverging
+        planning  records  diverging  auditing
         ending
         facts
 

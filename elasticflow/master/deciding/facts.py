@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticflow.master.actions import Action
+from elasticflow.master.audits import Audits
 from elasticflow.master.balance import Balance
 from elasticflow.master.commits import Commits
 from elasticflow.master.cuts import Cuts
@@ -54,6 +55,7 @@ class Agreed:
     made_with: the fingerprint of the workers that made the checkpoint gone on from.
     code: of ElasticFlow, by the first member that told of it.
     needs: by place, the memory that a server needs. assignment: what members were told of it last.
+    audits: whether they get the same of the same slices.
     """
 
     made_with: dict[str, str]
@@ -63,6 +65,7 @@ class Agreed:
     schedule: Schedule | None = None
     needs: list[MemoryNeed] = field(default_factory=list)
     assignment: Assignment | None = None
+    audits: Audits = field(default_factory=Audits)
 
 
 @dataclass
@@ -204,6 +207,11 @@ class Facts:
     @property
     def committed_tick(self) -> int | None:
         return self.commits.committed_tick
+
+    @property
+    def num_audited(self) -> int:
+        """Slices that were computed twice, and gave the same."""
+        return self.agreed.audits.equal
 
     @property
     def excluded(self) -> tuple[Excluded, ...]:

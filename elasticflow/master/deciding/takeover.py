@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from elasticflow.master.actions import Action, EndAction, KillAction, PruneAction
+from elasticflow.master.audits import Audits
 from elasticflow.master.commits import Commits
 from elasticflow.master.deciding import checkpoints, ending, generations, planning, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
@@ -51,6 +52,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     gain: GainMode = GainMode.WATCHES
     standings: tuple[WatchStanding, ...] = ()
     grant: int = 0
+    audited: int = 0
 
 
 def memory(run: Facts) -> Memory:
@@ -78,6 +80,7 @@ def memory(run: Facts) -> Memory:
         gain=run.staff.gain.mode,
         standings=run.standings.all,
         grant=run.staff.grant,
+        audited=run.agreed.audits.equal,
     )
 
 
@@ -101,6 +104,7 @@ def remember(run: Facts, memory: Memory) -> None:
     run.failures = Failures(memory.failures, memory.early_deaths)
     run.conclusion.closing = memory.closing
     run.divergence, run.divergence.ends_run = Divergence(memory.skipped), memory.diverging
+    run.agreed.audits = Audits(memory.audited)
     run.standings = Standings((*run.standings.all, *memory.standings))
     if memory.spec:
         run.learn(memory.spec)
