@@ -96,6 +96,7 @@ setup(
         "wandb": ["wandb>=0.19"],
         "sweep": ["optuna>=4"],
         "metrics": ["prometheus-client>=0.20"],
+        "gpu": ["nvidia-ml-py>=12.535"],  # what GPUs tell of themselves, in status and report
         "serving": [
             "httptools>=0.6",
             "prometheus-client>=0.20",

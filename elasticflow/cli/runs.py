@@ -167,7 +167,7 @@ def as_text(status: Status) -> str:
     for member in status.members:
         lines.append(
             f"  {member.name:<12} {member.state:<9} step {member.step:<8} {member.host} "
-            f"pid {member.pid}{_memory(member)}{_share(member)}{_notable(member)}"
+            f"pid {member.pid}{_memory(member)}{_share(member)}{_gpu(member)}{_notable(member)}"
         )
     lines += [f"  [{duration(event.time_s)}] {event.text}" for event in status.events[-8:]]
     return "\n".join(lines)
@@ -201,6 +201,16 @@ def _share(member: AnyMember) -> str:
     if not isinstance(member, ToldWorker) or not (member.slices and member.slice_s):
         return ""
     return f", {member.slices} slices of {1000 * member.slice_s:.3g} ms"
+
+
+def _gpu(member: AnyMember) -> str:
+    """Of a worker that has one."""
+    if not isinstance(member, ToldWorker) or (gpu := member.gpu) is None:
+        return ""
+    memory = f"{decimal(gpu.memory_bytes)} of {decimal(gpu.memory_total_bytes)}"
+    does = f"{gpu.busy:.0%} busy, {memory}, {gpu.power_w:.0f} W, {gpu.temperature_c:.0f} C"
+    trouble = f"{gpu.trouble}; " if gpu.trouble else ""
+    return f", {gpu.name}: {trouble}{does}, {gpu.clock_mhz:.0f} MHz"
 
 
 def _notable(member: AnyMember) -> str:

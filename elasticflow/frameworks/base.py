@@ -32,6 +32,7 @@ from elasticflow.training.grouping import Groups
 from elasticflow.training.metrics import Summed, SummedMetric, add, measures_of, size_of
 from elasticflow.training.objects import is_object, library_of, set_back, states_of, taken
 from elasticflow.training.trainable import toggles_by_name
+from elasticflow.wire.messages import GpuState
 
 Batch: TypeAlias = dict[str, Any]
 """Arguments of ``forward`` by name, in the framework's own tensors."""
@@ -205,6 +206,10 @@ class Replica(ABC):
     def facts(self) -> Mapping[str, str]:
         """What of the device decides the bits, by name; of the processor others tell."""
         return {}
+
+    def gpu_state(self) -> GpuState | None:
+        """How its GPU does, if it has one that tells. For one thread, which need not be that of the rest."""
+        return None
 
     @property
     def encoded(self) -> list[Entry]:

@@ -23,8 +23,10 @@ import numpy as np
 import torch
 
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks.nvml import Nvml
 from elasticflow.process.guard import guarded_thread
 from elasticflow.step.layout import Array, Layout, Vector
+from elasticflow.wire.messages import GpuState
 
 Pair = tuple[Array, torch.Tensor]
 """Host memory, and as many elements of a device's."""
@@ -47,6 +49,10 @@ class Device(ABC):
     def facts(self) -> Mapping[str, str]:
         """What of it decides the bits of a model, by name: part of a worker's fingerprint."""
         return {}
+
+    def gpu_state(self) -> GpuState | None:
+        """See ``Replica``."""
+        return None
 
     def new_state(self, layout: Layout) -> Vector:
         """For values that are uploaded at every step."""
@@ -180,6 +186,7 @@ class Cuda(Device):
         self._copies = torch.cuda.Stream(self.where)  # type: ignore[no-untyped-call]
         self._sends = torch.cuda.Stream(self.where)  # type: ignore[no-untyped-call]
         self._is_sending = False
+        self._nvml = Nvml(str(getattr(torch.cuda.get_device_properties(self.where), "uuid", "")))
         self._line = _Line("downloads")
         self._pinned: weakref.WeakSet[Vector] = weakref.WeakSet()
 
@@ -195,6 +202,9 @@ class Cuda(Device):
             "tf32": f"{tf32[0]} in products, {tf32[1]} in convolutions",
             WORKSPACE: os.environ[WORKSPACE],
         }
+
+    def gpu_state(self) -> GpuState | None:
+        return self._nvml.look()
 
     def new_state(self, layout: Layout) -> Vector:
         memory = torch.empty(max(1, layout.num_bytes), dtype=torch.uint8, pin_memory=True).zero_()

@@ -59,6 +59,7 @@ from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.schedule import Work
 from elasticflow.training.objects import set_back
+from elasticflow.wire.messages import GpuState
 
 T = TypeVar("T")
 
@@ -255,6 +256,9 @@ class TorchReplica(Replica):
     @property
     def facts(self) -> Mapping[str, str]:
         return self._device.facts
+
+    def gpu_state(self) -> GpuState | None:
+        return self._device.gpu_state()
 
     def frozen(self) -> dict[str, Array]:
         return self._rest.frozen.values()

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from elasticflow.wire.messages import Usage
+from elasticflow.wire.messages import GpuState, Usage
 
 
 class RunState(str, Enum):
@@ -107,6 +107,7 @@ class Member(msgspec.Struct):
     asked_s: float | None = None
     carrier: str = ""
     anew: int = 0
+    gpu: GpuState | None = None
 
     def come_back(self) -> None:
         """A worker that was lost is there after all."""

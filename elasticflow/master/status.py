@@ -555,7 +555,12 @@ def _workers(state: MasterState, places: Mapping[str, str]) -> list[ToldWorker]:
     for share in state.plan:
         slices[share.worker] += share.stop - share.first
     return [
-        ToldWorker(**_member(worker, state, places), slices=slices[worker.name], slice_s=worker.slice_s)
+        ToldWorker(
+            **_member(worker, state, places),
+            slices=slices[worker.name],
+            slice_s=worker.slice_s,
+            gpu=worker.gpu,
+        )
         for worker in state.of("worker")
     ]
 

@@ -25,6 +25,10 @@ FIGURES = table(
     Figure("elasticflow_workers_wanted", "gauge", "Workers that there should be."),
     Figure("elasticflow_servers", "gauge", "Parameter servers that hold chunks."),
     Figure("elasticflow_server_memory_bytes", "gauge", "Of a server's arrays.", ("server",)),
+    Figure("elasticflow_gpu_busy_ratio", "gauge", "Part of the time that kernels run.", ("worker",)),
+    Figure("elasticflow_gpu_memory_bytes", "gauge", "That is taken, of a worker's GPU.", ("worker",)),
+    Figure("elasticflow_gpu_power_watts", "gauge", "What a worker's GPU draws.", ("worker",)),
+    Figure("elasticflow_gpu_trouble", "gauge", "Whether it has errors, or is slowed.", ("worker",)),
     Figure("elasticflow_masters", "counter", "Masters that the run has had, the present one included."),
     Figure("elasticflow_productive_seconds", "counter", "Seconds of workers, on what was needed."),
     Figure("elasticflow_lost_seconds", "counter", "Seconds of workers, on anything else.", ("cause",)),
@@ -93,6 +97,13 @@ def _values(told: Status) -> Iterator[tuple[str, Any, dict[str, str]]]:
     yield from ((name, value, {}) for name, value in plain.items())
     for server in told.servers:
         yield "server_memory_bytes", server.memory_bytes, {"server": server.name}
+    for worker in told.workers:
+        if worker.gpu:
+            of = {"worker": worker.name}
+            yield "gpu_busy_ratio", worker.gpu.busy, of
+            yield "gpu_memory_bytes", worker.gpu.memory_bytes, of
+            yield "gpu_power_watts", worker.gpu.power_w, of
+            yield "gpu_trouble", bool(worker.gpu.trouble), of
     for cause, seconds in told.workers_seconds.by_name().items():
         if cause == "productive":
             yield "productive_seconds", seconds, {}

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from elasticflow.training.programs import ProgramUse
+from elasticflow.wire.messages import GpuState
 
 FORMAT = 1
 """Of these structures. New fields may come with the same number; what is there keeps its name and sense."""
@@ -132,10 +133,14 @@ class ToldServer(ToldMember, kw_only=True):
 
 
 class ToldWorker(ToldMember, kw_only=True):
-    """slices: of each step, by the present plan. slice_s: what one takes it; 0 if that is not known."""
+    """slices: of each step, by the present plan. slice_s: what one takes it; 0 if that is not known.
+
+    gpu: None: it has none, or none that tells.
+    """
 
     slices: int
     slice_s: float
+    gpu: GpuState | None = None
 
 
 class ToldMaster(msgspec.Struct, kw_only=True):

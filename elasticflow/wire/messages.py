@@ -195,6 +195,19 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     num_backup: int = 0
 
 
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker's GPU does. busy: the part of the time that any kernel runs. trouble: "": none."""
+
+    name: str
+    memory_bytes: int = 0
+    memory_total_bytes: int = 0
+    busy: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    clock_mhz: float = 0.0
+    trouble: str = ""
+
+
 class Heartbeat(_Message, frozen=True):
     """A worker's or server's sign of life, every ``heartbeat_s``. Answered by Beat.
 
@@ -216,6 +229,7 @@ class Heartbeat(_Message, frozen=True):
     """Of a worker that loads: another number than before if it has done anything since."""
     tries: int = 0
     """Of slices in another process, so far: each counts as it begins and as it ends."""
+    gpu: GpuState | None = None
 
 
 class Leaving(_Message, frozen=True):

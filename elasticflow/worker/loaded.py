@@ -49,7 +49,7 @@ from elasticflow.worker.faults import blame
 from elasticflow.worker.shapes import Shape, short_tail
 from elasticflow.worker.slicing import MOST as MOST_CHOSEN
 from elasticflow.worker.slicing import chosen_by, costs_of
-from elasticflow.worker.whose_fault import OutsideError, lacks_memory
+from elasticflow.worker.whose_fault import OutsideError, is_of_kernel, lacks_memory
 
 ABOUT_TENSORS = re.compile(
     r"dtype|scalar type|shape|size|dimension|\b(Long|Float|Double|Int)\b", re.IGNORECASE
@@ -302,6 +302,12 @@ class Loaded:
                     f"{self.settings.batch_size} has {self.schedule.num_slices}. Use more --slices, or a "
                     "smaller --batch-size.",
                     for_all=False,
+                ) from error
+            if is_of_kernel(error):
+                raise ProgramError(
+                    f"{describe(error, self.program.path)}: a kernel has failed on the first slice. Most "
+                    "often an index is out of range, such as a label for which there is no class; with "
+                    "--device cpu the operation is named."
                 ) from error
             found = blame(error, self.program.path, self.replica, batches, rows, out)
             if len(found.rows) == len(rows):

@@ -39,6 +39,7 @@ from elasticflow.step.schedule import Kind
 from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.trial import Begin, Begun, FromChild, RowsAre, RowsOf, ToChild, Tried, Try
+from elasticflow.worker.whose_fault import die_of, is_of_kernel
 
 
 class _Child:
@@ -67,7 +68,9 @@ class _Child:
         while isinstance(asked := self._hear(), Try):
             try:
                 self._compute(asked)
-            except (Exception, SystemExit):  # noqa: BLE001  (whatever the user's program raises: it lives)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises: it lives)
+                if is_of_kernel(error):
+                    die_of(error)
                 self._say(Tried(raised=True))
             else:
                 self._say(Tried(raised=False))

@@ -8,8 +8,11 @@ out would make another model, and hide what is wrong.
 from __future__ import annotations
 
 import errno
+import os
+import traceback
 from collections.abc import Iterator
 from enum import Enum
+from typing import NoReturn
 
 from elasticflow.errors import BrokenError, ElasticFlowError, LoopError, UnreadableError
 from elasticflow.program.loading import describe
@@ -71,6 +74,15 @@ WORDS = (
 )
 """In the text of a RuntimeError, which is all that PyTorch and Python say it by."""
 OUT_OF_MEMORY = WORDS[:4]
+OF_KERNELS = (
+    "device-side assert triggered",
+    "an illegal memory access was encountered",
+    "misaligned address",
+    "invalid program counter",
+    "operation not supported on global/shared address space",
+)
+"""What CUDA says of kernels that were given what cannot be, such as an index out of range. It takes no more
+work from a process in which one has failed so."""
 
 
 def whose_fault(error: BaseException) -> Culprit:
@@ -87,6 +99,19 @@ def cause_of(error: BaseException) -> BaseException:
 def lacks_memory(error: BaseException) -> bool:
     """Whether a computation that wants less of it may do."""
     return any(_is_of_memory(each) for each, _ in _chain(error))
+
+
+def is_of_kernel(error: BaseException) -> bool:
+    """Whether a GPU takes no more work from this process, since a kernel of it has failed."""
+    texts = [str(each) for each, _ in _chain(error) if isinstance(each, RuntimeError)]
+    return any("CUDA error" in text and any(words in text for words in OF_KERNELS) for text in texts)
+
+
+def die_of(error: BaseException) -> NoReturn:
+    """Ends this process as a record would that it does not survive: so the record is looked for."""
+    traceback.print_exception(error)
+    print("a GPU takes no more work from a process in which a kernel has failed: it ends", flush=True)
+    os.abort()
 
 
 def _is_of_memory(error: BaseException) -> bool:

@@ -370,6 +370,7 @@ class Worker:
             usage=self._timeline.usage(),
             dropped=self._strategy.dropped,
             tries=self._computing.tries,
+            gpu=self._computing.replica.gpu_state(),
         )
 
     def close(self) -> None:

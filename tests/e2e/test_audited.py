@@ -1,4 +1,4 @@
-"""Slices that are computed twice: what differs ends the run, and what does not changes no bit of the model."""
+"""Slices that are computed twice: what differs ends the run, and what does not changes no bit."""
 
 from __future__ import annotations
 

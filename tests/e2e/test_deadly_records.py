@@ -22,6 +22,7 @@ DEATHS = {
     "exits well": "ended by itself, with exit code 0",
     "segmentation fault": "was killed by SIGSEGV",
     "is killed": "was killed by SIGKILL",
+    "a kernel fails": "was killed by SIGABRT",
 }
 OTHERS = {
     "full disk": "OSError: [Errno 28] No space left on device",

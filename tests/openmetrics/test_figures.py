@@ -26,6 +26,7 @@ from elasticflow.openmetrics.of_service import figures_of_service
 from elasticflow.run.config import make
 from elasticflow.run.telling import Status, ToldBest
 from elasticflow.service.talk import ServiceAnswer, ToldTask
+from elasticflow.wire.messages import GpuState
 from elasticflow.wire.tokens import is_local, token_for
 from tests.telling import Told
 
@@ -39,6 +40,7 @@ def status() -> Status:
     """Of a run of which everything is known."""
     told = Told()
     told.state.has("worker-1", "worker-2")
+    told.state.workers[0].gpu = GpuState(name="H100", busy=0.98, trouble="slowed by heat")
     told.fault("worker-3")
     told.progress(11, loss=0.5, lr=0.1, evaluations=((10, (1.5, 0.75)),))
     return msgspec.structs.replace(

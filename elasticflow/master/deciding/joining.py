@@ -10,7 +10,7 @@ from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.process.fingerprint import OURS
 from elasticflow.run.config import AUTO
-from elasticflow.wire.messages import Heartbeat, Join, Ready
+from elasticflow.wire.messages import GpuState, Heartbeat, Join, Ready
 
 
 def on_join(run: Facts, event: Join, now_s: float) -> list[Action]:
@@ -164,7 +164,7 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
     member.tries = event.tries
     member.slice_s = event.slice_s if 0 <= event.slice_s < float("inf") else 0.0
     member.usage = event.usage or member.usage
-    actions = departures.settle_doubts(run, member, now_s)
+    actions = [*note_gpu(member, event.gpu), *departures.settle_doubts(run, member, now_s)]
     if event.generation > run.row.generation:
         # A master before this one died before it wrote that down.
         run.row.generation = member.generation = event.generation
@@ -183,6 +183,16 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
             *records.judge(run, now_s),
         ]
     return actions + (planning.follow_speeds(run, now_s) if member.role == "worker" else [])
+
+
+def note_gpu(member: Member, gpu: GpuState | None) -> list[Action]:
+    """What is new of a worker's GPU: that it is in trouble, or that it is over."""
+    before, member.gpu = member.gpu.trouble if member.gpu else "", gpu or member.gpu
+    if member.gpu is None or member.gpu.trouble == before:
+        return []
+    of = f"the {member.gpu.name} of {member.name} on {member.host}"
+    kind, text = ("warning", member.gpu.trouble) if member.gpu.trouble else ("info", "well again")
+    return [NoteAction(kind, f"{of}: {text}")]
 
 
 HANDLERS: Handlers = {

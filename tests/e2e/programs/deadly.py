@@ -36,7 +36,13 @@ def hang(library):
         library.sleep(1000)
 
 
+def fail_in_a_kernel():
+    """As PyTorch says it, of a process in which nothing more is computed on the GPU."""
+    raise RuntimeError("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'")
+
+
 WAYS = {
+    "a kernel fails": fail_in_a_kernel,
     "raises": raise_it,
     "exits": lambda: os._exit(3),
     "exits well": lambda: os._exit(0),

@@ -1,0 +1,106 @@
+"""How a GPU does, as NVIDIA's management library (NVML) tells it; nothing, where that is not installed.
+
+Source of what Xids mean: NVIDIA's catalogue of Xid errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from elasticflow.wire.messages import GpuState
+
+LOOK_S = 5.0
+"""What is younger is told again: some of it takes milliseconds to be found out."""
+HARDWARE = "its hardware"
+PROGRAM = "a program's error, such as an index out of bounds"
+XIDS = {
+    13: f"an exception in a kernel: {PROGRAM}",
+    31: f"a page fault: {PROGRAM}",
+    43: f"it has ended a program's work: {PROGRAM}",
+    45: "it has ended a program's work, after another error",
+    48: f"memory that cannot be corrected: {HARDWARE}",
+    61: f"its controller has halted: {HARDWARE}",
+    62: f"its controller has halted: {HARDWARE}",
+    63: "a row of its memory is to be replaced, at its next reset",
+    64: f"a row of its memory cannot be replaced: {HARDWARE}",
+    74: f"NVLink: {HARDWARE}",
+    79: f"it has fallen off the bus: {HARDWARE}",
+    92: "many errors of its memory were corrected",
+    94: f"an error of its memory, which ended the program that had it: {HARDWARE}",
+    95: f"an error of its memory, which any program may have had: {HARDWARE}",
+    119: "its firmware does not answer: driver or hardware",
+    120: "its firmware has failed: driver or hardware",
+}
+_SLOWED = {0x08: "by its hardware", 0x20: "by heat", 0x40: "by heat", 0x80: "by the power supply"}
+"""By NVML's bits. That it keeps to its power limit is usual, and not among them."""
+
+
+class Nvml:
+    """One GPU. uuid: as CUDA has it, without GPU- before it. What is not known is left out."""
+
+    def __init__(self, uuid: str) -> None:
+        self._nvml: Any = None
+        self._gpu: Any = None
+        self._errors: Any = None
+        self._xid, self._seen_s = 0, -LOOK_S
+        self._last: GpuState | None = None
+        with contextlib.suppress(Exception):  # not installed, another version, a MIG slice, no rights
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            self._nvml = pynvml
+            with contextlib.suppress(Exception):
+                errors = pynvml.nvmlEventSetCreate()
+                pynvml.nvmlDeviceRegisterEvents(self._gpu, pynvml.nvmlEventTypeXidCriticalError, errors)
+                self._errors = errors
+
+    def look(self) -> GpuState | None:
+        """What it does now, or up to ``LOOK_S`` ago. None: nobody tells. For one thread."""
+        if self._nvml is not None and time.monotonic() >= self._seen_s + LOOK_S:
+            self._seen_s, self._last = time.monotonic(), self._look()
+        return self._last
+
+    def _look(self) -> GpuState | None:
+        nvml, gpu = self._nvml, self._gpu
+        with contextlib.suppress(Exception):
+            memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+            return GpuState(
+                name=str(nvml.nvmlDeviceGetName(gpu)),
+                memory_bytes=memory.used,
+                memory_total_bytes=memory.total,
+                busy=self._ask("nvmlDeviceGetUtilizationRates").gpu / 100,
+                power_w=self._ask("nvmlDeviceGetPowerUsage") / 1000,
+                temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+                clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+                trouble=self._trouble(),
+            )
+        return GpuState(name="GPU", trouble=self._xid_trouble() or "it does not answer any more")
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        return getattr(self._nvml, name)(self._gpu, *arguments)
+
+    def _trouble(self) -> str:
+        """In words; "": none."""
+        nvml, found = self._nvml, [self._xid_trouble()]
+        with contextlib.suppress(Exception):  # many GPUs have no such memory
+            kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+            if errors := self._ask("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC):
+                found.append(f"{errors} errors of its memory that cannot be corrected since it was started")
+        with contextlib.suppress(Exception):
+            _, _, pending, failed = self._ask("nvmlDeviceGetRemappedRows")
+            found.append("rows of its memory cannot be replaced any more" if failed else "")
+            found.append("a row of its memory is to be replaced, at its next reset" if pending else "")
+        with contextlib.suppress(Exception):
+            reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+            found += sorted({f"slowed {word}" for bit, word in _SLOWED.items() if reasons & bit})
+        return "; ".join(filter(None, found))
+
+    def _xid_trouble(self) -> str:
+        if self._errors is not None:
+            with contextlib.suppress(Exception):  # usually: that there was none
+                while True:
+                    self._xid = int(self._nvml.nvmlEventSetWait_v2(self._errors, 0).eventData)
+        return f"Xid {self._xid}: {XIDS.get(self._xid, 'see the catalogue of NVIDIA')}" if self._xid else ""
