@@ -25,7 +25,7 @@ from elasticflow.process.fingerprint import environment
 COMMAND = "python -m benchmarks gpu"
 NO_GPU = 77
 """Exit code of tests that are skipped, by custom of Automake."""
-ROUNDS, RATE = 2, 30
+ROUNDS, RATE = 2, 12
 """RATE: faults a minute."""
 HOME = Path(__file__).parent / "programs"
 
@@ -57,7 +57,7 @@ NETS = (
 )
 
 
-DISTURBED, QUIET = Net("soak", 64, 8, 480, 1, 0), Net("soak", 64, 8, 160, 1, 0)
+DISTURBED = Net("soak", 64, 8, 160, 1, 0)
 """With 50 steps in each of ``steps // 8`` epochs."""
 
 
@@ -153,6 +153,7 @@ def _kills(seconds: float) -> Iterator[Figure]:
         digest, number = _digest(DISTURBED, 2, RATE, len(found))
         found.append(digest)
         faults += number
+        print(f"run {len(found)}, {number} faults: {digest[:8]}, right is {right[:8]}", file=sys.stderr)
     note = f"two workers on one GPU, {faults} faults in {seconds:g} s"
     name = "disturbed runs with the digest of one left alone / runs"
     yield figure(name, found.count(right), "", len(found), f"{COMMAND} kills", note)
@@ -160,10 +161,10 @@ def _kills(seconds: float) -> Iterator[Figure]:
 
 def _neighbours(runs: int) -> Iterator[Figure]:
     """Of runs of one to three workers on a GPU on which another program computes all the time."""
-    right, _ = _digest(QUIET, 1)
+    right, _ = _digest(DISTURBED, 1)
     neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
-        found = [_digest(QUIET, 1 + number % 3)[0] for number in range(runs)]
+        found = [_digest(DISTURBED, 1 + number % 3)[0] for number in range(runs)]
     finally:
         neighbour.kill()
         neighbour.wait()
