@@ -14,12 +14,10 @@ from elasticflow.wire.messages import GpuState
 LOOK_S = 5.0
 """What is younger is told again: some of it takes milliseconds to be found out."""
 HARDWARE = "its hardware"
-PROGRAM = "a program's error, such as an index out of bounds"
+OF_PROGRAMS = frozenset({13, 31, 43, 45})
+"""Xids by which a GPU ends the work of one process, whose error it is, and which is told of it; not of those
+who share the GPU with it."""
 XIDS = {
-    13: f"an exception in a kernel: {PROGRAM}",
-    31: f"a page fault: {PROGRAM}",
-    43: f"it has ended a program's work: {PROGRAM}",
-    45: "it has ended a program's work, after another error",
     48: f"memory that cannot be corrected: {HARDWARE}",
     61: f"its controller has halted: {HARDWARE}",
     62: f"its controller has halted: {HARDWARE}",
@@ -102,5 +100,6 @@ class Nvml:
         if self._errors is not None:
             with contextlib.suppress(Exception):  # usually: that there was none
                 while True:
-                    self._xid = int(self._nvml.nvmlEventSetWait_v2(self._errors, 0).eventData)
+                    xid = int(self._nvml.nvmlEventSetWait_v2(self._errors, 0).eventData)
+                    self._xid = self._xid if xid in OF_PROGRAMS else xid
         return f"Xid {self._xid}: {XIDS.get(self._xid, 'see the catalogue of NVIDIA')}" if self._xid else ""
