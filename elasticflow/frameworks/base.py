@@ -24,6 +24,7 @@ from elasticflow.errors import ProgramError
 from elasticflow.frameworks.given import optimizer_of
 from elasticflow.frameworks.lookups import Lookups
 from elasticflow.frameworks.staged import staged
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector
 from elasticflow.step.schedule import Work
@@ -32,7 +33,6 @@ from elasticflow.training.grouping import Groups
 from elasticflow.training.metrics import Summed, SummedMetric, add, measures_of, size_of
 from elasticflow.training.objects import is_object, library_of, set_back, states_of, taken
 from elasticflow.training.trainable import toggles_by_name
-from elasticflow.wire.messages import GpuState
 
 Batch: TypeAlias = dict[str, Any]
 """Arguments of ``forward`` by name, in the framework's own tensors."""
@@ -206,6 +206,9 @@ class Replica(ABC):
     def facts(self) -> Mapping[str, str]:
         """What of the device decides the bits, by name; of the processor others tell."""
         return {}
+
+    def rehearsed(self) -> None:  # noqa: B027  (not all learn from it)
+        """What ``compute`` was given last is the slice that each worker computes before it joins."""
 
     def gpu_state(self) -> GpuState | None:
         """How its GPU does, if it has one that tells. For one thread, which need not be that of the rest."""

@@ -24,9 +24,9 @@ import torch
 
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks.nvml import Nvml
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.process.guard import guarded_thread
 from elasticflow.step.layout import Array, Layout, Vector
-from elasticflow.wire.messages import GpuState
 
 Pair = tuple[Array, torch.Tensor]
 """Host memory, and as many elements of a device's."""

@@ -9,7 +9,7 @@ import contextlib
 import time
 from typing import Any
 
-from elasticflow.wire.messages import GpuState
+from elasticflow.process.gpu_state import GpuState
 
 LOOK_S = 5.0
 """What is younger is told again: some of it takes milliseconds to be found out."""

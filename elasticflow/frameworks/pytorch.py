@@ -54,12 +54,12 @@ from elasticflow.frameworks.torch_model import (
 from elasticflow.frameworks.torch_sums import Into, LeavingInto, Twins, add, nothing, of_rule, view
 from elasticflow.frameworks.trained import Trained
 from elasticflow.hashing import mix
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.program.loading import Program, blaming
 from elasticflow.step.layout import Array, Entry, Rule, Vector
 from elasticflow.step.rows import Keys, Values
 from elasticflow.step.schedule import Work
 from elasticflow.training.objects import set_back
-from elasticflow.wire.messages import GpuState
 
 T = TypeVar("T")
 
@@ -260,6 +260,9 @@ class TorchReplica(Replica):
     def gpu_state(self) -> GpuState | None:
         return self._device.gpu_state()
 
+    def rehearsed(self) -> None:
+        self._called.making.rehearsed()
+
     def frozen(self) -> dict[str, Array]:
         return self._rest.frozen.values()
 
@@ -337,7 +340,6 @@ class TorchReplica(Replica):
         except BaseException:
             self._device.wait()  # what was told of may just be leaving
             raise
-        self._called.making.learn()
         put(out, of_tables, onto=onto)
         for left, right in pairwise((out, *reversed(lefts))):
             right.rows = [mine.plus(other) for mine, other in zip(right.rows, left.rows, strict=True)]

@@ -34,14 +34,14 @@ class Making:
     """Calls a program's functions such that what they make lies on a device.
 
     PyTorch has a mode for that, which is asked about each operation: within it the slices of a GPT took 1.3
-    times as long on an H100, whose kernels were waiting for it. So a program whose first slice made nothing
-    goes on without; and a call that raises then, as what it has made does not fit the rest, is made again
-    within it. Either follows from program and slice alone, so all workers have the same bits.
+    times as long on an H100, whose kernels were waiting for it. So a program that makes nothing in the slice
+    that all workers rehearse goes on without; and a call that raises then, as what it has made does not fit
+    the rest, is made again within it. Either follows from program and slice alone, so all have the same bits.
     """
 
     def __init__(self, device: Device) -> None:
         self._mode = _MakingMode(device.where) if device.apart else None
-        self._needed, self._decided = True, False
+        self._needed = True
 
     def call(self, function: Callable[[], T], begin_again: Callable[[], None]) -> T:
         """begin_again: puts random states and buffers back to where the call began."""
@@ -54,10 +54,10 @@ class Making:
                 if type(error) is not RuntimeError:  # short of memory, say
                     raise
             begin_again()
+        self._mode.made = False
         with self._mode:
             return function()
 
-    def learn(self) -> None:
-        """A slice was computed. The first one decides."""
-        if self._mode and not self._decided:
-            self._needed, self._decided = self._mode.made, True
+    def rehearsed(self) -> None:
+        """The last call was of the slice that decides."""
+        self._needed = self._mode is not None and self._mode.made

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import msgspec
 
-from elasticflow.wire.messages import GpuState, Usage
+from elasticflow.process.gpu_state import GpuState
+from elasticflow.wire.messages import Usage
 
 
 class RunState(str, Enum):

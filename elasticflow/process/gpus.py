@@ -131,10 +131,8 @@ def _try(count: int, devices: Sequence[str], folder: str, place: str = "") -> Le
         # who holds that lock for long hangs, and is waited for no longer than for a GPU.
         fcntl.flock(root, fcntl.LOCK_SH | fcntl.LOCK_NB)
         for device in devices:
-            if (
-                len(taken) < count
-                and (descriptor := _locked(_ODD.sub("_", device) + place, root)) is not None
-            ):
+            name = _ODD.sub("_", device) + place
+            if len(taken) < count and (descriptor := _locked(name, root)) is not None:
                 taken[device] = descriptor
         if len(taken) == count:
             return Lease(list(taken), [root, *taken.values()])

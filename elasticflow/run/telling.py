@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.training.programs import ProgramUse
-from elasticflow.wire.messages import GpuState
 
 FORMAT = 1
 """Of these structures. New fields may come with the same number; what is there keeps its name and sense."""

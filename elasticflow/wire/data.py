@@ -28,8 +28,8 @@ from elasticflow.wire.sockets import (
     readable,
 )
 
-DATA_BYTES = 8 * CHUNK_BYTES
-"""The largest frame on the data plane: an array is a parcel at most, four chunks or a little less."""
+DATA_BYTES = 3 * CHUNK_BYTES
+"""The largest frame on the data plane: an array is a parcel at most, two chunks or a little less."""
 MOST_PEERS = 4096
 MOST_EARLY = 512
 """Hellos that may wait for their generation."""

@@ -47,6 +47,7 @@ from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.step.layout import Entry, Frozen
 from elasticflow.step.schedule import Schedule
 from elasticflow.storage.file_ids import FileId
@@ -193,19 +194,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``computing_s``: for ticks that had been computed before, and were lost with a server."""
     num_slices: int = 0
     num_backup: int = 0
-
-
-class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker's GPU does. busy: the part of the time that any kernel runs. trouble: "": none."""
-
-    name: str
-    memory_bytes: int = 0
-    memory_total_bytes: int = 0
-    busy: float = 0.0
-    power_w: float = 0.0
-    temperature_c: float = 0.0
-    clock_mhz: float = 0.0
-    trouble: str = ""
 
 
 class Heartbeat(_Message, frozen=True):

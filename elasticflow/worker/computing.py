@@ -104,6 +104,8 @@ class Computing:
         for number in self.audit.given_to(self._present.name, work, position.shares):
             if urgent():
                 return
+            if work.tick <= self._present.careful_to or number in self._present.careful:
+                continue  # workers may have died of it
             out = self._strategy.spare()
             with suppress(Exception, Interrupted):  # whoever is to push it deals with that
                 if self._gradient(work, number, out, Filling(onto=False)):

@@ -315,6 +315,7 @@ class Loaded:
                 raise ProgramError(f"{self.program.path}: {text}{self._hint(error)}") from error
         else:
             self.probe = _hash_of(out)
+            self.replica.rehearsed()
         return True
 
     def _compute_again(self, out: Vector) -> None:

@@ -1,6 +1,6 @@
 """Parcels: what of one server's chunks travels together in one message.
 
-Of at most 4 MB, or an eighth of all that the server has, up to 16 MB: each costs as much Python, whatever its
+Of at most 4 MB, or an eighth of all that the server has, up to 8 MB: each costs as much Python, whatever its
 length, and with few of them little can be done while others are on their way.
 
 Inside a server, and on the wire, neighbouring chunks of one group are handled as one *span*: all
@@ -31,7 +31,7 @@ from elasticflow.step.layout import (
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.training.freezing import Toggles, is_trained
 
-EIGHTH, MOST_CHUNKS = 8, 4
+EIGHTH, MOST_CHUNKS = 8, 2
 """A parcel is no longer than this part of a server's bytes, or than so many chunks."""
 
 

@@ -266,8 +266,10 @@ def test_what_a_program_makes_of_its_own_is_made_there(device, first):
     batches["makes"]["x"][0, 0], batches["makes nothing"]["x"][0, 0] = 1, -1
     alike, other = (opened(program(models.mlp, makes), device=device) for _ in range(2))
     computed(alike, batches["makes nothing"], seed=1)
+    alike.rehearsed()
     right = {text: digest(computed(alike, batch, seed=1)) for text, batch in batches.items()}
     computed(other, batches[first], seed=1)
+    other.rehearsed()
     assert other._called.making._needed == (first == "makes")
     for text in (*batches, *batches):
         assert digest(computed(other, batches[text], seed=1)) == right[text]
@@ -284,6 +286,7 @@ def test_other_errors_are_raised_once():
 
     replica = opened(program(models.mlp, forward), device="delayed")
     computed(replica, columns(12))
+    replica.rehearsed()
     with pytest.raises(torch.OutOfMemoryError):
         computed(replica, columns(12))
     assert calls == [True, False]

@@ -23,10 +23,10 @@ from elasticflow.openmetrics.exposing import Figures, MetricsServer
 from elasticflow.openmetrics.figures import Sample
 from elasticflow.openmetrics.of_run import figures_of
 from elasticflow.openmetrics.of_service import figures_of_service
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.config import make
 from elasticflow.run.telling import Status, ToldBest
 from elasticflow.service.talk import ServiceAnswer, ToldTask
-from elasticflow.wire.messages import GpuState
 from elasticflow.wire.tokens import is_local, token_for
 from tests.telling import Told
 

@@ -202,6 +202,7 @@ class Program:
             apart=False,
             encoded=[],
             refresh=lambda *, was_put: None,
+            gpu_state=lambda: None,
             state=None,
             compute=self._compute,
             begin_slice=lambda work, number: None,

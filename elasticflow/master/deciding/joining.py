@@ -9,8 +9,9 @@ from elasticflow.master.deciding import departures, ending, generations, plannin
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.process.fingerprint import OURS
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.config import AUTO
-from elasticflow.wire.messages import GpuState, Heartbeat, Join, Ready
+from elasticflow.wire.messages import Heartbeat, Join, Ready
 
 
 def on_join(run: Facts, event: Join, now_s: float) -> list[Action]:
