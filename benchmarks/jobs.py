@@ -109,6 +109,10 @@ class Job:
 
     def wait_until(self, ready: int, step: int = 0) -> LiveStatus:
         """Until so many workers are ready and a step is reached; returns the status."""
+        while not self.run.address.exists():
+            if self.process.poll() is not None:
+                raise RuntimeError(self.wait())
+            time.sleep(0.02)  # nothing to wait on before there is a master
         return wait_until(
             self.run,
             lambda status: [w.state for w in status.workers] == ["ready"] * ready and status.step >= step,

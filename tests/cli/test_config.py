@@ -35,6 +35,11 @@ def test_the_example_shows_every_key_with_its_default_and_a_comment() -> None:
     assert all(len(line.partition("  # ")[2]) > 10 for line in lines)
 
 
+def test_the_example_for_a_machine_with_gpus_can_be_used() -> None:
+    chosen = make(str(LOCAL.with_name("gpus.yaml")), {})
+    assert (chosen.worker_range, chosen.device, chosen.num_slices, chosen.audit) == ((1, 8), "cuda", 16, 1000)
+
+
 def test_command_line_beats_file_beats_what_was_before_beats_default(tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("epochs: 3\nbatch-size: 32\nworkers: 1..4\nseed:\n")

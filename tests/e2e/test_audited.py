@@ -31,7 +31,9 @@ def test_what_gives_other_bits_the_second_time_ends_the_run(
     assert "audit: slice " in output and "gave other gradients" in output, output
 
 
-@pytest.mark.parametrize("program", ["small_torch.py", "tables_torch.py", "looped_torch.py", "small_tensorflow.py"])
+@pytest.mark.parametrize(
+    "program", ["small_torch.py", "tables_torch.py", "looped_torch.py", "small_tensorflow.py"]
+)
 def test_a_run_is_audited_while_workers_are_killed(
     start: Callable[..., Run], tmp_path: Path, program: str
 ) -> None:
