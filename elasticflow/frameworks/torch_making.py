@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class _MakingMode(TorchFunctionMode):
-    """As ``with where:``. made: whether anything was made within it that named no device."""
+    """As ``with where:``. made: whether anything was made within it that named no device; at first: maybe."""
 
     def __init__(self, where: torch.device) -> None:
         super().__init__()
-        self._where, self.made = where, False
+        self._where, self.made = where, True
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -205,6 +205,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(
                 f"audit: {self.audit} is for mode: sync; in mode: async what a slice gives depends on when."
             )
+        if self.audit and self.compression == "top-k":
+            raise ConfigError(
+                f"audit: {self.audit} is not for compression: top-k; a step made once more is another there."
+            )
         if self.audit and self.fingerprint != "strict":
             raise ConfigError(
                 f"audit: {self.audit} wants fingerprint: strict; with warn, workers may differ rightly."

@@ -29,8 +29,8 @@ class Audit:
 
     def given_to(self, worker: str, work: Work, shares: Sequence[Share]) -> list[int]:
         """Those that this worker is to compute again: of the share before its own, all in a circle."""
-        given = []
-        for place, share in enumerate(shares):
+        given: list[int] = []
+        for place, share in enumerate(shares if self._every else ()):
             if shares[(place + 1) % len(shares)].worker == worker:
                 given += [number for number in range(share.first, share.stop) if self.picks(work, number)]
         return given

@@ -64,7 +64,7 @@ def test_what_is_never_compared_takes_no_memory() -> None:
     assert audits.hear(told("worker-2", "b", 3 * MOST_WAITING - 1)) is not None
 
 
-@pytest.mark.parametrize("settings", [{"mode": "async"}, {"fingerprint": "warn"}])
+@pytest.mark.parametrize("settings", [{"mode": "async"}, {"fingerprint": "warn"}, {"compression": "top-k"}])
 def test_where_results_differ_rightly_nothing_can_be_audited(settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="audit: 10"):
         Config(audit=10, **settings)  # type: ignore[arg-type]
