@@ -207,10 +207,17 @@ def _gpu(member: AnyMember) -> str:
     """Of a worker that has one."""
     if not isinstance(member, ToldWorker) or (gpu := member.gpu) is None:
         return ""
-    memory = f"{decimal(gpu.memory_bytes)} of {decimal(gpu.memory_total_bytes)}"
-    does = f"{gpu.busy:.0%} busy, {memory}, {gpu.power_w:.0f} W, {gpu.temperature_c:.0f} C"
-    trouble = f"{gpu.trouble}; " if gpu.trouble else ""
-    return f", {gpu.name}: {trouble}{does}, {gpu.clock_mhz:.0f} MHz"
+    taken, total = gpu.memory_bytes, gpu.memory_total_bytes
+    does = [
+        f"slowed {gpu.slowed}" if gpu.slowed else "",
+        "" if gpu.busy is None else f"{gpu.busy:.0%} busy",
+        "" if taken is None or total is None else f"{decimal(taken)} of {decimal(total)}",
+        "" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C",
+        "" if gpu.clock_mhz is None else f"{gpu.clock_mhz:.0f} MHz",
+    ]
+    told = "; ".join(filter(None, [gpu.trouble, ", ".join(filter(None, does))]))
+    return f", {gpu.name}: {told}" if told else f", {gpu.name}"
 
 
 def _notable(member: AnyMember) -> str:

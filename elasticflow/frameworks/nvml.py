@@ -41,6 +41,7 @@ class Nvml:
     def __init__(self, uuid: str) -> None:
         self._nvml: Any = None
         self._gpu: Any = None
+        self._name = "GPU"
         self._errors: Any = None
         self._xid, self._seen_s = 0, -LOOK_S
         self._last: GpuState | None = None
@@ -62,39 +63,53 @@ class Nvml:
         return self._last
 
     def _look(self) -> GpuState | None:
-        nvml, gpu = self._nvml, self._gpu
-        with contextlib.suppress(Exception):
-            memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+        nvml = self._nvml
+        try:
+            self._name = str(self._ask("nvmlDeviceGetName") or self._name)
+            memory = self._ask("nvmlDeviceGetMemoryInfo")
+            rates = self._ask("nvmlDeviceGetUtilizationRates")
+            power_mw = self._ask("nvmlDeviceGetPowerUsage")
             return GpuState(
-                name=str(nvml.nvmlDeviceGetName(gpu)),
-                memory_bytes=memory.used,
-                memory_total_bytes=memory.total,
-                busy=self._ask("nvmlDeviceGetUtilizationRates").gpu / 100,
-                power_w=self._ask("nvmlDeviceGetPowerUsage") / 1000,
+                name=self._name,
+                memory_bytes=memory and memory.used,
+                memory_total_bytes=memory and memory.total,
+                busy=rates and rates.gpu / 100,
+                power_w=None if power_mw is None else power_mw / 1000,
                 temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
                 clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
                 trouble=self._trouble(),
+                slowed=self._slowed(),
             )
-        return GpuState(name="GPU", trouble=self._xid_trouble() or "it does not answer any more")
+        except nvml.NVMLError_GpuIsLost:
+            return GpuState(name=self._name, trouble=self._xid_trouble() or "it does not answer any more")
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        return getattr(self._nvml, name)(self._gpu, *arguments)
+        """What the library says of it; None: nothing, as of much that only some GPUs have.
+
+        Raises NVMLError_GpuIsLost.
+        """
+        try:
+            return getattr(self._nvml, name)(self._gpu, *arguments)
+        except self._nvml.NVMLError_GpuIsLost:
+            raise
+        except Exception:  # noqa: BLE001  (not of this GPU, by this driver, or for this user)
+            return None
 
     def _trouble(self) -> str:
         """In words; "": none."""
         nvml, found = self._nvml, [self._xid_trouble()]
-        with contextlib.suppress(Exception):  # many GPUs have no such memory
-            kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-            if errors := self._ask("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC):
-                found.append(f"{errors} errors of its memory that cannot be corrected since it was started")
-        with contextlib.suppress(Exception):
-            _, _, pending, failed = self._ask("nvmlDeviceGetRemappedRows")
-            found.append("rows of its memory cannot be replaced any more" if failed else "")
-            found.append("a row of its memory is to be replaced, at its next reset" if pending else "")
-        with contextlib.suppress(Exception):
-            reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-            found += sorted({f"slowed {word}" for bit, word in _SLOWED.items() if reasons & bit})
+        kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        if errors := self._ask("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC):
+            found.append(f"{errors} errors of its memory that cannot be corrected since it was started")
+        _, _, pending, failed = self._ask("nvmlDeviceGetRemappedRows") or (0, 0, 0, 0)
+        found.append("rows of its memory cannot be replaced any more" if failed else "")
+        found.append("a row of its memory is to be replaced, at its next reset" if pending else "")
         return "; ".join(filter(None, found))
+
+    def _slowed(self) -> str:
+        """By what; "": by nothing."""
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
+        return ", ".join(sorted({word for bit, word in _SLOWED.items() if reasons & bit}))
 
     def _xid_trouble(self) -> str:
         if self._errors is not None:

@@ -28,7 +28,8 @@ FIGURES = table(
     Figure("elasticflow_gpu_busy_ratio", "gauge", "Part of the time that kernels run.", ("worker",)),
     Figure("elasticflow_gpu_memory_bytes", "gauge", "That is taken, of a worker's GPU.", ("worker",)),
     Figure("elasticflow_gpu_power_watts", "gauge", "What a worker's GPU draws.", ("worker",)),
-    Figure("elasticflow_gpu_trouble", "gauge", "Whether it has errors, or is slowed.", ("worker",)),
+    Figure("elasticflow_gpu_trouble", "gauge", "Whether a worker's GPU has errors.", ("worker",)),
+    Figure("elasticflow_gpu_slowed", "gauge", "Whether it is slowed by heat or its supply.", ("worker",)),
     Figure("elasticflow_masters", "counter", "Masters that the run has had, the present one included."),
     Figure("elasticflow_productive_seconds", "counter", "Seconds of workers, on what was needed."),
     Figure("elasticflow_lost_seconds", "counter", "Seconds of workers, on anything else.", ("cause",)),
@@ -104,6 +105,7 @@ def _values(told: Status) -> Iterator[tuple[str, Any, dict[str, str]]]:
             yield "gpu_memory_bytes", worker.gpu.memory_bytes, of
             yield "gpu_power_watts", worker.gpu.power_w, of
             yield "gpu_trouble", bool(worker.gpu.trouble), of
+            yield "gpu_slowed", bool(worker.gpu.slowed), of
     for cause, seconds in told.workers_seconds.by_name().items():
         if cause == "productive":
             yield "productive_seconds", seconds, {}

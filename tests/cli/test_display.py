@@ -14,6 +14,7 @@ from elasticflow.cli.runs import as_text
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.master.actions import NoteAction
 from elasticflow.master.members import Member, MemberState
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.telling import Status
 from elasticflow.wire.messages import Share
 
@@ -129,3 +130,31 @@ def test_output_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_small_and_large_losses_keep_their_digits(value: float, text: str) -> None:
     assert scaled(value) == text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        (
+            GpuState(
+                name="H100",
+                busy=0.98,
+                memory_bytes=61 * 10**9,
+                memory_total_bytes=80 * 10**9,
+                power_w=640.0,
+                temperature_c=66,
+                clock_mhz=1980,
+            ),
+            "H100: 98% busy, 61.0 GB of 80.0 GB, 640 W, 66 C, 1980 MHz",
+        ),
+        (GpuState(name="A2", busy=0.0, slowed="by heat"), "A2: slowed by heat, 0% busy"),
+        (GpuState(name="A2", trouble="Xid 79", slowed="by heat"), "A2: Xid 79; slowed by heat"),
+        (GpuState(name="A2"), "A2"),
+    ],
+)
+def test_what_a_gpu_knows_of_itself_is_shown(gpu: GpuState, words: str) -> None:
+    told = Told()
+    told.state.has("worker-1")
+    told.state.workers[0].gpu = gpu
+    (line,) = (line for line in as_text(told.status()).splitlines() if "worker-1" in line)
+    assert line.endswith(f", {words}")

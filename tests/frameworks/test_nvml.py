@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from elasticflow.frameworks import nvml
@@ -14,8 +15,16 @@ from elasticflow.frameworks.nvml import Nvml
 UUID = "6f3a"
 
 
+class NotSupported(Exception):
+    """As ``NVMLError_NotSupported``."""
+
+
 class Library:
-    """As ``pynvml``. gone: the GPU does not answer. xids: that have come up, and were not told of."""
+    """As ``pynvml``. gone: the GPU is lost. lacks: what it does not know. xids: that have come up, and were
+    not told of."""
+
+    class NVMLError_GpuIsLost(Exception):
+        pass
 
     NVML_TEMPERATURE_GPU = NVML_VOLATILE_ECC = 0
     NVML_CLOCK_SM = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
@@ -23,6 +32,7 @@ class Library:
 
     def __init__(self) -> None:
         self.reasons, self.errors, self.rows, self.gone = 0x4, 0, (0, 0, 0, 0), False
+        self.lacks: tuple[str, ...] = ()
         self.xids: list[int] = []
 
     def nvmlInit(self) -> None:
@@ -56,9 +66,15 @@ class Library:
             "RemappedRows": self.rows,
             "CurrentClocksEventReasons": self.reasons,
         }
-        if self.gone:
-            raise RuntimeError("GPU is lost")
-        return lambda gpu, *more: values[name.removeprefix("nvmlDeviceGet")]
+
+        def ask(gpu: str, *more: object) -> Any:
+            if self.gone:
+                raise self.NVMLError_GpuIsLost
+            if (what := name.removeprefix("nvmlDeviceGet")) in self.lacks:
+                raise NotSupported
+            return values[what]
+
+        return ask
 
 
 @pytest.fixture
@@ -73,13 +89,44 @@ def test_what_it_does(library: Library) -> None:
     state = Nvml(UUID).look()
     assert state is not None
     assert (state.name, state.memory_bytes, state.busy, state.power_w) == ("H100", 61 << 30, 0.98, 640.0)
-    assert (state.temperature_c, state.clock_mhz, state.trouble) == (66, 1980, "")
+    assert (state.temperature_c, state.clock_mhz, state.trouble, state.slowed) == (66, 1980, "", "")
+
+
+FIGURES = {
+    "Name": [],
+    "MemoryInfo": ["memory_bytes", "memory_total_bytes"],
+    "UtilizationRates": ["busy"],
+    "PowerUsage": ["power_w"],
+    "Temperature": ["temperature_c"],
+    "ClockInfo": ["clock_mhz"],
+    "TotalEccErrors": [],
+    "RemappedRows": [],
+    "CurrentClocksEventReasons": [],
+}
+
+
+@pytest.mark.parametrize("lacks", FIGURES)
+def test_one_figure_that_it_does_not_know_is_missing_alone(library: Library, lacks: str) -> None:
+    whole = Nvml(UUID).look()
+    library.lacks = (lacks,)
+    state = Nvml(UUID).look()
+    assert whole is not None and state is not None
+    unknown = dict.fromkeys(FIGURES[lacks])
+    assert state == msgspec.structs.replace(whole, **unknown | ({"name": "GPU"} if lacks == "Name" else {}))
+
+
+def test_heat_is_no_trouble_but_comes_and_goes(library: Library) -> None:
+    library.reasons = 0x64
+    state = Nvml(UUID).look()
+    assert state is not None and (state.trouble, state.slowed) == ("", "by heat")
+    library.reasons = 0xA8
+    state = Nvml(UUID).look()
+    assert state is not None and state.slowed == "by heat, by its hardware, by the power supply"
 
 
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        ({"reasons": 0x64}, "slowed by heat"),
         ({"errors": 2}, "2 errors of its memory that cannot be corrected"),
         ({"rows": (0, 1, 1, 0)}, "a row of its memory is to be replaced"),
         ({"rows": (0, 9, 0, 1)}, "rows of its memory cannot be replaced any more"),
@@ -91,6 +138,14 @@ def test_its_troubles(library: Library, harm: dict[str, Any], words: str) -> Non
     vars(library).update(harm)
     state = watched.look()
     assert state is not None and words in state.trouble
+
+
+def test_a_gpu_that_is_lost_keeps_its_name(library: Library) -> None:
+    watched = Nvml(UUID)
+    watched.look()
+    library.gone = True
+    state = watched.look()
+    assert state is not None and (state.name, state.busy) == ("H100", None)
 
 
 def test_the_last_of_its_errors_is_named_from_then_on(library: Library) -> None:

@@ -40,7 +40,9 @@ def status() -> Status:
     """Of a run of which everything is known."""
     told = Told()
     told.state.has("worker-1", "worker-2")
-    told.state.workers[0].gpu = GpuState(name="H100", busy=0.98, trouble="slowed by heat")
+    told.state.workers[0].gpu = GpuState(
+        name="H100", busy=0.98, memory_bytes=61, power_w=640.0, trouble="Xid 79"
+    )
     told.fault("worker-3")
     told.progress(11, loss=0.5, lr=0.1, evaluations=((10, (1.5, 0.75)),))
     return msgspec.structs.replace(
@@ -124,6 +126,19 @@ def test_what_a_run_tells() -> None:
 def test_what_is_not_known_is_not_told() -> None:
     told = values(figures_of("new", Told().status()))
     assert "elasticflow_deadline_slack_seconds" not in told and "elasticflow_loss" not in told
+
+
+def test_what_a_gpu_does_not_know_is_not_told() -> None:
+    told = Told()
+    told.state.has("worker-1")
+    told.state.workers[0].gpu = GpuState(name="A2", busy=0.0, slowed="by heat")
+    found = {each.figure.name: each.value for each in figures_of("digits-1", told.status())}
+    gpu = {name: value for name, value in found.items() if "_gpu_" in name}
+    assert gpu == {
+        "elasticflow_gpu_busy_ratio": 0,
+        "elasticflow_gpu_trouble": 0,
+        "elasticflow_gpu_slowed": 1,
+    }
 
 
 def test_what_a_service_tells() -> None:

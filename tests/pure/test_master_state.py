@@ -18,6 +18,7 @@ from elasticflow.master.failures import MOST_EARLY, MOST_GONE
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MasterState
+from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.training.standing import Watch, WatchRules
@@ -208,6 +209,21 @@ def test_a_stranger_is_sent_away() -> None:
     assert names(ac.QuitAction, run.join("worker-9")) == ["worker-9"]
     assert names(ac.QuitAction, run.tell(Heartbeat(name="worker-9", tick=0))) == ["worker-9"]
     assert run.exited("worker-9") == run.tell(Leaving(name="worker-9")) == []
+
+
+def test_of_a_gpu_what_goes_wrong_is_an_event_and_heat_is_none() -> None:
+    """It may be slowed, and not, every few seconds."""
+    run = running()
+
+    def notes(**told: str) -> list[tuple[str, str]]:
+        gpu = GpuState(name="H100", **told)  # type: ignore[arg-type]
+        found = only(ac.NoteAction, run.tell(Heartbeat(name="worker-1", tick=0, gpu=gpu)))
+        return [(note.kind, note.text.partition(": ")[2]) for note in found]
+
+    assert [notes(slowed=slowed) for slowed in ("", "by heat", "", "by heat")] == [[]] * 4
+    assert notes(trouble="Xid 79", slowed="by heat") == [("warning", "Xid 79")]
+    assert notes(trouble="Xid 79") == []
+    assert notes() == [("info", "well again")]
 
 
 def test_another_program_ends_the_run() -> None:
