@@ -36,20 +36,27 @@ _SLOWED = {0x08: "by its hardware", 0x20: "by heat", 0x40: "by heat", 0x80: "by 
 
 
 class Nvml:
-    """One GPU. uuid: as CUDA has it, without GPU- before it. What is not known is left out."""
+    """One GPU. uuid: as CUDA has it, without GPU- before it. What is not known is left out.
+
+    The library is loaded at the first look: most processes that compute on a GPU never have one.
+    """
 
     def __init__(self, uuid: str) -> None:
+        self._uuid, self._was_opened = uuid, False
         self._nvml: Any = None
         self._gpu: Any = None
         self._name = "GPU"
         self._errors: Any = None
         self._xid, self._seen_s = 0, -LOOK_S
         self._last: GpuState | None = None
+
+    def _open(self) -> None:
+        self._was_opened = True
         with contextlib.suppress(Exception):  # not installed, another version, a MIG slice, no rights
             import pynvml
 
             pynvml.nvmlInit()
-            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{self._uuid}")
             self._nvml = pynvml
             with contextlib.suppress(Exception):
                 errors = pynvml.nvmlEventSetCreate()
@@ -58,11 +65,13 @@ class Nvml:
 
     def look(self) -> GpuState | None:
         """What it does now, or up to ``LOOK_S`` ago. None: nobody tells. For one thread."""
+        if not self._was_opened:
+            self._open()
         if self._nvml is not None and time.monotonic() >= self._seen_s + LOOK_S:
             self._seen_s, self._last = time.monotonic(), self._look()
         return self._last
 
-    def _look(self) -> GpuState | None:
+    def _look(self) -> GpuState:
         nvml = self._nvml
         try:
             self._name = str(self._ask("nvmlDeviceGetName") or self._name)

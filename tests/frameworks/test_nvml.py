@@ -33,10 +33,11 @@ class Library:
     def __init__(self) -> None:
         self.reasons, self.errors, self.rows, self.gone = 0x4, 0, (0, 0, 0, 0), False
         self.lacks: tuple[str, ...] = ()
+        self.num_opened = 0
         self.xids: list[int] = []
 
     def nvmlInit(self) -> None:
-        pass
+        self.num_opened += 1
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         assert uuid == f"GPU-{UUID}"
@@ -160,6 +161,14 @@ def test_the_last_of_its_errors_is_named_from_then_on(library: Library) -> None:
     library.gone = True
     state = watched.look()
     assert state is not None and state.trouble.startswith("Xid 79")
+
+
+def test_it_is_opened_once_and_only_by_who_looks(library: Library) -> None:
+    watched = Nvml(UUID)
+    assert library.num_opened == 0
+    for _ in range(2):
+        watched.look()
+    assert library.num_opened == 1
 
 
 def test_without_the_library_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
