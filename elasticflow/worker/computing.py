@@ -30,7 +30,7 @@ from elasticflow.worker.readers import Readers
 from elasticflow.worker.strategy import Outgoing, Position, Strategy
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.trial import Begin, Deadly, Nurse, Trial, Way, try_slice
-from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, die_of, is_of_kernel, spare_records
+from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, is_of_kernel, spare_records
 
 
 class Filling(NamedTuple):
@@ -139,7 +139,7 @@ class Computing:
                 raise  # no record is to blame
             except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
                 if is_of_kernel(error):
-                    die_of(error)
+                    raise  # this process is to end of it: see life.main
                 if outgoing and outgoing.begun:
                     spare_records(error, self._loaded.program.path)
                     raise ProgramError(

@@ -28,7 +28,7 @@ from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Nurse
-from elasticflow.worker.whose_fault import OutsideError
+from elasticflow.worker.whose_fault import OutsideError, die_of, is_of_kernel
 from elasticflow.worker.worker import Worker
 
 
@@ -79,6 +79,9 @@ def main(
             carrying.wait(link)
         return 0
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
+        # Kernels run later than they are asked for: that one has failed may come up anywhere.
+        if not isinstance(error, ElasticFlowError) and is_of_kernel(error):
+            die_of(error)
         text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
         trace = traceback.format_exc()
         for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)

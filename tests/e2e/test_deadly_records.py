@@ -77,6 +77,20 @@ def test_a_record_that_ends_the_process_is_left_out(
     assert "worker-3 has joined" in output and "worker-4" not in output, output
 
 
+def test_a_kernel_that_fails_when_nobody_computes_a_slice_any_more(
+    start: Callable[..., Run], raised: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends there too: those that died of the first record are no failures once that is known."""
+    monkeypatch.setenv("BAD", "57,120")
+    monkeypatch.setenv("HOW", "a kernel fails late")
+    config = settings(tmp_path, "device: delayed\noverlap: false\nmax_failures: 2\n")
+    run = start("deadly.py", *OPTIONS, *config, "--workers", 1)
+    output = run.finish()
+    assert digest_in(output) == raised("57,120")
+    assert quarantined(run) == [57, 120]
+    assert "row 57 is left out from now on: a process that computed it was killed by SIGABRT" in output
+
+
 @pytest.mark.parametrize("workers, servers", [(1, 2), (3, 1)])
 def test_two_such_records_whoever_computes(
     workers: int,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import elasticflow as ef
+from elasticflow.frameworks.devices import Delayed
 from gates import pass_gate
 
 
@@ -41,8 +42,14 @@ def fail_in_a_kernel():
     raise RuntimeError("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'")
 
 
+def fail_in_a_kernel_that_is_late():
+    """As on a GPU, which computes later than asked to: it comes up when gradients are fetched."""
+    Delayed.download = lambda device, pairs, done: fail_in_a_kernel()
+
+
 WAYS = {
     "a kernel fails": fail_in_a_kernel,
+    "a kernel fails late": fail_in_a_kernel_that_is_late,
     "raises": raise_it,
     "exits": lambda: os._exit(3),
     "exits well": lambda: os._exit(0),
