@@ -24,12 +24,14 @@ class Audits:
 
     def __init__(self, equal: int = 0) -> None:
         self.equal = equal
-        self._made: dict[tuple[int, int], Audited] = {}
-        """What was pushed of a slice, or found when it was computed again, whichever came first."""
+        self._made: dict[tuple[int, int, int], Audited] = {}
+        """What was pushed of a slice, or found when it was computed again, whichever came first. Where a
+        record is left out meanwhile it is begun anew: the slice may be smaller, or follow from other steps.
+        """
 
     def hear(self, event: Audited) -> Found | None:
         """What a worker has got. The first of a slice is kept; all after it are compared with it."""
-        key = (event.tick, event.slice)
+        key = (event.tick, event.slice, event.left_out)
         first = self._made.setdefault(key, event)
         while len(self._made) > MOST_WAITING:
             del self._made[next(iter(self._made))]

@@ -404,14 +404,16 @@ class Skipped(_Message, frozen=True):
 class Audited(_Message, frozen=True):
     """What a worker has got of a slice that is computed twice: see ``elasticflow.worker.audit``.
 
-    digest: of what it pushes of that slice, or has got when it computed it once more. One that is lost is one
-    that is not compared.
+    digest: of what it pushes of that slice, or has got when it computed it once more. left_out: how many
+    records were left out by then, of this tick or since earlier ones: with others it is another slice. One
+    that is lost is one that is not compared.
     """
 
     name: str
     tick: int
     slice: int
     digest: str
+    left_out: int = 0
 
 
 class Inspected(_Message, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -95,13 +95,18 @@ class Computing:
         if self.adds_apart(work):
             self.replica.deliver(out)
         self._link.send(
-            Audited(name=self._present.name, tick=work.tick, slice=number, digest=digest_of(work, out))
+            Audited(
+                name=self._present.name,
+                tick=work.tick,
+                slice=number,
+                digest=digest_of(work, out),
+                left_out=sum(each.from_tick <= work.tick for each in self.batches.excluded),
+            )
         )
 
-    def compute_again(self, position: Position, urgent: Callable[[], bool]) -> None:
-        """Those slices of the present tick that this worker is to check: see ``elasticflow.worker.audit``."""
-        work = self._schedule.at(position.version)
-        for number in self.audit.given_to(self._present.name, work, position.shares):
+    def compute_again(self, work: Work, numbers: Iterable[int], urgent: Callable[[], bool]) -> None:
+        """Slices of the present tick that this worker is to check: see ``elasticflow.worker.audit``."""
+        for number in numbers:
             if urgent():
                 return
             if work.tick <= self._present.careful_to or number in self._present.careful:

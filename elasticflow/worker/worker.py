@@ -179,9 +179,9 @@ class Worker:
         self._computing.batches.order_ahead(work, mine)
         self._compute(position, work, mine)
         self._computing.fetch_ahead(work, mine)
-        if self._computing.audit.given_to(self._present.name, work, position.shares):
+        if again := self._computing.audit.given_to(self._present.name, work, position.shares):
             since_s = time.monotonic()
-            self._computing.compute_again(position, self._is_urgent)
+            self._computing.compute_again(work, again, self._is_urgent)
             self._timeline.add("computing", work.tick, since_s)
         since_s = time.monotonic()
         while self._course < Course.LEAVES and self._position is position:

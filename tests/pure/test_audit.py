@@ -18,8 +18,8 @@ from elasticflow.worker.audit import Audit
 SCHEDULE = Schedule(num_records=640, num_test=64, batch_size=64, num_slices=8, epochs=2)
 
 
-def told(name: str, digest: str, tick: int = 3, number: int = 1) -> Audited:
-    return Audited(name=name, tick=tick, slice=number, digest=digest)
+def told(name: str, digest: str, tick: int = 3, number: int = 1, left_out: int = 0) -> Audited:
+    return Audited(name=name, tick=tick, slice=number, digest=digest, left_out=left_out)
 
 
 @given(every=st.integers(1, 50), cuts=st.sets(st.integers(1, 7), max_size=7))
@@ -54,6 +54,15 @@ def test_the_same_twice_is_counted_and_another_is_found() -> None:
     assert audits.hear(told("worker-3", "b", number=2)) is None
     assert audits.hear(told("worker-1", "c", number=2)) == Found(3, 2, "worker-3", "worker-1")
     assert audits.equal == 7
+
+
+def test_only_slices_of_the_same_records_are_compared() -> None:
+    """One that is left out makes its slice smaller, and of what follows something else."""
+    audits = Audits()
+    assert audits.hear(told("worker-1", "a")) is None
+    assert audits.hear(told("worker-2", "b", left_out=1)) is None
+    assert audits.hear(told("worker-1", "b", left_out=1)) is None and audits.equal == 1
+    assert audits.hear(told("worker-2", "b")) == Found(3, 1, "worker-1", "worker-2")
 
 
 def test_what_is_never_compared_takes_no_memory() -> None:

@@ -23,6 +23,7 @@ from elasticflow.training.advice import Advice, Question, Tuning, go_on, stop
 from elasticflow.wire.messages import (
     Assignment,
     Attempt,
+    Audited,
     Beat,
     Drain,
     Excluded,
@@ -483,6 +484,17 @@ def test_a_master_that_has_said_more_is_heard_while_rows_are_awaited() -> None:
     _, script = played(at(2), more, at(2), Quit(reason=""), program=Program((3,), looks_up=(3,)))
     pushes = [(2, Node(1, 0)), (2, Node(0, 2))]
     assert [each for each in script.said if not isinstance(each, (Ready, Faulty))] == [*pushes, 2, (2, TOP)]
+
+
+def test_what_is_computed_twice_is_told_with_the_records_that_are_left_out() -> None:
+    """Its own slices, then those of the share before; one that is left out later counts from its tick on."""
+    program = Program()
+    program.settings.audit = 1
+    shares = Share("worker-9", 0, 2), Share("worker-1", 2, 4)
+    condemned = Quarantine((Excluded(9, 3),))
+    _, script = played(at(2, shares), condemned, at(3, shares), Quit(reason=""), program=program)
+    told = [(each.tick, each.slice, each.left_out) for each in script.said if isinstance(each, Audited)]
+    assert told == [*((2, n, 0) for n in (2, 3, 0, 1)), *((3, n, 1) for n in (2, 3, 0, 1))]
 
 
 # --- first values --------------------------------------------------------------------------------
