@@ -109,9 +109,9 @@ def lease_one(environ: Mapping[str, str], folder: str = FOLDER) -> tuple[dict[st
     The one that fewest have: the first of those that nobody leases, else of those that one does, and so on.
     None where there are none, or the folder cannot be used. environ: may name those that it may be.
     """
-    visible = environ.get(VISIBLE)
-    devices = [each.strip() for each in (visible or "").split(",") if each.strip()]
-    devices, order = (found(), ORDER) if visible is None else (devices, {})
+    named = environ.get(VISIBLE)
+    devices = [each.strip() for each in (named or "").split(",") if each.strip()]
+    devices, order = (found(), ORDER) if named is None else (devices, {})
     for holders in range(MOST_HOLDERS if found() and devices else 0):
         try:
             leased = _try(1, devices, folder, f".{holders}" if holders else "")
@@ -120,6 +120,11 @@ def lease_one(environ: Mapping[str, str], folder: str = FOLDER) -> tuple[dict[st
         if leased:
             return {**order, VISIBLE: leased.devices[0]}, leased
     return {}, None
+
+
+def visible(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment says which GPUs a program finds."""
+    return {name: environ[name] for name in (VISIBLE, *ORDER) if name in environ}
 
 
 def _try(count: int, devices: Sequence[str], folder: str, place: str = "") -> Lease | None:

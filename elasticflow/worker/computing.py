@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from elasticflow.cluster.member import MasterLink
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks import Batch, Interrupted
 from elasticflow.frameworks.staged import own_columns, whole_columns
+from elasticflow.process.gpus import visible
 from elasticflow.step.layout import Vector
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node
@@ -289,6 +291,7 @@ class Computing:
             schedule=self._schedule,
             seed=self._seed,
             excluded=self.batches.excluded,
+            visible=visible(os.environ),
         )
         way = Way(self._strategy.read, urgent, self._link.wake_fd)
         passed: list[int] = []

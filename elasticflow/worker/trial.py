@@ -104,7 +104,8 @@ def _dies_of(outcome: Callable[[tuple[int, ...] | None], TrialOutcome], row: int
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Load the program. with_state: the state's groups lie in the file that is the child's second
-    descriptor; else the program's first values are the state."""
+    descriptor; else the program's first values are the state. visible: the worker's, see
+    ``elasticflow.process.gpus.visible``: a porter was there before the worker had leased its GPU."""
 
     settings: MemberSettings
     schedule: Schedule | None
@@ -112,6 +113,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seed: int
     excluded: tuple[Excluded, ...] = ()
     with_state: bool = True
+    visible: Mapping[str, str] = {}
 
 
 class Try(msgspec.Struct, frozen=True, tag=True):

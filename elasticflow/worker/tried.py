@@ -52,6 +52,7 @@ class _Child:
     def run(self) -> None:
         begin = self._hear()
         assert isinstance(begin, Begin)
+        os.environ.update(begin.visible)  # nothing has looked for GPUs yet
         loaded = Loaded(begin.settings)
         replica = loaded.replica
         self._seed, self._schedule = begin.seed, begin.schedule or loaded.schedule

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import deque
+from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from elasticflow.api import SGD
 from elasticflow.errors import ProgramError
 from elasticflow.frameworks import Interrupted
+from elasticflow.process.gpus import visible
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Entry, Layout, Rule, Vector
 from elasticflow.step.schedule import Schedule
@@ -38,6 +41,7 @@ from elasticflow.wire.messages import (
     Share,
     Spec,
 )
+from elasticflow.worker import tried
 from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.strategy import Event, Outgoing, Overdue, Position, Severed, Strategy
 from elasticflow.worker.timeline import Timeline
@@ -544,6 +548,7 @@ class Trials:
         monkeypatch.setattr("elasticflow.worker.computing.Trial", self._make)
 
     def _make(self, begin: Begin, state: Any, way: Any, **more: Any) -> Trials:
+        self.begin = begin
         self.deadly -= {each.row for each in begin.excluded}
         return self
 
@@ -608,6 +613,32 @@ def test_a_deadly_slice_is_told_and_computed_once_its_record_is_left_out(
     )
     assert trials.tried == [(2, 2), (2, 3), (3,), (3, 3), (2, 3)]
     assert script.said == [READY, 2, deadly(3), (2, Node(0, 2)), (2, Node(0, 3))]
+
+
+def test_what_tries_a_slice_computes_where_its_worker_does(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
+    """Who forks it was there before the worker had leased a GPU."""
+    trials = Trials(monkeypatch)
+    leased = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    with monkeypatch.context() as of_worker:
+        for name, value in leased.items():
+            of_worker.setenv(name, value)
+        played(at(2, NONE), Overdue(2, (2,), careful=(2,)), at(3), Quit(reason=""), program=program)
+    seen = list[dict[str, str]]()
+
+    def load(settings: MemberSettings) -> None:
+        seen.append(visible(os.environ))
+        raise EOFError
+
+    monkeypatch.setattr(tried, "Loaded", load)
+    ours, theirs = Pipe()
+    with ours, theirs, monkeypatch.context() as of_child, pytest.raises(EOFError):
+        of_child.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+        of_child.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+        ours.send_bytes(msgspec.msgpack.encode(trials.begin))
+        tried._Child(theirs, -1).run()
+    assert seen == [leased]
 
 
 def test_by_the_masters_order_a_deadly_slice_is_tried_too(
