@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.run.telling import LiveStatus
+
 from .conftest import Run, cli, digest_in
 
 TRAIN = ("--epochs", 12, "--batch-size", 64, "--slices", 8)
@@ -18,6 +20,10 @@ def config(folder: Path, **settings: object) -> list[object]:
     path = folder / "audited.yaml"
     path.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
     return ["--config", path]
+
+
+def pids_of_ready(status: LiveStatus) -> list[int]:
+    return [each.pid for each in status.workers if each.state == "ready" and each.pid]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -41,13 +47,12 @@ def test_a_run_is_audited_while_workers_are_killed(
     right = start(program, *TRAIN, "--workers", 1).digest()
     run = start(program, *TRAIN, "--workers", 3, "--servers", 2, *config(tmp_path, audit=5))
     for step in (20, 40):
-        run.wait_for_step(step)
-        victim = next((each for each in run.status().workers if each.state == "ready" and each.pid), None)
-        if victim:
-            os.kill(victim.pid, signal.SIGKILL)
+        status = run.wait_until(lambda status, step=step: status.step >= step and pids_of_ready(status))
+        os.kill(next(iter(pids_of_ready(status))), signal.SIGKILL)
     output = run.finish()
     assert digest_in(output) == right
     report = run.report()
+    assert report.num_faults >= 2, output
     assert report.audited > 20 and f"audit: {report.audited:,} slices computed twice" in output
     assert f"audit    {report.audited:,} slices" in cli("report", run.path).stdout
 
