@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.dense import HUNDRED, PROGRAM, Flat
 from benchmarks.figures import Figure, figure, median
-from benchmarks.jobs import TCP, job, step_seconds, wait_until
+from benchmarks.jobs import TCP, job, step_seconds
 from elasticflow.process.fingerprint import environment
 
 ROUNDS = 3
@@ -101,7 +101,7 @@ def _lost_s(options: Sequence[object], flat: Flat) -> float:
         reached = one.wait_until(int(str(options[1])), step=status.step + WARM_UP).step
         since_s = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
-        wait_until(one.run, lambda status: status.step > reached + 1)
+        one.wait_for(lambda status: status.step > reached + 1)
         return time.monotonic() - since_s
 
 

@@ -52,9 +52,16 @@ class Interval(NamedTuple):
         return self.until_s - self.since_s
 
 
-def wait_until(run: RunDir, what: Callable[[LiveStatus], object]) -> LiveStatus:
-    """A run's first status for which ``what`` is true. Raises RunError if it ends before."""
+def wait_until(
+    run: RunDir, what: Callable[[LiveStatus], object], command: subprocess.Popen[str] | None = None
+) -> LiveStatus:
+    """A run's first status for which ``what`` is true. command: what begins it, where that is known.
+
+    Raises RunError if it ends before, or the command has refused it.
+    """
     while not run.address.exists():
+        if command is not None and command.poll() is not None:
+            raise RunError(command.communicate()[0])
         time.sleep(0.02)  # nothing to wait on before there is a master
     news = -1
     with Connection(run) as connection:
@@ -109,14 +116,13 @@ class Job:
 
     def wait_until(self, ready: int, step: int = 0) -> LiveStatus:
         """Until so many workers are ready and a step is reached; returns the status."""
-        while not self.run.address.exists():
-            if self.process.poll() is not None:
-                raise RuntimeError(self.wait())
-            time.sleep(0.02)  # nothing to wait on before there is a master
-        return wait_until(
-            self.run,
-            lambda status: [w.state for w in status.workers] == ["ready"] * ready and status.step >= step,
+        return self.wait_for(
+            lambda status: [w.state for w in status.workers] == ["ready"] * ready and status.step >= step
         )
+
+    def wait_for(self, what: Callable[[LiveStatus], object]) -> LiveStatus:
+        """See ``wait_until``."""
+        return wait_until(self.run, what, self.process)
 
     def only_timeline(self) -> list[Interval]:
         """Of the one worker. Raises RuntimeError with what the run told if there was another one."""

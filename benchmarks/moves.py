@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.cases import MIDDLE
 from benchmarks.figures import Figure, figure, median
-from benchmarks.jobs import Interval, Job, job, wait_until
+from benchmarks.jobs import Interval, Job, job
 from elasticflow.run.telling import LiveStatus
 
 ROUNDS = 3
@@ -73,9 +73,9 @@ class Scene:
 
     def settle(self, count: int) -> LiveStatus:
         """Waits until so many workers are there, and for a moment more."""
-        wait_until(self._one.run, lambda status: _is_settled(status, count))
+        self._one.wait_for(lambda status: _is_settled(status, count))
         time.sleep(CALM_S)
-        return wait_until(self._one.run, lambda status: _is_settled(status, count))
+        return self._one.wait_for(lambda status: _is_settled(status, count))
 
     def do(self, name: str, what: Callable[[LiveStatus], None], before: int, after: int) -> None:
         """Does something, that is called so, to so many workers, of which so many are to come."""
@@ -84,7 +84,7 @@ class Scene:
         since_s = time.monotonic()
         what(status)
         if before == after:  # somebody has to come in another's place
-            wait_until(self._one.run, lambda status: there != {worker.name for worker in status.workers})
+            self._one.wait_for(lambda status: there != {worker.name for worker in status.workers})
         redone = _redone(self.settle(after))
         again = sum(redone[len(_redone(status)) :])
         self._moments.append((name, since_s, time.monotonic(), again))

@@ -75,7 +75,7 @@ class _Site:
         run = self._submit("1")
         status = wait_until(run, lambda s: s.first_step_s is not None)
         self.end_all()
-        return float(status["started_at"] + status.first_step_s - since)
+        return float(status.started_at + status.first_step_s - since)
 
     def next_worker(self) -> float:
         """Seconds from the end of the container that had the last GPU until a second worker takes part."""
