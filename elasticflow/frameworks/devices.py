@@ -233,9 +233,8 @@ class Cuda(Device):
 
     def send(self, pair: Pair) -> None:
         source, target = pair
-        self._sends.wait_stream(
-            torch.cuda.current_stream(self.where)
-        )  # kernels may be reading what was there
+        # Kernels may be reading what was there.
+        self._sends.wait_stream(torch.cuda.current_stream(self.where))
         with torch.cuda.stream(self._sends):
             target.copy_(torch.from_numpy(source), non_blocking=True)
         self._is_sending = True

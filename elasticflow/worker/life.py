@@ -62,9 +62,8 @@ def main(
     try:
         link.start_heartbeats()  # the master answers them: whoever loads for long must not think it gone
         if settings.backend == "local" and settings.device != "cpu":
-            visible, _ = lease_one(
-                os.environ
-            )  # until this process ends; clusters say themselves who has which
+            # Until this process ends. Clusters say themselves who has which.
+            visible, _ = lease_one(os.environ)
             os.environ.update(visible)
         loaded = Loaded(settings)
         join = join_of(loaded)
