@@ -270,3 +270,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             return run
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of applied_torch.py that is over, with a table; only to be read."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    with Run(path, "applied_torch.py", "--epochs", 2, "--batch-size", 64, "--workers", 1) as run:
+        run.finish()
+    return path

@@ -36,15 +36,6 @@ def numbers(seed: int = 5, count: int = RECORDS) -> dict[str, np.ndarray[Any, An
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is over, with a table."""
-    path = tmp_path_factory.mktemp("trained") / "run"
-    with Run(path, "applied_torch.py", "--epochs", 2, "--batch-size", 64, "--workers", 1) as run:
-        run.finish()
-    return path
-
-
-@pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("given") / "new.npz"
     np.savez(path, **numbers())

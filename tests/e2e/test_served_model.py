@@ -126,14 +126,6 @@ class ModelServer:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trained") / "run"
-    with Run(path, "applied_torch.py", "--epochs", 2, "--batch-size", 64, "--workers", 1) as run:
-        run.finish()
-    return path
-
-
-@pytest.fixture(scope="module")
 def right(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray[Any, Any]]:
     """Of the records of ``numbers``, by ``elasticflow predict``."""
     folder = tmp_path_factory.mktemp("right")
