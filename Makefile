@@ -11,7 +11,7 @@ PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-w
 # Every process of a test would compile all that it imports, and pip has compiled nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough quick check bench clean
+.PHONY: demo test test-kubernetes thorough quick check bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
@@ -19,6 +19,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test check
 	$(PYTEST) -n 2 -m "not whole"
 	$(PYTEST) -n 4 -m "whole and not thorough"
+
+# Not part of `test`: the first time it builds a Kubernetes, which takes some six minutes.
+test-kubernetes: $(VENV)/.test
+	PYTHON=$(RUN)/python .ci/kubernetes
+	ELASTICFLOW_REQUIRE_KUBERNETES=1 $(RUN)/python -m pytest tests/kubernetes
 
 thorough: test
 	$(PYTEST) -n 4 -m "whole and thorough"
@@ -30,7 +35,7 @@ check: $(VENV)/.test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
-	PYTHONPATH=.:ps:slurm:yarn $(RUN)/lint-imports --no-logo
+	PYTHONPATH=.:kubernetes:ps:slurm:yarn $(RUN)/lint-imports --no-logo
 
 bench: $(VENV)/.test
 	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap sparse
@@ -44,7 +49,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] e
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
-	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,yarn,trackers,metrics,serving,examples,bench,test]'
+	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,safetensors,onnx,kubernetes,yarn,trackers,metrics,serving,examples,bench,test]'
 	touch $@
 
 clean:

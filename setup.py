@@ -44,6 +44,7 @@ setup(
     python_requires=">=3.10",
     packages=[
         *find_packages(include=["elasticflow", "elasticflow.*"]),
+        "elasticflow_kubernetes",
         "elasticflow_ps",
         "elasticflow_slurm",
         "elasticflow_yarn",
@@ -51,6 +52,7 @@ setup(
     ],
     package_dir={
         "elasticflow.examples": "examples",
+        "elasticflow_kubernetes": "kubernetes/elasticflow_kubernetes",
         "elasticflow_ps": "ps/elasticflow_ps",
         "elasticflow_slurm": "slurm/elasticflow_slurm",
         "elasticflow_yarn": "yarn/elasticflow_yarn",
@@ -91,6 +93,7 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
+        "kubernetes": ["kubernetes>=29"],
         "tensorboard": ["tensorboardX>=2.6"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],

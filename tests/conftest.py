@@ -22,9 +22,9 @@ SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
 SECOND = ("yarn/e2e/test_faults.py", "slurm/e2e")
 """Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
-GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "hdfs")
+GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "kubernetes", "hdfs")
 """What takes longest begins first, and what fills the processors' gaps comes last."""
-WHOLE = ("data", "e2e", "hadoop", "hdfs", "slurm", "yarn")
+WHOLE = ("data", "e2e", "hadoop", "hdfs", "kubernetes", "slurm", "yarn")
 """Folders with tests of whole runs: of the others nothing has to be imported for those."""
 
 hypothesis.settings.register_profile("however busy the machine is", deadline=None)
@@ -84,6 +84,8 @@ def _cluster_of(item: pytest.Item, fixtures: set[str]) -> str:
         return "hadoop"
     if "hdfs_cluster" in fixtures:
         return "hdfs"
+    if "kubernetes" in fixtures:
+        return "kubernetes"
     return "slurm" if fixtures & SLURM and item.path.is_relative_to(TESTS / "slurm") else ""
 
 

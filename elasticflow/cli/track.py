@@ -45,7 +45,7 @@ END_S, END_BY_HAND_S = 20.0, 120.0
 """So long trackers may take to end once the run is over."""
 LOOK_S = 0.05
 NICE = 10
-LEFT_OUT = ("slurm", "yarn", "run_dir", "program", "track")
+LEFT_OUT = ("kubernetes", "slurm", "yarn", "run_dir", "program", "track")
 """Settings that no tracker is told: of clusters, where secrets may be, and what is told anyway."""
 
 

@@ -18,6 +18,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 
 BACKENDS = {
+    "kubernetes": "elasticflow_kubernetes.backend:KubernetesBackend",
     "local": "elasticflow.local.backend:LocalBackend",
     "slurm": "elasticflow_slurm.backend:SlurmBackend",
     "yarn": "elasticflow_yarn.backend:YarnBackend",
@@ -25,6 +26,8 @@ BACKENDS = {
 CLUSTERS = {"slurm": "elasticflow_slurm", "yarn": "elasticflow_yarn"}
 """Backends to which runs are submitted: packages with modules ``submit``, ``leader``,
 ``index``, ``share`` and ``checks``."""
+LEADING = {**CLUSTERS, "kubernetes": "elasticflow_kubernetes"}
+"""Backends whose masters ``elasticflow lead`` runs: packages with a module ``leader``."""
 MASTER = "master"
 """Name of the master, where a backend tells of members and of it."""
 
@@ -207,9 +210,10 @@ def load_backend(name: str) -> type[Backend]:
 
 def load_cluster(name: str, module: str) -> Any:
     """A module of a cluster's package. Raises ConfigError if there is no such cluster."""
-    if name not in CLUSTERS:
+    packages = LEADING if module == "leader" else CLUSTERS
+    if name not in packages:
         raise ConfigError(
-            f"backend: {name!r} is no cluster to submit to; known: {', '.join(sorted(CLUSTERS))}. "
+            f"backend: {name!r} is no cluster to submit to; known: {', '.join(sorted(packages))}. "
             "Name one by --on, or as 'backend' in the settings; 'elasticflow train' runs here."
         )
-    return importlib.import_module(f"{CLUSTERS[name]}.{module}")
+    return importlib.import_module(f"{packages[name]}.{module}")

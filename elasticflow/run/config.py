@@ -126,6 +126,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Settings of the SLURM backend, which knows and checks them."""
     yarn: dict[str, Any] = {}
     """Settings of the YARN backend, likewise."""
+    kubernetes: dict[str, Any] = {}
+    """Settings of the Kubernetes backend, likewise."""
 
     def __post_init__(self) -> None:
         most = 1 << (self.batch_size.bit_length() - 1)

@@ -8,13 +8,14 @@ from typing import Any
 
 from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.sizing import End, Poll, Sizing
+from elasticflow_kubernetes.sizing import Create
 from elasticflow_slurm.sizing import Submit
 from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.sizing import Add
 from tests.pretend.cluster import PretendCluster
 from tests.pretend.sizing import Request
 from tests.pretend.world import World
-from tests.pure import slurm_world, yarn_world
+from tests.pure import kubernetes_world, slurm_world, yarn_world
 
 PLACES = 6
 """On nodes of two; of a run's workers never more are wanted."""
@@ -163,6 +164,20 @@ class Pretended(Played):
         return told
 
 
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+
+class OnKubernetes(Pretended):
+    """What its API server shows is so: nothing is hidden."""
+
+    asks = Create
+    happens = {name: act for name, act in Pretended.happens.items() if name != "hide"}
+
+    def __init__(self, num_min: int, delay_s: float) -> None:
+        cluster = PretendCluster({f"n{number}": 2 for number in range(PLACES // 2)})
+        self.world = kubernetes_world.KubernetesWorld(cluster, num_min=num_min, delay_s=delay_s)
+
+
 # --- SLURM ----------------------------------------------------------------------------------------
 
 
@@ -260,4 +275,9 @@ class OnYarn(Played):
         return told
 
 
-KINDS: dict[str, type[Played]] = {"pretend": Pretended, "slurm": OnSlurm, "yarn": OnYarn}
+KINDS: dict[str, type[Played]] = {
+    "pretend": Pretended,
+    "kubernetes": OnKubernetes,
+    "slurm": OnSlurm,
+    "yarn": OnYarn,
+}

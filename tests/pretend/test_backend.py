@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,13 +19,16 @@ from elasticflow.local.backend import LocalBackend
 from elasticflow.run import config as configs
 from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob, RunDir, publish
+from elasticflow_kubernetes.backend import KubernetesBackend
+from elasticflow_kubernetes.pods import MEMBER, Pod
 from elasticflow_slurm import backend as slurm
 from elasticflow_slurm.client import JobRequest, SlurmJob, SlurmRefused
 from elasticflow_yarn.backend import YarnBackend
 from elasticflow_yarn.errors import YarnRefused
 from tests.inprocess import toys
 from tests.pretend.backend import CLUSTERS, PretendBackend
-from tests.pretend.cluster import PretendCluster
+from tests.pretend.cluster import PretendCluster, PretendError
+from tests.pure import kubernetes_world
 from tests.slurm.fakes import FakeClient
 from tests.yarn.fakes import FakeApplication, FakeManager, yarn_id
 
@@ -39,7 +43,11 @@ class Host(ABC):
     def backend(self) -> Backend: ...
 
     def config(self) -> Config:
-        sections = {"slurm": {"poll_s": 0.02}, "yarn": {"poll_s": 0.02, "rm_poll_s": 0.05, "queue": "train"}}
+        sections = {
+            "kubernetes": {"poll_s": 0.02, "image": "python"},
+            "slurm": {"poll_s": 0.02},
+            "yarn": {"poll_s": 0.02, "rm_poll_s": 0.05, "queue": "train"},
+        }
         return configs.make(None, {"program": "digits.py", "workers": "1..4"}, sections)
 
     def evict(self, name: str) -> None:
@@ -62,6 +70,53 @@ class PretendHost(Host):
 
     def backend(self) -> Backend:
         return PretendBackend(self.config(), str(self.run.path))
+
+    def evict(self, name: str) -> None:
+        self.cluster.change(next(pod.id for pod in self.cluster.living() if pod.name == name), "Evicted")
+
+    def refuse(self) -> None:
+        self.cluster.forbids = True
+
+    def living(self) -> list[str]:
+        return [pod.name for pod in self.cluster.living()]
+
+
+class PlayedApi:
+    """What ``KubernetesClient`` asks, asked of the cluster in memory."""
+
+    def __init__(self, cluster: PretendCluster, run: str) -> None:
+        self._cluster, self._run = cluster, run
+
+    def pods(self) -> list[Pod]:
+        shown = [kubernetes_world.shown_as(pod) for pod in self._cluster.shown()]
+        return [pod for pod in shown if pod is not None]
+
+    def create(self, manifest: dict[str, Any]) -> str:
+        try:
+            return self._cluster.ask(manifest["metadata"]["labels"][MEMBER], (), self._run)
+        except PretendError as error:
+            raise kubernetes_world.error_of(error) from error
+
+    def delete(self, name: str, *, is_lost: bool = False) -> None:
+        self._cluster.end(name)
+
+    def delete_run(self, run: str) -> None:
+        for pod in self._cluster.living():
+            self._cluster.end(pod.id)
+
+    def drained(self) -> set[str]:
+        return self._cluster.drained
+
+
+class KubernetesHost(Host):
+    def __init__(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(run, monkeypatch)
+        publish(run.job, HostJob("kubernetes", "digits", "0123456789ab"))
+        self.cluster = PretendCluster({"n0": 4})
+
+    def backend(self) -> Backend:
+        client: Any = PlayedApi(self.cluster, "0123456789ab")
+        return KubernetesBackend(self.config(), str(self.run.path), client)
 
     def evict(self, name: str) -> None:
         self.cluster.change(next(pod.id for pod in self.cluster.living() if pod.name == name), "Evicted")
@@ -160,6 +215,7 @@ class LocalHost(Host):
 
 HOSTS: dict[str, type[Host]] = {
     "pretend": PretendHost,
+    "kubernetes": KubernetesHost,
     "slurm": SlurmHost,
     "yarn": YarnHost,
     "local": LocalHost,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 from elasticflow.cluster.config import ClusterConfig
 from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.news import taken
 from elasticflow.cluster.sizing import End, Poll
-from tests.pretend.cluster import Pod, PretendCluster, PretendError
-from tests.pretend.sizing import Action, PretendSizing, Request
+from tests.pretend.cluster import PretendCluster, PretendError
+from tests.pretend.sizing import Action, PretendSizing
 from tests.pretend.turned import TurnedWorld
 
 
@@ -24,12 +25,27 @@ class World(TurnedWorld):
         super().__init__(1000.0)
         self.run_name = run
         self.cluster, self.delay_s, self.num_min = cluster, delay_s, num_min
-        self.sizing: PretendSizing = PretendSizing(ClusterConfig(), num_min, run)
+        self.sizing: Any = self.make_sizing()
         self.target = 0
         self.wanted: list[str] = []
         self.told: list[Ended] = []
         self.actions: list[tuple[float, Action]] = []
         self._numbers = count(1)
+
+    def make_sizing(self) -> Any:
+        """Of one master."""
+        return PretendSizing(ClusterConfig(), self.num_min, self.run_name)
+
+    def shown(self) -> list[Any]:
+        """As that sizing is to see it."""
+        return self.cluster.shown()
+
+    def end(self, id: str) -> None:
+        self.cluster.end(id)
+
+    def error_of(self, error: PretendError) -> Exception:
+        """As that sizing is told of it."""
+        return error
 
     def scale(self, target: int) -> None:
         self.target = target
@@ -43,7 +59,7 @@ class World(TurnedWorld):
     def replace_master(self) -> None:
         """The master dies with what it had ordered half done; the next one adopts what is shown."""
         self._events.clear()
-        self.sizing = PretendSizing(ClusterConfig(), self.num_min, self.run_name)
+        self.sizing = self.make_sizing()
         living = {
             pod.name
             for pod in self.cluster.living()
@@ -51,7 +67,7 @@ class World(TurnedWorld):
         }
         for name in living:
             self.sizing.adopt(name, self.now_s)
-        self.sizing.observed(self.cluster.shown(), self.now_s, self.now_s)
+        self.sizing.observed(self.shown(), self.now_s, self.now_s)
         for name in living.difference(self.wanted):
             self.sizing.unwant(name, self.now_s)
         self.wanted = [name for name in self.wanted if name in living]
@@ -70,30 +86,32 @@ class World(TurnedWorld):
     def _soon(self, act: Callable[[], None]) -> None:
         self._at(self.now_s + self.delay_s / 2, act)
 
-    def _do(self, action: Action, sizing: PretendSizing) -> None:
-        answer: list[Pod] | str | PretendError | None = None
+    def _do(self, action: Any, sizing: Any) -> None:
+        answer: Any = None
         try:
             match action:
-                case Request():
-                    answer = self.cluster.ask(action.name, action.exclude, self.run_name)
                 case End():
                     for id in action.ids:
-                        self.cluster.end(id)
+                        self.end(id)
                 case Poll():
-                    answer = self.cluster.shown()
+                    answer = self.shown()
+                case _:
+                    answer = self.cluster.ask(action.name, action.exclude, self.run_name)
         except PretendError as error:
-            answer = error
+            answer = self.error_of(error)
         self._soon(partial(self._answered, action, answer, sizing))
 
-    def _answered(self, action: Action, answer: object, sizing: PretendSizing) -> None:
+    def _answered(self, action: Any, answer: object, sizing: Any) -> None:
         if sizing is not self.sizing:
             return
         match action, answer:
-            case Request(), PretendError():
-                sizing.refused(action.name, answer, self.now_s)
-            case Request(), _:
-                sizing.accepted(action.name, answer, self.now_s)
-            case Poll(), PretendError():
+            case Poll(), Exception():
                 sizing.unobserved(answer, self.now_s)
             case Poll(), list():
                 sizing.observed(answer, self.now_s, self.now_s)
+            case End(), _:
+                pass
+            case _, Exception():
+                sizing.refused(action.name, answer, self.now_s)
+            case _:
+                sizing.accepted(action.name, answer, self.now_s)

@@ -14,7 +14,13 @@ import elasticflow
 from elasticflow.api import OPTIMIZERS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("elasticflow", "ps/elasticflow_ps", "slurm/elasticflow_slurm", "yarn/elasticflow_yarn")
+PACKAGES = (
+    "elasticflow",
+    "kubernetes/elasticflow_kubernetes",
+    "ps/elasticflow_ps",
+    "slurm/elasticflow_slurm",
+    "yarn/elasticflow_yarn",
+)
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 DOCUMENTS = [
     path

@@ -1,0 +1,1 @@
+"""Runs on Kubernetes: workers and parameter servers are Pods."""

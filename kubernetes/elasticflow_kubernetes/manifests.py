@@ -1,0 +1,179 @@
+"""The Pods that are asked for, in Kubernetes' words: pure, so that a dry run shows exactly what would be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elasticflow import launch
+from elasticflow.cluster.asks import SERVER
+from elasticflow.cluster.scripts import script_of
+from elasticflow.process.fingerprint import library_settings
+from elasticflow.run.config import Config
+from elasticflow.run.settings import MemberSettings
+from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of
+from elasticflow_kubernetes.pods import MANAGED, MEMBER, RUN
+
+_LOG = """\
+# What it says is found where the run's other logs are.
+{{ : >> {log}; }} 2> /dev/null || {{ echo {log}: cannot be written on this node >&2; exit 1; }}
+exec >> {log} 2>&1"""
+GONE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""What Kubernetes taints a node with that does not answer."""
+MOST_NAME = 40
+"""Of a Pod's name, at most so much is the program's."""
+
+
+def member_pod(
+    config: Config,
+    kubernetes: KubernetesConfig,
+    run: str,
+    settings: MemberSettings,
+    exclude: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A worker's, or a parameter server's. Raises ConfigError if no image is named."""
+    is_server = settings.role == SERVER
+    threads = config.server_threads if is_server else config.threads
+    log = shlex.quote(str(Path(settings.run_dir, "logs", f"{settings.name}.log")))
+    member = [
+        kubernetes.python or "python3",
+        "-m",
+        launch.__name__,
+        msgspec.json.encode(settings).decode(),
+    ]
+    script = script_of(_LOG.format(log=log), kubernetes.setup.rstrip(), f"exec {shlex.join(member)}")
+    amounts = _amounts(kubernetes, is_server, threads)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"{pod_prefix(config, settings.name)}-",
+            "labels": {MANAGED: "elasticflow", RUN: run, MEMBER: settings.name},
+        },
+        "spec": _spec(kubernetes, is_server, exclude)
+        | {
+            "containers": [
+                {
+                    "name": "member",
+                    "image": image_of(kubernetes),
+                    **_set({"imagePullPolicy": kubernetes.image_pull_policy}),
+                    "command": ["/bin/sh", "-c", script],
+                    "env": [
+                        {"name": name, "value": value} for name, value in library_settings(threads).items()
+                    ],
+                    "resources": {"requests": amounts, "limits": _limits(amounts)},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": _mounts(kubernetes),
+                }
+            ],
+        },
+    }
+
+
+def pod_prefix(config: Config, name: str) -> str:
+    """Of a Pod's name: the program's, as far as Kubernetes allows such names, and the member's."""
+    stem = re.sub("[^a-z0-9]+", "-", Path(config.program).stem.lower()).strip("-")[:MOST_NAME].strip("-")
+    return f"{stem or 'run'}-{name}"
+
+
+def _spec(kubernetes: KubernetesConfig, is_server: bool, exclude: Sequence[str]) -> dict[str, Any]:
+    """All but the container."""
+    more = dict(kubernetes.pod)
+    gone = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": int(kubernetes.unreachable_s),
+        }
+        for key in GONE
+    ]
+    more["tolerations"] = [*more.get("tolerations", []), *gone]
+    if exclude:
+        more["affinity"] = _but_for(more.get("affinity", {}), exclude)
+    user, _, group = kubernetes.user.partition(":")
+    uid, gid = (int(user), int(group or user)) if user else (os.getuid(), os.getgid())
+    security = {
+        "runAsUser": uid,
+        "runAsGroup": gid,
+        "runAsNonRoot": uid != 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **more.pop("securityContext", {}),
+    }
+    name = kubernetes.server_priority_class if is_server else kubernetes.priority_class
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **_set({"priorityClassName": name}),
+        "terminationGracePeriodSeconds": kubernetes.grace_s,
+        **more,
+        "restartPolicy": "Never",  # one name, one process
+        # So that SIGTERM reaches a process that has no handler yet, and nothing stays a zombie.
+        "shareProcessNamespace": not more.get("hostPID", False),
+        "securityContext": security,
+        "volumes": _volumes(kubernetes),
+    }
+
+
+def _but_for(affinity: dict[str, Any], exclude: Sequence[str]) -> dict[str, Any]:
+    """Adds to each of the terms, of which one has to hold, that it is not one of these nodes."""
+    other = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(exclude)}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    node = affinity.get("nodeAffinity", {})
+    terms = node.get(required, {}).get("nodeSelectorTerms") or [{}]
+    terms = [{**term, "matchExpressions": [*term.get("matchExpressions", []), other]} for term in terms]
+    return {**affinity, "nodeAffinity": {**node, required: {"nodeSelectorTerms": terms}}}
+
+
+def _amounts(kubernetes: KubernetesConfig, is_server: bool, threads: int) -> dict[str, str]:
+    if is_server:
+        return _set({"cpu": kubernetes.server_cpus or str(threads), "memory": kubernetes.server_memory})
+    gpus = {kubernetes.gpu_resource: str(kubernetes.gpus)} if kubernetes.gpus else {}
+    return _set({"cpu": kubernetes.cpus or str(threads), "memory": kubernetes.memory, **gpus})
+
+
+def _limits(amounts: dict[str, str]) -> dict[str, str]:
+    """CPUs have none: what is idle may be used."""
+    return {name: value for name, value in amounts.items() if name != "cpu"}
+
+
+def _volumes(kubernetes: KubernetesConfig) -> list[dict[str, Any]]:
+    """One a source."""
+    found: dict[str, dict[str, Any]] = {}
+    for mount, source in kubernetes.volumes.items():
+        volume = Volume.of(mount, source)
+        name = _volume_name(volume)
+        found[name] = {"name": name} | (
+            {"persistentVolumeClaim": {"claimName": volume.claim}}
+            if volume.claim
+            else {"hostPath": {"path": volume.path}}
+        )
+    return list(found.values())
+
+
+def _mounts(kubernetes: KubernetesConfig) -> list[dict[str, Any]]:
+    mounts = []
+    for mount, source in kubernetes.volumes.items():
+        volume = Volume.of(mount, source)
+        inside = {"subPath": volume.path} if volume.claim and volume.path else {}
+        read_only = {"readOnly": True} if volume.read_only else {}
+        mounts.append({"name": _volume_name(volume), "mountPath": mount, **inside, **read_only})
+    return mounts
+
+
+def _volume_name(volume: Volume) -> str:
+    text = f"pvc-{volume.claim}" if volume.claim else f"host{volume.path}"
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
+
+
+def _set(options: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}

@@ -1,0 +1,166 @@
+"""Pods as an API server shows them, and as a run's sizing sees them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+MANAGED = "app.kubernetes.io/managed-by"
+RUN, MEMBER = "elasticflow/run", "elasticflow/member"
+"""Labels of each Pod that a run's master makes."""
+OURS = f"{MANAGED}=elasticflow"
+"""A selector of all runs' Pods."""
+
+WAITING = frozenset({"Pending"})
+STARTING, TERMINATING, LOST = "Starting", "Terminating", "Lost"
+"""States beside Kubernetes' phases: it has a node and does not run yet; it has been told to leave; it should
+have left by now, and its node does not confirm it."""
+OVER = frozenset({"Succeeded", "Failed", LOST})
+LOST_AFTER_S = 10.0
+"""What should have ended so long ago ended with its node."""
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """One of our Pods: a Sight, see ``elasticflow.cluster.asks``."""
+
+    id: str
+    """Its name, which Kubernetes makes, and never twice."""
+    run: str
+    member: str
+    state: str
+    """Kubernetes' phase, or one of the above."""
+    node: str = ""
+    reason: str = ""
+    """Kubernetes' words for why it waits, cannot start, or is over; the first is a word of its own."""
+    message: str = ""
+    disruption: str = ""
+    """Kubernetes' word for who took its place: PreemptionByScheduler, ..."""
+    exit_code: int | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    labels: dict[str, str] = {}
+    deletion_timestamp: datetime | None = None
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class _Cause(msgspec.Struct, rename="camel"):
+    reason: str | None = None
+    message: str | None = None
+    exit_code: int | None = None
+
+
+class _State(msgspec.Struct):
+    waiting: _Cause | None = None
+    terminated: _Cause | None = None
+
+
+class _Container(msgspec.Struct):
+    state: _State = msgspec.field(default_factory=_State)
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    conditions: list[_Condition] = []
+    container_statuses: list[_Container] = []
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Item(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _List(msgspec.Struct):
+    items: list[_Item]
+
+
+class _Refusal(msgspec.Struct):
+    message: str = ""
+
+
+_LISTS = msgspec.json.Decoder(_List)
+
+
+def read_list(answer: bytes, at: float) -> list[Pod]:
+    """at: when the API server gave this answer, in seconds since 1970, by its own clock."""
+    return [_read(item, at) for item in _LISTS.decode(answer).items]
+
+
+def name_of(answer: bytes) -> str:
+    """Of one that was just made."""
+    return msgspec.json.decode(answer, type=_Item).metadata.name
+
+
+def node_names(answer: bytes) -> set[str]:
+    """Of a list of nodes, or of whatever."""
+    return {item.metadata.name for item in _LISTS.decode(answer).items}
+
+
+def message_of(answer: bytes | str | None) -> str:
+    """Why something was refused; "": that is not said."""
+    try:
+        return msgspec.json.decode(answer or b"{}", type=_Refusal).message
+    except msgspec.MsgspecError:
+        return str(answer)[:200]
+
+
+def _read(item: _Item, at: float) -> Pod:
+    labels, status = item.metadata.labels, item.status
+    conditions = {each.type: each for each in status.conditions if each.status == "True"}
+    disrupted = conditions.get("DisruptionTarget")
+    container = status.container_statuses[0].state if status.container_statuses else _State()
+    cause = container.terminated or container.waiting or _Cause()
+    unscheduled = next((each for each in status.conditions if each.type == "PodScheduled"), None)
+    if unscheduled is not None and unscheduled.status == "False":
+        cause = _Cause(unscheduled.reason, unscheduled.message)
+    return Pod(
+        id=item.metadata.name,
+        run=labels.get(RUN, ""),
+        member=labels.get(MEMBER, ""),
+        state=_state(item, at),
+        node=item.spec.node_name,
+        reason=status.reason or cause.reason or "",
+        message=" ".join((status.message or cause.message or "").split()),
+        disruption=(disrupted.reason or "") if disrupted else "",
+        exit_code=cause.exit_code,
+    )
+
+
+def _state(item: _Item, at: float) -> str:
+    phase, leaves_at = item.status.phase, item.metadata.deletion_timestamp
+    if phase in OVER:
+        return phase
+    if leaves_at is not None:
+        return LOST if at > leaves_at.timestamp() + LOST_AFTER_S else TERMINATING
+    if phase == "Pending" and item.spec.node_name:
+        return STARTING
+    return phase
+
+
+def by_member(run: str, pods: Sequence[Pod]) -> Mapping[str, list[Pod]]:
+    """Those of one run."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.run == run and pod.member:
+            found.setdefault(pod.member, []).append(pod)
+    return found

@@ -1,0 +1,158 @@
+"""One real Kubernetes for all tests that need one, and runs on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elasticflow import checkpoint
+from elasticflow.checkpoint import commits, load_manifest
+from tests.clusters.kubernetes import IMAGE, KubernetesCluster, host_volumes, require
+from tests.e2e.conftest import PROGRAMS, TEST_PATIENCE_S, ctrl_c_is_heard
+from tests.e2e.on_clusters import WORK, ClusterRun, undisturbed
+from tests.e2e.processes import marked, new_mark
+from tests.e2e.programs.gates import GATES, MARK
+
+__all__ = ["ctrl_c_is_heard", "undisturbed"]
+
+SECTION = {
+    "image": IMAGE,
+    "image_pull_policy": "Never",
+    "python": sys.executable,
+    "priority_class": "train",
+    "server_priority_class": "serve",
+    "cpus": "100m",
+    "server_cpus": "100m",
+    "server_memory": "",
+    "grace_s": 5,
+    "poll_s": 0.5,
+    "patience_s": 5,
+    "unreachable_s": 5,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.kubernetes)
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
+
+
+class KubernetesRun(ClusterRun):
+    """A run on the cluster; the process is ``lead``, on this machine, which Pods reach."""
+
+    def __init__(
+        self,
+        kubernetes: KubernetesCluster,
+        path: Path,
+        program: str,
+        *options: object,
+        section: Any = None,
+        settings: Any = None,
+        **more: Any,
+    ) -> None:
+        self.cluster = kubernetes
+        config = path.with_suffix(".yaml")
+        exports = "\n".join(f"export {name}={shlex.quote(os.environ[name])}" for name in (MARK, GATES))
+        volumes = {"volumes": host_volumes()}
+        whole = {
+            **WORK,
+            **(settings or {}),
+            "kubernetes": {**SECTION, **volumes, "setup": exports, **(section or {})},
+        }
+        config.write_text(yaml.safe_dump(whole))
+        words = ["--config", str(config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
+        super().__init__(path, program, command=["lead", "--on", "kubernetes", *words], **more)
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """This run's, by their members."""
+        labelled = [(pod["metadata"].get("labels", {}), pod) for pod in self.cluster.pods()]
+        return {labels["elasticflow/member"]: pod for labels, pod in labelled if "elasticflow/run" in labels}
+
+    def pid(self, name: str) -> int:
+        """Here; in its Pod it has another number."""
+        told = super().pid(name)
+        if name == "master":
+            return told
+        for pid in marked(self.environment):
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                numbers = next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
+                if len(numbers) > 1 and int(numbers[-1]) == told and lines[0].split()[1] == f"ef-{name}":
+                    return pid
+        raise AssertionError(f"{name} is process {told} in its Pod, and is not here")
+
+    def digest(self) -> str:
+        """A leader prints none."""
+        self.finish()
+        storage = self.dir.storage()
+        return checkpoint.digest(storage, load_manifest(storage, commits(storage)[-1]))
+
+    def leaves_nothing(self) -> None:
+        self.cluster.wait_until(lambda: not self.pods(), "no Pod of the run is left")
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[KubernetesCluster]:
+    require()
+    with KubernetesCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def lead(
+    kubernetes: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., KubernetesRun]]:
+    """Begins runs; in the end no process and no Pod is left of them."""
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    for name, value in (("KUBECONFIG", kubernetes.kubeconfig), (MARK, new_mark()[MARK]), (GATES, gates)):
+        monkeypatch.setenv(name, str(value))
+    kubernetes.clear()
+    with ExitStack() as runs:
+
+        def make(program: str = "small_torch.py", *options: object, **more: Any) -> KubernetesRun:
+            return runs.enter_context(KubernetesRun(kubernetes, tmp_path / "run", program, *options, **more))
+
+        yield make
+    kubernetes.clear()
+
+
+@pytest.fixture
+def take(kubernetes: KubernetesCluster) -> Callable[..., None]:
+    """Pods of somebody else's, each with a GPU."""
+
+    def others(name: str, priority_class: str) -> None:
+        kubernetes.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name},
+                "spec": {
+                    "priorityClassName": priority_class,
+                    "terminationGracePeriodSeconds": 1,
+                    "automountServiceAccountToken": False,
+                    "containers": [
+                        {
+                            "name": "other",
+                            "image": IMAGE,
+                            "imagePullPolicy": "Never",
+                            "command": ["/pause"],
+                            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                        }
+                    ],
+                },
+            }
+        )
+
+    return others
