@@ -17,16 +17,20 @@ from elasticflow_kubernetes.backend import KubernetesBackend
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import image_of, read
 
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""Kubernetes sets it in each container, whose host's name is its Pod's."""
+
 
 def lead(arguments: argparse.Namespace) -> int:
     """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError.
 
-    A Pod that is started anew comes here again, and goes on with the run where the last one was.
+    A Pod whose container is started anew comes here again, and goes on with the run where the last one was.
     """
     run = RunDir(os.path.abspath(arguments.run_dir or f"runs/{stem_of(arguments)}"))
     lock = run.hold()  # by which others see that it lives; the master, which is forked, has it too
     begun = patiently(run.host)
-    if begun is None or begun.id != socket.gethostname() or arguments.resume:
+    again = begun is not None and begun.id == socket.gethostname() and IN_POD in os.environ
+    if arguments.resume or not again:  # a node has one name for all runs that are begun on it
         _begin(run, arguments)
     settings = patiently(run.config)
     kubernetes = read(settings.kubernetes)

@@ -146,33 +146,33 @@ def _limits(amounts: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in amounts.items() if name != "cpu"}
 
 
+def _named(kubernetes: KubernetesConfig) -> dict[str, tuple[str, Volume]]:
+    """By where they are mounted: each source has a name of its own, however often it is."""
+    names: dict[tuple[str, str], str] = {}
+    found = {}
+    for mount, source in kubernetes.volumes.items():
+        volume = Volume.of(mount, source)
+        key = (volume.claim, "" if volume.claim else volume.path)
+        found[mount] = names.setdefault(key, f"volume-{len(names)}"), volume
+    return found
+
+
 def _volumes(kubernetes: KubernetesConfig) -> list[dict[str, Any]]:
     """One a source."""
     found: dict[str, dict[str, Any]] = {}
-    for mount, source in kubernetes.volumes.items():
-        volume = Volume.of(mount, source)
-        name = _volume_name(volume)
-        found[name] = {"name": name} | (
-            {"persistentVolumeClaim": {"claimName": volume.claim}}
-            if volume.claim
-            else {"hostPath": {"path": volume.path}}
-        )
+    for name, volume in _named(kubernetes).values():
+        claim = {"persistentVolumeClaim": {"claimName": volume.claim}}
+        found[name] = {"name": name, **(claim if volume.claim else {"hostPath": {"path": volume.path}})}
     return list(found.values())
 
 
 def _mounts(kubernetes: KubernetesConfig) -> list[dict[str, Any]]:
     mounts = []
-    for mount, source in kubernetes.volumes.items():
-        volume = Volume.of(mount, source)
+    for mount, (name, volume) in _named(kubernetes).items():
         inside = {"subPath": volume.path} if volume.claim and volume.path else {}
         read_only = {"readOnly": True} if volume.read_only else {}
-        mounts.append({"name": _volume_name(volume), "mountPath": mount, **inside, **read_only})
+        mounts.append({"name": name, "mountPath": mount, **inside, **read_only})
     return mounts
-
-
-def _volume_name(volume: Volume) -> str:
-    text = f"pvc-{volume.claim}" if volume.claim else f"host{volume.path}"
-    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
 
 
 def _set(options: dict[str, str]) -> dict[str, str]:
