@@ -1,7 +1,7 @@
 """A real Kubernetes on this machine: etcd, the control plane, and two nodes, each kubelet and containerd.
 
 `KubernetesCluster` is for tests, `python -m tests.clusters.kubernetes up` for people; `build` makes the one
-program that all but containerd is, from Go's modules, once. GPUs are numbers that the nodes are said to have.
+program that all but containerd is, from Go's modules, once, and `fetch` only gets those. GPUs are numbers that the nodes are said to have.
 Its containers see this machine's own files, as those of Hadoop's and SLURM's nodes do.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -26,8 +27,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import pytest
 
 from tests.clusters.processes import ClusterError, environ, free_ports, own_line, pids, tail, wait
 
@@ -54,22 +53,34 @@ def program() -> Path:
     return CACHE / f"kubernetes-{digest.hexdigest()[:12]}" / "kube"
 
 
+def fetch() -> None:
+    """Go's modules, from its proxy: all that the building takes from elsewhere."""
+    _go("mod", "download")
+
+
 def build() -> Path:
-    """Takes some six minutes on two cores, and 3 GB of Go's own cache; nothing, if it was done before."""
+    """Takes some six minutes on two cores, and 3 GB of Go's own cache; nothing, if it was done before.
+
+    Of several processes one builds, and the others wait.
+    """
     target = program()
-    if target.exists():
-        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            made = target.with_name(f"kube-{os.getpid()}")
+            _go("build", "-trimpath", "-ldflags", "-s -w", "-o", str(made), ".")
+            made.rename(target)
+    return target
+
+
+def _go(*command: str) -> None:
     if shutil.which("go") is None:
         raise ClusterError("to build Kubernetes takes a Go compiler, 1.24 or newer: there is no `go` here")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = target.with_name(f"kube-{os.getpid()}")
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"}
-    command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(made), "."]
-    done = subprocess.run(command, cwd=SOURCE, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["go", *command], cwd=SOURCE, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise ClusterError(f"Kubernetes cannot be built: {done.stderr[-2000:]}")
-    made.rename(target)
-    return target
+        raise ClusterError(f"Kubernetes cannot be built: go {command[0]}: {done.stderr[-2000:]}")
 
 
 def skip_reason() -> str:
@@ -85,10 +96,14 @@ def skip_reason() -> str:
 
 
 def require() -> None:
+    """Where the tests need one, it is built, or waited for: it may be under way."""
+    import pytest  # what builds it needs no more than Python
+
+    is_required = bool(os.environ.get("ELASTICFLOW_REQUIRE_KUBERNETES"))
+    if is_required:
+        build()
     if reason := skip_reason():
-        if os.environ.get("ELASTICFLOW_REQUIRE_KUBERNETES"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        (pytest.fail if is_required else pytest.skip)(reason)
 
 
 class KubernetesCluster:
@@ -489,9 +504,10 @@ def host_volumes() -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A Kubernetes on this machine, for trying things out.")
-    parser.add_argument("command", choices=("build", "up"))
-    if parser.parse_args(argv).command == "build":
-        print(build())
+    parser.add_argument("command", choices=("fetch", "build", "up"))
+    command = parser.parse_args(argv).command
+    if command != "up":
+        (fetch if command == "fetch" else build)()
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with KubernetesCluster() as cluster:
