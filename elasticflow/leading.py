@@ -8,12 +8,13 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
 
 from elasticflow.checkpoint import commits, load_manifest
+from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
@@ -51,6 +52,34 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
     except OSError as error:
         text = error.strerror or error
         raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error
+
+
+@contextlib.contextmanager
+def submission(chosen: Config, resume: bool, withdraw: Callable[[str], None]) -> Iterator[RunDir]:
+    """The folder of a run that is being submitted, in which it is to begin; if that fails, as it was before.
+
+    withdraw: ends all that a cluster may have taken of a run, which it names by its id; also of the run of
+    before, once this one is taken. Raises RunError, CheckpointError.
+    """
+    run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
+    check_folder(run, chosen, resume)
+    folder = FolderBefore(run)
+    try:
+        folder.make()
+    except OSError as error:
+        text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
+        raise RunError(text) from error
+    before = run.host()
+    try:
+        yield run
+    except BaseException:
+        known = run.host()
+        if known and (before is None or known.run != before.run):
+            withdraw(known.run)
+        folder.put_back()
+        raise
+    if before:
+        withdraw(before.run)
 
 
 def check_begun(run: RunDir) -> None:

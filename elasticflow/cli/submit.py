@@ -28,7 +28,8 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     what = "a file of settings (.yaml), a program (.py), or both"
     parser.add_argument("names", metavar="CONFIG|PROGRAM", nargs="*", help=what)
     add_settings(parser)
-    parser.add_argument("--on", metavar="CLUSTER", help="slurm or yarn (default: the settings' backend)")
+    text = "kubernetes, slurm or yarn (default: the settings' backend)"
+    parser.add_argument("--on", metavar="CLUSTER", help=text)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.add_argument("--attach", action="store_true", help="show the run until it is over")
@@ -50,7 +51,8 @@ def add_lead_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``lead``."""
     parser.add_argument("program", metavar="PROGRAM", nargs="?")
     add_settings(parser)
-    parser.add_argument("--on", metavar="CLUSTER", default="slurm", help="slurm (default) or yarn")
+    text = "kubernetes, slurm (default) or yarn"
+    parser.add_argument("--on", metavar="CLUSTER", default="slurm", help=text)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
 
 

@@ -40,7 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--plots", metavar="DIR", help="draw Optuna's pictures there at the end")
     own.add_argument("--json", action="store_true", help="print the trials as JSON at the end")
     own.add_argument(
-        "--on", metavar="CLUSTER", help="runs are jobs of slurm or yarn (default: on this machine)"
+        "--on",
+        metavar="CLUSTER",
+        help="runs are jobs of kubernetes, slurm or yarn (default: are here)",
     )
     own.add_argument("--service", metavar="NAME|DIR", help="runs are handed in to a service, as best effort")
     runs = parser.add_argument_group("each run")

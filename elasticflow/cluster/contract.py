@@ -23,11 +23,13 @@ BACKENDS = {
     "slurm": "elasticflow_slurm.backend:SlurmBackend",
     "yarn": "elasticflow_yarn.backend:YarnBackend",
 }
-CLUSTERS = {"slurm": "elasticflow_slurm", "yarn": "elasticflow_yarn"}
+CLUSTERS = {
+    "kubernetes": "elasticflow_kubernetes",
+    "slurm": "elasticflow_slurm",
+    "yarn": "elasticflow_yarn",
+}
 """Backends to which runs are submitted: packages with modules ``submit``, ``leader``,
 ``index``, ``share`` and ``checks``."""
-LEADING = {**CLUSTERS, "kubernetes": "elasticflow_kubernetes"}
-"""Backends whose masters ``elasticflow lead`` runs: packages with a module ``leader``."""
 MASTER = "master"
 """Name of the master, where a backend tells of members and of it."""
 
@@ -210,10 +212,9 @@ def load_backend(name: str) -> type[Backend]:
 
 def load_cluster(name: str, module: str) -> Any:
     """A module of a cluster's package. Raises ConfigError if there is no such cluster."""
-    packages = LEADING if module == "leader" else CLUSTERS
-    if name not in packages:
+    if name not in CLUSTERS:
         raise ConfigError(
-            f"backend: {name!r} is no cluster to submit to; known: {', '.join(sorted(packages))}. "
+            f"backend: {name!r} is no cluster to submit to; known: {', '.join(CLUSTERS)}. "
             "Name one by --on, or as 'backend' in the settings; 'elasticflow train' runs here."
         )
-    return importlib.import_module(f"{packages[name]}.{module}")
+    return importlib.import_module(f"{CLUSTERS[name]}.{module}")

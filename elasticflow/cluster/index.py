@@ -8,8 +8,12 @@ who would know; and ``unasked``, why runs on that cluster cannot be known here.
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -108,3 +112,59 @@ class JobIndex:
             entry = msgspec.json.decode(path.read_bytes(), type=IndexEntry)
             return entry if entry.begun_at else msgspec.structs.replace(entry, begun_at=path.stat().st_mtime)
         return None
+
+
+class HomeIndex:
+    """The index of a cluster whose nodes may have other homes than who submits: where this user's home has no
+    word of a job, the cluster is asked, which has the run's folder with it.
+
+    cluster: a name for it. told: what that knows now, the newest first; raises UnknownError if it is silent.
+    """
+
+    def __init__(self, cluster: str, told: Callable[[], Iterator[IndexEntry]]) -> None:
+        self._cluster, self._told = cluster, told
+
+    def folder(self) -> Path:
+        """Where the files are. Raises RuntimeError where this user has no home."""
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(state, "elasticflow", self._cluster)
+
+    def add(self, id: int | str, name: str, run_dir: Path) -> None:
+        """Remembers a job; a home that cannot be written to is no reason not to run it."""
+        with contextlib.suppress(OSError, RuntimeError):
+            JobIndex(self.folder(), _modified_at).add(IndexEntry(id, name, str(run_dir)))
+
+    def entries(self, text: str) -> Iterator[IndexEntry]:
+        """See the module's docstring. What this user's home remembers comes first."""
+        found = False
+        for entry in self._kept(text):
+            found = True
+            yield entry
+        if not (found and text):
+            yield from (entry for entry in self._told() if not text or _is_meant(text, entry))
+
+    def _kept(self, text: str) -> Iterator[IndexEntry]:
+        try:
+            yield from JobIndex(self.folder(), _modified_at).meant(text, partial(_is_meant, text))
+        except (FileNotFoundError, NotADirectoryError, RuntimeError):
+            return
+        except OSError as error:
+            raise UnknownError(
+                f"{self.folder()}, where jobs are remembered, cannot be read: {error}"
+            ) from error
+
+
+def _is_meant(text: str, entry: IndexEntry) -> bool:
+    return text == str(entry.id) or (text == entry.name and not _is_gone(entry.run_dir))
+
+
+def _is_gone(run_dir: str) -> bool:
+    """Whether it is sure that this folder is not there."""
+    try:
+        return not stat.S_ISDIR(os.stat(run_dir).st_mode)
+    except OSError as error:
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
+
+
+def _modified_at(path: RunPath) -> float | None:
+    return path.stat().st_mtime if path.suffix == ".json" else None

@@ -6,21 +6,30 @@ What is decided about Pods is decided in ``sizing``; here are the processes and 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Collection, Sequence
 from functools import partial
 
 from elasticflow.cluster.clerk import Clerk
+from elasticflow.cluster.finder import Finder
+from elasticflow.cluster.presence import Presence
 from elasticflow.cluster.sized import SizedBackend
 from elasticflow.process.network import own_address
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
+from elasticflow.run.settings import MemberSettings
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import image_of, read
 from elasticflow_kubernetes.errors import KubernetesError
+from elasticflow_kubernetes.finder import BY_HAND, KubernetesPresence
+from elasticflow_kubernetes.jobs import Owner
 from elasticflow_kubernetes.manifests import member_pod
 from elasticflow_kubernetes.pods import LOST, Pod, by_member
 from elasticflow_kubernetes.sizing import Create, KubernetesSizing
+
+TRIES, ASK_S = 3, 1.0
+"""Whether a leader comes again is asked so often, so far apart."""
 
 
 class KubernetesBackend(SizedBackend):
@@ -36,6 +45,7 @@ class KubernetesBackend(SizedBackend):
         self._client = client or KubernetesClient(self._kubernetes)
         sizing = KubernetesSizing(self._kubernetes, config.worker_range[0], self._run_id)
         super().__init__(sizing, Clerk(KubernetesError))
+        self._owner = Owner.of(os.environ)
         self._pods: dict[str, Pod] = {}
         """By their members."""
         self._lost: set[str] = set()
@@ -72,6 +82,24 @@ class KubernetesBackend(SizedBackend):
         """Pods outlive this master."""
         self._clerk.close(0.0)
 
+    def comes_again(self) -> bool:
+        return self._owner is not None and comes_again(self._client, self._owner)
+
+    @staticmethod
+    def finder(settings: MemberSettings) -> Finder:
+        """Pods have no account to ask with: they wait as long as another leader may take to come."""
+        run = RunDir(settings.run_dir)
+        host = run.host()
+        is_by_hand = host is None or host.id.startswith(BY_HAND)
+        lease_s = 0.0 if is_by_hand else read(run.config().kubernetes).lease_s
+        return Finder(settings.run_dir, max(settings.lost_s, lease_s))
+
+    @staticmethod
+    def presence(run_dir: str) -> Presence:
+        host = RunDir(run_dir).host()
+        is_by_hand = host is not None and host.id.startswith(BY_HAND)
+        return Presence(run_dir) if is_by_hand else KubernetesPresence(run_dir)
+
     @staticmethod
     def clear(run_dir: str) -> None:
         run = RunDir(run_dir)
@@ -100,5 +128,18 @@ class KubernetesBackend(SizedBackend):
         settings = self._settings.get(action.name)
         if settings is None:  # it is not wanted any more
             return
-        pod = member_pod(self._config, self._kubernetes, self._run_id, settings, action.exclude)
+        pod = member_pod(self._config, self._kubernetes, self._run_id, settings, action.exclude, self._owner)
         self._clerk.order(partial(self._client.create, pod), partial(self._asked, action.name))
+
+
+def comes_again(client: KubernetesClient, owner: Owner) -> bool:
+    """Whether the leader's Job, whose Pod was just told to end, will be given another.
+
+    Where nobody answers it does: a Job that is being deleted ends all Pods of its run in any case.
+    """
+    for _ in range(TRIES):
+        with contextlib.suppress(KubernetesError):
+            job = client.job(owner.name)
+            return job is not None and not job.over and not job.is_leaving
+        time.sleep(ASK_S)  # whoever brings an API server back tells nobody
+    return True

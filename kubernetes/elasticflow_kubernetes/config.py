@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from elasticflow.run.config import Count, Positive, PositiveSeconds
 
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 _SOURCES = ("pvc:", "host:")
+CPUS = ("cpus", "server_cpus", "leader_cpus")
 
 
 class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +43,11 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
     """Of a parameter server; "": as many as ``server_threads``."""
     server_memory: str = "2Gi"
     server_priority_class: str = ""
-    """Of parameter servers: one that others do not preempt."""
+    """Of parameter servers, and of the leader: one that others do not preempt."""
+    leader_cpus: str = "1"
+    leader_memory: str = "2Gi"
+    service_account: str = "elasticflow"
+    """The leader's: ``conf/kubernetes/account.yaml`` makes one, with the rights that it needs."""
 
     grace_s: Positive = 30
     """So long a Pod may take to leave where it is preempted or evicted."""
@@ -53,7 +59,7 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
     """More of each Pod's ``spec``, in Kubernetes' own words: ``nodeSelector``, ``tolerations``, ..."""
 
     def __post_init__(self) -> None:
-        for name in ("cpus", "memory", "server_cpus", "server_memory"):
+        for name in (*CPUS, "memory", "server_memory", "leader_memory"):
             if (text := getattr(self, name)) and not _QUANTITY.fullmatch(text):
                 raise ConfigError(
                     f"kubernetes.{name}: {text!r} is no quantity; write a number, or one with a unit, "
@@ -76,7 +82,7 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
 def read(section: dict[str, Any]) -> KubernetesConfig:
     """The checked settings. Raises ConfigError, which names the key."""
     checked = dict(section)
-    for name in ("cpus", "server_cpus", "user"):
+    for name in (*CPUS, "user"):
         if type(section.get(name)) in (int, float):  # what YAML takes them for
             checked[name] = str(section[name])
     return read_section(KubernetesConfig, "kubernetes", checked)
@@ -90,6 +96,16 @@ def image_of(config: KubernetesConfig) -> str:
             "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime."
         )
     return config.image
+
+
+def check_seen(config: KubernetesConfig, what: str, path: str) -> None:
+    """Raises ConfigError if Pods do not see this absolute path."""
+    if not any(Path(path).is_relative_to(mount) for mount in config.volumes):
+        mounts = ", ".join(config.volumes) or "none are given"
+        raise ConfigError(
+            f"{what}: {path} is in none of kubernetes.volumes ({mounts}), so no Pod would see it: have it in "
+            "one, at the same path as here."
+        )
 
 
 class Volume(msgspec.Struct, frozen=True):

@@ -1,8 +1,13 @@
-"""``elasticflow lead --on kubernetes``: a run's master and supervisor, in a Pod or where Pods reach it."""
+"""``elasticflow lead --on kubernetes``: a run's master and supervisor, in a Job's Pod or where Pods reach it.
+
+A Job's Pod that is lost is followed by another, which comes here again and goes on with the run. A run that
+is over says so to its Job, or that would have one Pod after the other fail.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 from functools import partial
@@ -10,47 +15,74 @@ from functools import partial
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
 from elasticflow.cluster.missing import check_data
-from elasticflow.leading import begin, check_resume, host, patiently
+from elasticflow.errors import ElasticFlowError
+from elasticflow.leading import begin, check_begun, check_resume, host, patiently
+from elasticflow.master.supervisor import TERMINATED
 from elasticflow.program.loading import parse
-from elasticflow.run.folder import RunDir
-from elasticflow_kubernetes.backend import KubernetesBackend
-from elasticflow_kubernetes.client import KubernetesClient
-from elasticflow_kubernetes.config import image_of, read
-
-IN_POD = "KUBERNETES_SERVICE_HOST"
-"""Kubernetes sets it in each container, whose host's name is its Pod's."""
+from elasticflow.run.config import Config
+from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
+from elasticflow_kubernetes import index
+from elasticflow_kubernetes.backend import KubernetesBackend, comes_again
+from elasticflow_kubernetes.client import IN_POD, KubernetesClient
+from elasticflow_kubernetes.config import KubernetesConfig, image_of, read
+from elasticflow_kubernetes.errors import KubernetesError
+from elasticflow_kubernetes.finder import BY_HAND
+from elasticflow_kubernetes.jobs import FINAL, RUN_DIR, Owner
+from elasticflow_kubernetes.pods import MANAGED, RUN
 
 
 def lead(arguments: argparse.Namespace) -> int:
-    """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError.
-
-    A Pod whose container is started anew comes here again, and goes on with the run where the last one was.
-    """
+    """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError."""
     run = RunDir(os.path.abspath(arguments.run_dir or f"runs/{stem_of(arguments)}"))
+    if job := Owner.of(os.environ):
+        return _lead_in_job(arguments, run, job)
     lock = run.hold()  # by which others see that it lives; the master, which is forked, has it too
-    begun = patiently(run.host)
-    again = begun is not None and begun.id == socket.gethostname() and IN_POD in os.environ
-    if arguments.resume or not again:  # a node has one name for all runs that are begun on it
-        _begin(run, arguments)
-    settings = patiently(run.config)
-    kubernetes = read(settings.kubernetes)
-    image_of(kubernetes)
-    KubernetesClient(kubernetes)  # says so at once where there is no cluster
-    if not arguments.resume and not run.journal.exists():
-        check_data(settings.data, here=not kubernetes.setup)
-
-    def clear() -> None:
-        KubernetesBackend.clear(str(run.folder))
-        run.address.unlink(missing_ok=True)
-
-    sign = partial(run.logs.mkdir, parents=True, exist_ok=True)
     try:
-        return host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=clear)
+        known = patiently(run.host)
+        id = f"{BY_HAND}{socket.gethostname()}"
+        # A Pod whose container is started anew goes on; a node has one name for all runs that it ever had.
+        if arguments.resume or known is None or known.id != id or IN_POD not in os.environ:
+            _begin(run, arguments, id)
+        settings, kubernetes = _ready(run, arguments)
+        KubernetesClient(kubernetes)  # says so at once where there is no cluster
+        sign = partial(run.logs.mkdir, parents=True, exist_ok=True)
+        return host(
+            run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=partial(_clear, run)
+        )
     finally:
         os.close(lock)
 
 
-def _begin(run: RunDir, arguments: argparse.Namespace) -> None:
+def _lead_in_job(arguments: argparse.Namespace, run: RunDir, job: Owner) -> int:
+    client = KubernetesClient(KubernetesConfig())
+    try:
+        code = _code_of(arguments, run, job, client)
+    except ElasticFlowError:
+        _say_over(client, job)
+        raise
+    if code in EXIT_CODES.values():
+        _say_over(client, job)
+    return code
+
+
+def _code_of(arguments: argparse.Namespace, run: RunDir, job: Owner, client: KubernetesClient) -> int:
+    known = patiently(run.host)
+    if arguments.program is None or (known and known.id == job.name):
+        patiently(lambda: check_begun(run))
+        if (report := run.read_report()) and known and known.id == job.name:
+            return EXIT_CODES[report.state]  # it could not be said any more
+    else:
+        _begin(run, arguments, job.name)
+    settings, _ = _ready(run, arguments)
+    sign = partial(_sign, run, job, client)
+    code = host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=lambda: None)
+    is_last = code in EXIT_CODES.values()
+    if is_last or (code == TERMINATED and not comes_again(client, job)):
+        _clear(run)  # else the next leader goes on with it
+    return code
+
+
+def _begin(run: RunDir, arguments: argparse.Namespace, id: str) -> None:
     named = os.path.abspath(arguments.program) if arguments.program else ""
     anew = new_program(arguments)
     chosen = settings_in_job(run, arguments, named, anew, backend="kubernetes", run_dir=None)
@@ -58,4 +90,40 @@ def _begin(run: RunDir, arguments: argparse.Namespace) -> None:
         parse(chosen.program)
     if arguments.resume:
         check_resume(run, chosen)
-    begin(run, chosen, socket.gethostname())
+    begin(run, chosen, id)
+
+
+def _ready(run: RunDir, arguments: argparse.Namespace) -> tuple[Config, KubernetesConfig]:
+    """A run's settings. Raises ConfigError, DataError, RunError."""
+    settings = patiently(run.config)
+    kubernetes = read(settings.kubernetes)
+    image_of(kubernetes)
+    if not arguments.resume and not run.journal.exists():
+        check_data(settings.data, here=not kubernetes.setup)
+    return settings, kubernetes
+
+
+def _clear(run: RunDir) -> None:
+    KubernetesBackend.clear(str(run.folder))
+    run.address.unlink(missing_ok=True)
+
+
+def _sign(run: RunDir, job: Owner, client: KubernetesClient) -> None:
+    """Has the run be found by its Job, and the Job by its run, whoever has made it."""
+    run.logs.mkdir(parents=True, exist_ok=True)
+    known = run.host()
+    assert known is not None
+    publish(run.job, HostJob("kubernetes", job.name, known.run))
+    index.add(job.name, job.name, run.folder)
+    meta = {
+        "labels": {MANAGED: "elasticflow", RUN: known.run},
+        "annotations": {RUN_DIR: str(run.folder)},
+    }
+    with contextlib.suppress(KubernetesError):  # the run's folder tells as well
+        client.change_job(job.name, {"metadata": meta})
+
+
+def _say_over(client: KubernetesClient, job: Owner) -> None:
+    """Where this is not heard another Pod comes, and says it again."""
+    with contextlib.suppress(KubernetesError):
+        client.change_job(job.name, FINAL)

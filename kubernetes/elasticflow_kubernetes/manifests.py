@@ -1,4 +1,4 @@
-"""The Pods that are asked for, in Kubernetes' words: pure, so that a dry run shows exactly what would be."""
+"""Pods and Jobs as Kubernetes is asked for them: pure, so that a dry run shows exactly what would be."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of
+from elasticflow_kubernetes.jobs import JOB, RUN_DIR, UID, Owner
 from elasticflow_kubernetes.pods import MANAGED, MEMBER, RUN
 
 _LOG = """\
@@ -28,6 +29,10 @@ GONE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """What Kubernetes taints a node with that does not answer."""
 MOST_NAME = 40
 """Of a Pod's name, at most so much is the program's."""
+TRIES = 2**31 - 1
+"""Of a leader, whose nodes may fail for as long as its run takes; it says itself when none is of use."""
+KEPT_S = 7 * 86400
+"""A leader's Job that is over is shown for so long."""
 
 
 def member_pod(
@@ -36,57 +41,108 @@ def member_pod(
     run: str,
     settings: MemberSettings,
     exclude: Sequence[str] = (),
+    owner: Owner | None = None,
 ) -> dict[str, Any]:
-    """A worker's, or a parameter server's. Raises ConfigError if no image is named."""
+    """A worker's, or a parameter server's. owner: the Job with which it goes. Raises ConfigError if no image
+    is named."""
     is_server = settings.role == SERVER
     threads = config.server_threads if is_server else config.threads
     log = shlex.quote(str(Path(settings.run_dir, "logs", f"{settings.name}.log")))
-    member = [
-        kubernetes.python or "python3",
-        "-m",
-        launch.__name__,
-        msgspec.json.encode(settings).decode(),
-    ]
+    member = [_python(kubernetes), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
     script = script_of(_LOG.format(log=log), kubernetes.setup.rstrip(), f"exec {shlex.join(member)}")
+    variables = [{"name": name, "value": value} for name, value in library_settings(threads).items()]
+    name = kubernetes.server_priority_class if is_server else kubernetes.priority_class
     amounts = _amounts(kubernetes, is_server, threads)
+    owners = {"ownerReferences": [owner.reference]} if owner else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "generateName": f"{pod_prefix(config, settings.name)}-",
+            "generateName": f"{stem_of(config)}-{settings.name}-",
             "labels": {MANAGED: "elasticflow", RUN: run, MEMBER: settings.name},
+            **owners,
         },
-        "spec": _spec(kubernetes, is_server, exclude)
-        | {
-            "containers": [
-                {
-                    "name": "member",
-                    "image": image_of(kubernetes),
-                    **_set({"imagePullPolicy": kubernetes.image_pull_policy}),
-                    "command": ["/bin/sh", "-c", script],
-                    "env": [
-                        {"name": name, "value": value} for name, value in library_settings(threads).items()
-                    ],
-                    "resources": {"requests": amounts, "limits": _limits(amounts)},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": _mounts(kubernetes),
-                }
-            ],
+        "spec": {
+            "automountServiceAccountToken": False,
+            **_spec(kubernetes, name, exclude),
+            "containers": [_container(kubernetes, "member", script, variables, amounts)],
         },
     }
 
 
-def pod_prefix(config: Config, name: str) -> str:
-    """Of a Pod's name: the program's, as far as Kubernetes allows such names, and the member's."""
+def leader_job(
+    config: Config, kubernetes: KubernetesConfig, run: str, run_dir: str, resume: bool
+) -> dict[str, Any]:
+    """That of a run's master: Kubernetes gives it another Pod whenever one is gone, until it says itself that
+    it is over. Raises ConfigError if no image is named."""
+    log = shlex.quote(str(Path(run_dir, "logs", "leader.log")))
+    lead = [_python(kubernetes), "-m", "elasticflow.cli", "lead", "--on", "kubernetes", "--run-dir", run_dir]
+    command = shlex.join([*lead, *(["--resume"] if resume else [])])
+    script = script_of(_LOG.format(log=log), kubernetes.setup.rstrip(), f"exec {command}")
+    told = {JOB: "job-name", UID: "controller-uid"}
+    variables = [
+        {
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['batch.kubernetes.io/{label}']"}},
+        }
+        for name, label in told.items()
+    ]
+    amounts = _set({"cpu": kubernetes.leader_cpus, "memory": kubernetes.leader_memory})
+    labels = {MANAGED: "elasticflow", RUN: run}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "generateName": f"{stem_of(config)}-",
+            "labels": labels,
+            "annotations": {RUN_DIR: run_dir},
+        },
+        "spec": {
+            "backoffLimit": TRIES,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    **_set({"serviceAccountName": kubernetes.service_account}),
+                    **_spec(kubernetes, kubernetes.server_priority_class),
+                    "containers": [_container(kubernetes, "leader", script, variables, amounts)],
+                },
+            },
+        },
+    }
+
+
+def stem_of(config: Config) -> str:
+    """How names of a run's Pods begin: as the program is called, as far as Kubernetes allows such names."""
     stem = re.sub("[^a-z0-9]+", "-", Path(config.program).stem.lower()).strip("-")[:MOST_NAME].strip("-")
-    return f"{stem or 'run'}-{name}"
+    return stem or "run"
 
 
-def _spec(kubernetes: KubernetesConfig, is_server: bool, exclude: Sequence[str]) -> dict[str, Any]:
-    """All but the container."""
+def _python(kubernetes: KubernetesConfig) -> str:
+    return kubernetes.python or "python3"
+
+
+def _container(
+    kubernetes: KubernetesConfig,
+    name: str,
+    script: str,
+    variables: list[dict[str, Any]],
+    amounts: dict[str, str],
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": image_of(kubernetes),
+        **_set({"imagePullPolicy": kubernetes.image_pull_policy}),
+        "command": ["/bin/sh", "-c", script],
+        "env": variables,
+        "resources": {"requests": amounts, "limits": _limits(amounts)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": _mounts(kubernetes),
+    }
+
+
+def _spec(kubernetes: KubernetesConfig, priority_class: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """All but the container, and whether it may ask the API server."""
     more = dict(kubernetes.pod)
     gone = [
         {
@@ -109,11 +165,9 @@ def _spec(kubernetes: KubernetesConfig, is_server: bool, exclude: Sequence[str])
         "seccompProfile": {"type": "RuntimeDefault"},
         **more.pop("securityContext", {}),
     }
-    name = kubernetes.server_priority_class if is_server else kubernetes.priority_class
     return {
-        "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **_set({"priorityClassName": name}),
+        **_set({"priorityClassName": priority_class}),
         "terminationGracePeriodSeconds": kubernetes.grace_s,
         **more,
         "restartPolicy": "Never",  # one name, one process

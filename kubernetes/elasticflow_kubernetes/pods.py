@@ -111,11 +111,6 @@ def name_of(answer: bytes) -> str:
     return msgspec.json.decode(answer, type=_Item).metadata.name
 
 
-def node_names(answer: bytes) -> set[str]:
-    """Of a list of nodes, or of whatever."""
-    return {item.metadata.name for item in _LISTS.decode(answer).items}
-
-
 def message_of(answer: bytes | str | None) -> str:
     """Why something was refused; "": that is not said."""
     try:

@@ -7,7 +7,7 @@ import re
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.process.ending import signal_name
-from elasticflow_kubernetes.pods import LOST, STARTING, TERMINATING, Pod
+from elasticflow_kubernetes.pods import LOST, STARTING, TERMINATING, WAITING, Pod
 
 _TAKEN_BY = {
     "PreemptionByScheduler": "was preempted{on}: a Pod of higher priority has its place",
@@ -91,6 +91,16 @@ def waiting(pods: list[Pod]) -> str:
         return f"{who}: {told}"
     free, nodes, why = found.groups()
     return f"{who}: {free} of {nodes} nodes {'has' if free == '1' else 'have'} one ({why})"
+
+
+def beginning(pods: list[Pod]) -> str:
+    """What a leader waits for. pods: its own that are not over."""
+    if not pods:
+        return "waits for its Pod to be made"
+    if waits := [pod for pod in pods if pod.state in WAITING]:
+        return waiting(waits)
+    pod = pods[0]
+    return launch_failure(pod) or f"Pod {pod.id} starts{_on(pod)}"
 
 
 def _words(pod: Pod) -> str:

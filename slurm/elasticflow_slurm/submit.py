@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from elasticflow.cli.folders import new_folder
-from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import begin, check_folder
+from elasticflow.leading import begin, submission
 from elasticflow.program.folder import copy_folder, is_left_out
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
@@ -58,17 +58,8 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     """
     slurm, chosen = read(chosen.slurm), _placed(chosen)
     client = choose(os.environ)
-    run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
-    check_folder(run, chosen, resume)
-    check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
-    folder = FolderBefore(run)
-    try:
-        folder.make()
-    except OSError as error:
-        text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
-        raise RunError(text) from error
-    before = run.host()
-    try:
+    with submission(chosen, resume, partial(_withdraw, client)) as run:
+        check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
         _check_places(client, chosen, slurm, str(run.folder))
         if too_long := objection(slurm, client.partitions()):
             raise ConfigError(too_long)
@@ -78,15 +69,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         assert host is not None
         script = leader_script(chosen, slurm, host.run, str(run.folder), resume)
         job_id = client.submit(JobRequest(script=script, options={"chdir": os.getcwd()}))
-    except BaseException:
-        known = run.host()
-        if known and (before is None or known.run != before.run):
-            _withdraw(client, known.run)
-        folder.put_back()
-        raise
-    publish(run.job, HostJob("slurm", str(job_id), host.run))
-    if before:
-        _withdraw(client, before.run)
+        publish(run.job, HostJob("slurm", str(job_id), host.run))
     index.add(job_id, job_name(chosen, slurm), run.folder)
     return job_id, run.folder
 

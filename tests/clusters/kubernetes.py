@@ -1,7 +1,8 @@
 """A real Kubernetes on this machine: etcd, the control plane, and two nodes, each kubelet and containerd.
 
 `KubernetesCluster` is for tests, `python -m tests.clusters.kubernetes up` for people; `build` makes the one
-program that all but containerd is, from Go's modules, once, and `fetch` only gets those. GPUs are numbers that the nodes are said to have.
+program that all but containerd is, from Go's modules, once, and `fetch` only gets those. GPUs are numbers
+that the nodes are said to have. There is no kube-proxy: this machine has the address of the one service.
 Its containers see this machine's own files, as those of Hadoop's and SLURM's nodes do.
 """
 
@@ -40,6 +41,8 @@ CNI = "/usr/lib/cni"
 MARK = "ELASTICFLOW_TEST_KUBERNETES"
 """Set in the environment of every daemon, to the cluster's folder."""
 START_S = 60.0
+API_SERVER = "10.96.0.1"
+"""Of the service by which Pods know it."""
 HIERARCHIES = Path("/sys/fs/cgroup")
 SHARED = ("bin", "etc", "home", "lib", "lib64", "opt", "root", "tmp", "usr", Path(__file__).parts[1])
 """Of this machine's folders, as far as they are there: what Pods see of it."""
@@ -113,7 +116,7 @@ class KubernetesCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="kubernetes-"))
         self.kubeconfig = self.folder / "kubeconfig"
         self._token = secrets.token_hex(16)
-        self._ports = free_ports(3 + len(NODES))
+        self._ports = free_ports(2 + len(NODES))
         self._environment = dict(os.environ)
         """Of all daemons: what a test adds to it is not theirs."""
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -170,6 +173,7 @@ class KubernetesCluster:
         self._kill_rest()
         for node in NODES:
             subprocess.run(["ip", "link", "delete", f"ef-{node}"], capture_output=True)
+        subprocess.run(["ip", "address", "delete", f"{API_SERVER}/32", "dev", "lo"], capture_output=True)
         self._unmount()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -250,7 +254,7 @@ class KubernetesCluster:
 
     @property
     def _server(self) -> str:
-        return f"https://127.0.0.1:{self._ports[2]}"
+        return f"https://{API_SERVER}"
 
     def _write_files(self) -> None:
         authority = f"{self.folder}/certificates/apiserver.crt"
@@ -276,7 +280,7 @@ class KubernetesCluster:
         _image(self.folder / "image.tar")
 
     def _start_control_plane(self) -> None:
-        client, peer, _ = self._ports[:3]
+        client, peer = self._ports[:2]
         self._spawn(
             "etcd",
             program(),
@@ -301,12 +305,14 @@ class KubernetesCluster:
             "--secure-port=0",
             "--use-service-account-credentials=false",
             f"--service-account-private-key-file={self.folder}/accounts.key",
+            f"--root-ca-file={self.folder}/certificates/apiserver.crt",
             "--node-monitor-grace-period=10s",
             "--node-monitor-period=1s",
         )
 
     def start_apiserver(self) -> None:
         """Returns when it answers."""
+        subprocess.run(["ip", "address", "replace", f"{API_SERVER}/32", "dev", "lo"], check=True)
         self._spawn(
             "apiserver",
             program(),
@@ -317,11 +323,10 @@ class KubernetesCluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--authorization-mode=RBAC",
             f"--token-auth-file={self.folder}/tokens.csv",
-            f"--secure-port={self._ports[2]}",
+            "--secure-port=443",
             f"--cert-dir={self.folder}/certificates",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={API_SERVER}",
             "--service-cluster-ip-range=10.96.0.0/16",
-            "--disable-admission-plugins=ServiceAccount",
         )
         wait(self._answers, "the API server answers", START_S, self._story)
 
@@ -404,7 +409,7 @@ state = "{home}/state"
             "cgroupRoot": f"/{node}",
             "failSwapOn": False,
             "failCgroupV1": False,
-            "port": self._ports[3 + number],
+            "port": self._ports[2 + number],
             "healthzPort": 0,
             "makeIPTablesUtilChains": False,
             "enforceNodeAllocatable": [],

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from elasticflow.cli.verbs import parser
+from elasticflow.cluster.scripts import as_yaml
 from elasticflow.run.config import Config, make
 from elasticflow_yarn.config import YarnConfig, read
-from elasticflow_yarn.spec import MASTER, as_yaml, resources, specification
+from elasticflow_yarn.spec import MASTER, resources, specification
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "yarn.yaml"

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from elasticflow.cluster.scripts import lead_again, script_of
 from elasticflow.errors import ConfigError
 from elasticflow.process.fingerprint import library_settings
@@ -126,12 +124,6 @@ def quoted(env: Mapping[str, str]) -> dict[str, str]:
     return {name: re.sub(r'(["\\`])', r"\\\1", value) for name, value in env.items()}
 
 
-def as_yaml(spec: dict[str, Any]) -> str:
-    """For people, and for ``skein application submit``."""
-    text: str = yaml.dump(spec, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
-    return text
-
-
 def _check(yarn: YarnConfig) -> str:
     hint = "see yarn.environment" if yarn.environment else "see yarn.python and yarn.environment"
     return CHECK.format(python=shlex.quote(_python(yarn)), hint=hint)
@@ -185,18 +177,3 @@ def _acls(yarn: YarnConfig) -> dict[str, Any]:
         return {}
     lists = {name: list(getattr(acls, name)) for name in acls.__struct_fields__ if name != "enable"}
     return {"enable": True, **{name: users for name, users in lists.items() if users}}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are; nothing by reference."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)

@@ -18,6 +18,7 @@ import msgspec
 
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
+from elasticflow.cluster.scripts import as_yaml
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_folder
 from elasticflow.program.copy import fetch, keep, take
@@ -32,7 +33,7 @@ from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
 from elasticflow_yarn.java import skein_driver
-from elasticflow_yarn.spec import application_name, as_yaml, specification
+from elasticflow_yarn.spec import application_name, specification
 
 ARCHIVE = f"{PROGRAM}.tar.gz"
 """The program's folder, in the run's."""

@@ -1,0 +1,110 @@
+"""Leaders' Jobs as an API server shows them, and as their own Pods know them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from elasticflow_kubernetes.pods import RUN
+
+RUN_DIR = "elasticflow/run-dir"
+"""Annotation of a leader's Job: where the run's folder is."""
+JOB, UID = "ELASTICFLOW_JOB", "ELASTICFLOW_JOB_UID"
+"""Variables of a leader's Pod: which Job it is of."""
+COMPLETE, FAILED = "Complete", "Failed"
+FINAL: dict[str, Any] = {"spec": {"backoffLimit": 0}}
+"""Of a Job whose run is over: no other Pod follows, so it has failed as soon as this one has."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A Job, as what goes when it goes."""
+
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Owner | None:
+        """That of the Pod in which this process is; None: it is in none, or its Pod was made otherwise."""
+        return cls(environ[JOB], environ[UID]) if environ.get(JOB) and environ.get(UID) else None
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        return {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
+
+
+class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
+    """state: ``COMPLETE``, ``FAILED``, or "" as long as it is neither. is_up: its Pod runs, as far as is
+    known. is_leaving: it is being deleted."""
+
+    name: str
+    run: str
+    run_dir: str
+    created_at: float
+    """In seconds since 1970."""
+    state: str = ""
+    text: str = ""
+    """Kubernetes' words for how it ended."""
+    is_up: bool = False
+    is_leaving: bool = False
+
+    @property
+    def over(self) -> bool:
+        return bool(self.state)
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    creation_timestamp: datetime
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: datetime | None = None
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
+    ready: int = 0
+
+
+class _Item(msgspec.Struct):
+    metadata: _Meta
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _List(msgspec.Struct):
+    items: list[_Item]
+
+
+def read_job(answer: bytes) -> LeaderJob:
+    """Of one. Raises msgspec.MsgspecError."""
+    return _read(msgspec.json.decode(answer, type=_Item))
+
+
+def read_jobs(answer: bytes) -> list[LeaderJob]:
+    """Of a list. Raises msgspec.MsgspecError."""
+    return [_read(item) for item in msgspec.json.decode(answer, type=_List).items]
+
+
+def _read(item: _Item) -> LeaderJob:
+    meta, status = item.metadata, item.status
+    true = [each for each in status.conditions if each.status == "True"]
+    over = next((each for each in true if each.type in (COMPLETE, FAILED)), None)
+    return LeaderJob(
+        name=meta.name,
+        run=meta.labels.get(RUN, ""),
+        run_dir=meta.annotations.get(RUN_DIR, ""),
+        created_at=meta.creation_timestamp.timestamp(),
+        state=over.type if over else "",
+        text=": ".join(text for text in (over.reason, over.message) if text) if over else "",
+        is_up=status.ready > 0,
+        is_leaving=meta.deletion_timestamp is not None,
+    )

@@ -1,0 +1,70 @@
+"""Nodes as an API server shows them. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+
+class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
+    """away: why no Pod is to come, in Kubernetes' word; "": some may. doubtful: it is silent just now."""
+
+    name: str
+    labels: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    away: str = ""
+    doubtful: bool = False
+
+    def amount(self, resource: str) -> int:
+        """So many whole ones."""
+        found = re.fullmatch(r"(\d+)(m?)", self.allocatable.get(resource, "0"))
+        return int(found[1]) // (1000 if found[2] else 1) if found else 0
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    labels: dict[str, str] = {}
+
+
+class _Spec(msgspec.Struct):
+    unschedulable: bool = False
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _Status(msgspec.Struct):
+    allocatable: dict[str, str] = {}
+    conditions: list[_Condition] = []
+
+
+class _Item(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _List(msgspec.Struct):
+    items: list[_Item]
+
+
+def read_nodes(answer: bytes) -> list[KubernetesNode]:
+    """Raises msgspec.MsgspecError."""
+    return [_read(item) for item in msgspec.json.decode(answer, type=_List).items]
+
+
+def _read(item: _Item) -> KubernetesNode:
+    ready = next((each.status for each in item.status.conditions if each.type == "Ready"), "")
+    away = "" if ready == "True" else "NotReady"
+    if item.spec.unschedulable:
+        away = "SchedulingDisabled"
+    return KubernetesNode(
+        name=item.metadata.name,
+        labels=item.metadata.labels,
+        allocatable=item.status.allocatable,
+        away=away,
+        doubtful=ready == "Unknown",
+    )
