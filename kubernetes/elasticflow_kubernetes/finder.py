@@ -32,8 +32,11 @@ class KubernetesPresence(JobPresence):
         if self._job is None or not self._begins() or self._client is None:
             return super().waits_for()
         with contextlib.suppress(KubernetesError):
-            pods = [pod for pod in self._client.pods_of(self._job.name) if not pod.over]
-            return f"its leader, Job {self._job.name}: {reasons.beginning(pods)}"
+            pods = self._client.pods_of(self._job.name)
+            log = self._run.logs / "leader.log"
+            failed = f"; one has failed: {last_line(log)}" if any(pod.over for pod in pods) else ""
+            text = reasons.beginning([pod for pod in pods if not pod.over])
+            return f"its leader, Job {self._job.name}: {text}{failed}"
         return f"its leader, Job {self._job.name}, begins"
 
     def last_words(self) -> str:

@@ -15,8 +15,10 @@ RUN_DIR = "elasticflow/run-dir"
 JOB, UID = "ELASTICFLOW_JOB", "ELASTICFLOW_JOB_UID"
 """Variables of a leader's Pod: which Job it is of."""
 COMPLETE, FAILED = "Complete", "Failed"
-FINAL: dict[str, Any] = {"spec": {"backoffLimit": 0}}
-"""Of a Job whose run is over: no other Pod follows, so it has failed as soon as this one has."""
+LASTING: dict[str, Any] = {"backoffLimit": 2**31 - 1}
+"""Of a Job whose leader has begun: nodes may fail for as long as its run takes, and other Pods follow."""
+FINAL: dict[str, Any] = {"backoffLimit": 0}
+"""Of a Job whose run is over: none follows, so it has failed as soon as this Pod has."""
 
 
 class Owner(msgspec.Struct, frozen=True):

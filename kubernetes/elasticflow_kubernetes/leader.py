@@ -27,7 +27,7 @@ from elasticflow_kubernetes.client import IN_POD, KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, image_of, read
 from elasticflow_kubernetes.errors import KubernetesError
 from elasticflow_kubernetes.finder import BY_HAND
-from elasticflow_kubernetes.jobs import FINAL, RUN_DIR, Owner
+from elasticflow_kubernetes.jobs import FINAL, LASTING, RUN_DIR, Owner
 from elasticflow_kubernetes.pods import MANAGED, RUN
 
 
@@ -120,10 +120,10 @@ def _sign(run: RunDir, job: Owner, client: KubernetesClient) -> None:
         "annotations": {RUN_DIR: str(run.folder)},
     }
     with contextlib.suppress(KubernetesError):  # the run's folder tells as well
-        client.change_job(job.name, {"metadata": meta})
+        client.change_job(job.name, {"metadata": meta, "spec": LASTING})
 
 
 def _say_over(client: KubernetesClient, job: Owner) -> None:
     """Where this is not heard another Pod comes, and says it again."""
     with contextlib.suppress(KubernetesError):
-        client.change_job(job.name, FINAL)
+        client.change_job(job.name, {"spec": FINAL})

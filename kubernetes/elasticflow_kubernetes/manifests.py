@@ -29,8 +29,8 @@ GONE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """What Kubernetes taints a node with that does not answer."""
 MOST_NAME = 40
 """Of a Pod's name, at most so much is the program's."""
-TRIES = 2**31 - 1
-"""Of a leader, whose nodes may fail for as long as its run takes; it says itself when none is of use."""
+TRIES = 5
+"""Of a leader's Pods, until one has begun: with what is wrong there all would fail."""
 KEPT_S = 7 * 86400
 """A leader's Job that is over is shown for so long."""
 
@@ -98,7 +98,7 @@ def leader_job(
             "annotations": {RUN_DIR: run_dir},
         },
         "spec": {
-            "backoffLimit": TRIES,
+            "backoffLimit": TRIES - 1,
             "ttlSecondsAfterFinished": KEPT_S,
             "template": {
                 "metadata": {"labels": labels},

@@ -166,8 +166,7 @@ class KubernetesCluster:
             self._end(name)
         for node in NODES:
             with contextlib.suppress(ClusterError, subprocess.TimeoutExpired):
-                for container in self._ctr(node, "containers", "list", "--quiet").split():
-                    self._ctr(node, "tasks", "kill", "--signal", "SIGKILL", "--all", container, check=False)
+                self._kill_containers(node)
         for name in list(self._children):
             self._end(name)
         self._kill_rest()
@@ -217,6 +216,7 @@ class KubernetesCluster:
 
     def clear(self) -> None:
         """No Pods; every node takes some."""
+        self.kubectl("delete", "jobs", "--all", "--wait=false", check=False)
         self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", check=False)
         for node in NODES:
             self.kubectl("uncordon", node, check=False)
@@ -228,6 +228,15 @@ class KubernetesCluster:
         """With SIGKILL: apiserver, scheduler, controller-manager, kubelet-NODE, containerd-NODE."""
         self._children[name].kill()
         self._children.pop(name).wait()
+
+    def lose(self, node: str) -> None:
+        """Its containers are killed, and nobody says so: its kubelet was before them."""
+        self.kill(f"kubelet-{node}")
+        self._kill_containers(node)
+
+    def _kill_containers(self, node: str) -> None:
+        for container in self._ctr(node, "containers", "list", "--quiet").split():
+            self._ctr(node, "tasks", "kill", "--signal", "SIGKILL", "--all", container, check=False)
 
     # --- starting ---------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -11,15 +9,15 @@ import pytest
 from tests.clusters.kubernetes import KubernetesCluster
 from tests.e2e.on_clusters import ready
 
-from .conftest import KubernetesRun
+from .conftest import LEADER, KubernetesRun
 
-Lead = Callable[..., KubernetesRun]
+Submit = Callable[..., KubernetesRun]
 
 
 @pytest.fixture
-def run(lead: Lead) -> KubernetesRun:
+def run(submit: Submit) -> KubernetesRun:
     """Two workers, held at step 20; a checkpoint is there."""
-    run = lead("small_torch.py", "--workers", 2, "--checkpoint-every", 8, shut=["step 20"])
+    run = submit("small_torch.py", "--workers", 2, "--checkpoint-every", 8, shut=["step 20"])
     run.wait_until(lambda s: len(ready(s)) == 2)
     run.held_at("step 20")
     run.wait_until(lambda s: s.checkpoint_step)
@@ -30,12 +28,16 @@ def ends_well(run: KubernetesRun, undisturbed: str) -> None:
     run.open("step 20")
     assert run.digest() == undisturbed
     run.leaves_nothing()
+    run.is_told("Complete")
 
 
 def test_nothing_happens(run: KubernetesRun, undisturbed: str) -> None:
     pods = run.pods()
-    assert sorted(pods) == ["server-0", "server-1", "worker-1", "worker-2"]
+    assert sorted(pods) == [LEADER, "server-0", "server-1", "worker-1", "worker-2"]
+    assert pods.pop(LEADER)["spec"]["serviceAccountName"] == "elasticflow"
+    owner = {run.job()["metadata"]["uid"]}
     for name, pod in pods.items():
+        assert {each["uid"] for each in pod["metadata"]["ownerReferences"]} == owner
         spec, (container,) = pod["spec"], pod["spec"]["containers"]
         assert spec["priorityClassName"] == ("serve" if name.startswith("server") else "train")
         assert spec["automountServiceAccountToken"] is False
@@ -67,17 +69,17 @@ def test_a_servers_pod_is_deleted_by_force(run: KubernetesRun, undisturbed: str)
 
 
 def test_the_master_is_killed(run: KubernetesRun, undisturbed: str) -> None:
-    before = {name: pod["metadata"]["uid"] for name, pod in run.pods().items()}
+    before = run.uids()
     run.kill("master")
     run.wait_until(lambda s: s.master.incarnation == 2 and len(ready(s)) == 2)
-    assert {name: pod["metadata"]["uid"] for name, pod in run.pods().items()} == before, "they were adopted"
+    assert run.uids() == before, "they were adopted"
     ends_well(run, undisturbed)
 
 
 def test_a_worker_is_preempted_and_comes_back(
-    lead: Lead, take: Callable[..., None], kubernetes: KubernetesCluster, undisturbed: str
+    submit: Submit, take: Callable[..., None], kubernetes: KubernetesCluster, undisturbed: str
 ) -> None:
-    run = lead("small_torch.py", "--workers", "1..4", shut=["step 20"])
+    run = submit("small_torch.py", "--workers", "1..4", shut=["step 20"])
     run.wait_until(lambda s: len(ready(s)) == 4)
     run.held_at("step 20")
     take("service", "serve")
@@ -89,11 +91,11 @@ def test_a_worker_is_preempted_and_comes_back(
 
 
 def test_it_begins_with_what_is_idle(
-    lead: Lead, take: Callable[..., None], kubernetes: KubernetesCluster, undisturbed: str
+    submit: Submit, take: Callable[..., None], kubernetes: KubernetesCluster, undisturbed: str
 ) -> None:
     for number in range(2):
         take(f"other-{number}", "serve")
-    run = lead("small_torch.py", "--workers", "1..4", shut=["step 20"])
+    run = submit("small_torch.py", "--workers", "1..4", shut=["step 20"])
     run.held_at("step 20")
     run.wait_until(lambda s: len(ready(s)) == 2 and "2 Insufficient nvidia.com/gpu" in s.shortage)
     kubernetes.kubectl("delete", "pod", "other-0", "other-1")
@@ -107,7 +109,8 @@ def test_a_node_is_drained(run: KubernetesRun, undisturbed: str) -> None:
     on_it = {name for name, pod in pods.items() if pod["spec"]["nodeName"] == node}
     run.cluster.kubectl("drain", node, "--force", "--ignore-daemonsets", "--delete-emptydir-data")
     run.wait_until(lambda s: len(ready(s)) == 2 and not on_it & {worker.name for worker in s.workers})
-    assert node not in {pod["spec"]["nodeName"] for pod in run.pods().values()}
+    members = {name: pod for name, pod in run.pods().items() if name != LEADER}
+    assert node not in {pod["spec"]["nodeName"] for pod in members.values()}
     ends_well(run, undisturbed)
 
 
@@ -123,16 +126,11 @@ def test_the_api_server_is_away_for_a_while(run: KubernetesRun, undisturbed: str
 def test_a_node_is_lost(run: KubernetesRun, undisturbed: str) -> None:
     """Its kubelet is silent, and its processes are killed: nobody ever confirms that they have ended."""
     node = run.pods()["worker-1"]["spec"]["nodeName"]
-    names = [name for name, pod in run.pods().items() if pod["spec"]["nodeName"] == node]
-    number = ("kn1", "kn2").index(node)
-    processes = [run.pid(name) for name in names]
-    run.cluster.kill(f"kubelet-{node}")
-    for pid in processes:
-        os.kill(pid, signal.SIGKILL)
+    lost = run.lose(node)
     try:
-        run.wait_until(lambda s: len(ready(s)) == 2 and not set(names) & {each.name for each in s.workers})
+        run.wait_until(lambda s: len(ready(s)) == 2 and not lost & {each.name for each in s.workers})
         run.open("step 20")
         assert run.digest() == undisturbed
     finally:
-        run.cluster.start_kubelet(node, number)
+        run.cluster.start_kubelet(node)
     run.leaves_nothing()
