@@ -60,7 +60,7 @@ def _lead_in_job(arguments: argparse.Namespace, run: RunDir, job: Owner) -> int:
     except ElasticFlowError:
         _say_over(client, job)
         raise
-    if code in EXIT_CODES.values():
+    if code and code in EXIT_CODES.values():
         _say_over(client, job)
     return code
 
