@@ -52,8 +52,9 @@ class KubernetesPresence(JobPresence):
         return RunEnd(f"Job {host.id}", self._job.state, f"is {state}: {self._job.text}")
 
     def cancel(self) -> str:
+        is_alive = self.is_alive()  # which asks for the Job
         has_begun = not self._begins() or self._run.address.exists()  # it may be given another Pod
-        if not self.is_alive() or self._job is None or self._client is None or has_begun:
+        if not is_alive or has_begun or self._job is None or self._client is None:
             return ""
         self._client.delete_job(self._job.name)
         return f"Job {self._job.name} is deleted; it had not begun"

@@ -20,6 +20,28 @@ from .test_faults import Submit, ends_well, run
 
 __all__ = ["run"]
 
+FAILING = """\
+import torch
+
+import elasticflow as ef
+
+
+def data():
+    return {"x": torch.ones(64, 1)}
+
+
+def model():
+    return {"net": torch.nn.Linear(1, 1), "optimizer": ef.SGD(lr=0.1)}
+
+
+def learning_rate(step, epoch):
+    raise KeyError("not this one")
+
+
+def forward(x, params):
+    return params["net"](x)
+"""
+
 
 def said(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """What our own command says."""
@@ -85,8 +107,7 @@ def test_its_job_is_deleted_and_the_run_goes_on_later(
 
 def test_a_run_that_fails_is_tried_once(submit: Submit, tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
-    source = (PROGRAMS / "small_torch.py").read_text()
-    program.write_text(f"{source}\n\ndef learning_rate(step, epoch):\n    raise KeyError('not this one')\n")
+    program.write_text(FAILING)
     run = submit(str(program), "--workers", 1)
     code, output = run.wait()
     assert code == 1 and "not this one" in output, output
