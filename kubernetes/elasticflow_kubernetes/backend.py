@@ -10,11 +10,14 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any
 
 from elasticflow.cluster.clerk import Clerk
+from elasticflow.cluster.contract import Ended
 from elasticflow.cluster.finder import Finder
 from elasticflow.cluster.presence import Presence
 from elasticflow.cluster.sized import SizedBackend
+from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.network import own_address
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -25,7 +28,8 @@ from elasticflow_kubernetes.errors import KubernetesError
 from elasticflow_kubernetes.finder import BY_HAND, KubernetesPresence
 from elasticflow_kubernetes.jobs import Owner
 from elasticflow_kubernetes.manifests import member_pod
-from elasticflow_kubernetes.pods import LOST, Pod, by_member
+from elasticflow_kubernetes.mirror import WatchedPods
+from elasticflow_kubernetes.pods import LOST, Pod, by_member, name_of
 from elasticflow_kubernetes.sizing import Create, KubernetesSizing
 
 TRIES, ASK_S = 3, 1.0
@@ -35,7 +39,13 @@ TRIES, ASK_S = 3, 1.0
 class KubernetesBackend(SizedBackend):
     """See Backend. To be used where Pods reach this host: in a Pod, or on a node."""
 
-    def __init__(self, config: Config, run_dir: str, client: KubernetesClient | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run_dir: str,
+        client: KubernetesClient | None = None,
+        watched: WatchedPods | None = None,
+    ) -> None:
         self._config, self._kubernetes = config, read(config.kubernetes)
         image_of(self._kubernetes)
         self.host, self.member_host = own_address(self._kubernetes.host), self._kubernetes.host
@@ -46,6 +56,8 @@ class KubernetesBackend(SizedBackend):
         sizing = KubernetesSizing(self._kubernetes, config.worker_range[0], self._run_id)
         super().__init__(sizing, Clerk(KubernetesError))
         self._owner = Owner.of(os.environ)
+        self._has_changed, self._change = False, FdEvent()
+        self._watched = watched or WatchedPods(self._client, self._changed)
         self._pods: dict[str, Pod] = {}
         """By their members."""
         self._lost: set[str] = set()
@@ -53,7 +65,7 @@ class KubernetesBackend(SizedBackend):
 
     def living(self, known: Collection[str] = ()) -> dict[str, int]:
         try:
-            pods = self._client.pods()
+            pods = self._watched.now()
         except KubernetesError as error:  # polls will tell; until then all are taken to live
             for name in known:
                 self._sizing.adopt(name, time.monotonic())
@@ -73,13 +85,25 @@ class KubernetesBackend(SizedBackend):
         place = f" on {pod.node}" if pod.node else ""
         return f"Pod {pod.id}, {pod.state.lower()}{place}"
 
+    def wait_fds(self) -> list[int]:
+        return [*super().wait_fds(), self._change.fd]
+
+    def ended(self) -> list[Ended]:
+        self._change.clear()
+        if self._has_changed:
+            self._has_changed = False
+            self._sizing.look()
+        return super().ended()
+
     def close(self) -> None:
+        self._watched.close()
         self._clerk.close()
         with contextlib.suppress(KubernetesError):  # they end by themselves when there is no master any more
             self._client.delete_run(self._run_id)
 
     def abandon(self) -> None:
         """Pods outlive this master."""
+        self._watched.close()
         self._clerk.close(0.0)
 
     def comes_again(self) -> bool:
@@ -109,8 +133,13 @@ class KubernetesBackend(SizedBackend):
 
     # --- Pods -------------------------------------------------------------------------------------
 
+    def _changed(self) -> None:
+        """In the mirror's thread."""
+        self._has_changed = True
+        self._change.set()
+
     def _poll(self) -> list[Pod]:
-        return self._client.pods()
+        return self._watched.now()
 
     def _drained(self) -> Collection[str]:
         return self._client.drained()
@@ -129,7 +158,14 @@ class KubernetesBackend(SizedBackend):
         if settings is None:  # it is not wanted any more
             return
         pod = member_pod(self._config, self._kubernetes, self._run_id, settings, action.exclude, self._owner)
-        self._clerk.order(partial(self._client.create, pod), partial(self._asked, action.name))
+        self._clerk.order(partial(self._create, pod), partial(self._asked, action.name))
+
+    def _create(self, pod: dict[str, Any]) -> str:
+        """In the clerk's thread."""
+        answer = self._client.create(pod)
+        name = name_of(answer)
+        self._watched.add(answer)
+        return name
 
 
 def comes_again(client: KubernetesClient, owner: Owner) -> bool:

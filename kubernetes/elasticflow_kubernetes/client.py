@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from elasticflow_kubernetes.pods import (
     OURS,
     RUN,
     Pod,
+    code_of,
     message_of,
-    name_of,
     read_list,
 )
+from elasticflow_kubernetes.training import GROUP, PLURAL, VERSION
 
 TIMEOUT_S = (3.0, 20.0)
 """To connect, and between two pieces of an answer."""
@@ -37,10 +39,38 @@ IN_POD = "KUBERNETES_SERVICE_HOST"
 KUBECONFIG = "KUBECONFIG"
 
 
+WATCH_S, SILENT_S = 240, 300.0
+"""After so long the API server ends a stream of changes, and where it has not, it is gone."""
+_TRAINING: dict[str, Any] = {"group": GROUP, "version": VERSION, "plural": PLURAL}
+
+
 def is_configured() -> bool:
     """Whether something here says which cluster is meant."""
     named = os.environ.get(KUBECONFIG) or IN_POD in os.environ
     return bool(named) or Path("~/.kube/config").expanduser().exists()
+
+
+class Kind(Enum):
+    """What may be watched."""
+
+    PODS = "Pods"
+    """Of all runs."""
+    LEADERS = "Jobs"
+    TRAININGS = "ElasticFlowJobs"
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _RawList(msgspec.Struct):
+    items: list[msgspec.Raw]
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
 
 
 class KubernetesClient:
@@ -75,29 +105,76 @@ class KubernetesClient:
         self.namespace = config.namespace or context_namespace or "default"
         api = client.ApiClient(settings)
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        self._scheduling = client.SchedulingV1Api(api)
+        self._scheduling, self._custom = client.SchedulingV1Api(api), client.CustomObjectsApi(api)
         self._refusal: type[Exception] = client.ApiException
+
+        self._ahead_s = 0.0
+        """So much the API server's clock is before this one."""
+
+    def now_s(self) -> float:
+        """By the API server's clock, in seconds since 1970."""
+        return time.time() + self._ahead_s
+
+    # --- all of a kind ----------------------------------------------------------------------------
+
+    def listed(self, kind: Kind) -> tuple[list[msgspec.Raw], str]:
+        """All that there are, as JSON, and the version of that."""
+        call, what = self._of(kind)
+        answer = self._ask(call, **what)
+        with contextlib.suppress(ValueError, msgspec.MsgspecError):
+            if told := answer.headers.get("Date"):
+                self._ahead_s = parsedate_to_datetime(told).timestamp() - time.time()
+            whole = msgspec.json.decode(answer.data, type=_RawList)
+            return whole.items, whole.metadata.resource_version
+        raise ApiBusy(f"the list of {kind.value} cannot be read")
+
+    def changes(self, kind: Kind, version: str) -> Iterator[tuple[str, msgspec.Raw]]:
+        """Those after a version, as they come, for some minutes: what happened, and to which, as JSON.
+
+        Also raises Stale.
+        """
+        call, what = self._of(kind)
+        how: dict[str, Any] = {"resource_version": version, "timeout_seconds": WATCH_S}
+        how["allow_watch_bookmarks"] = True
+        answer = self._ask(call, watch=True, silence_s=SILENT_S, **how, **what)
+        try:
+            for line in _lines(answer):
+                change = msgspec.json.decode(line, type=_Change)
+                if change.type == "ERROR":
+                    raise error_of(code_of(change.object), message_of(bytes(change.object)))
+                yield change.type, change.object
+        except msgspec.MsgspecError as error:
+            raise ApiBusy(f"a change of {kind.value} cannot be read: {error}") from error
+        finally:
+            answer.close()
+
+    def _of(self, kind: Kind) -> tuple[Callable[..., Any], dict[str, Any]]:
+        match kind:
+            case Kind.PODS:
+                return self._core.list_namespaced_pod, {"label_selector": OURS}
+            case Kind.LEADERS:
+                return self._batch.list_namespaced_job, {"label_selector": OURS}
+            case Kind.TRAININGS:
+                return self._custom.list_namespaced_custom_object, dict(_TRAINING)
+
+    # --- Pods -------------------------------------------------------------------------------------
 
     def pods(self) -> list[Pod]:
         """Of all runs in the namespace, as they are now."""
-        return self._list(OURS)
+        return self._pods(OURS)
 
-    def _list(self, selector: str) -> list[Pod]:
+    def _pods(self, selector: str) -> list[Pod]:
         answer = self._ask(self._core.list_namespaced_pod, label_selector=selector)
-        told = answer.headers.get("Date")
-        with contextlib.suppress(ValueError, msgspec.MsgspecError):
-            return read_list(answer.data, parsedate_to_datetime(told).timestamp() if told else time.time())
+        with contextlib.suppress(msgspec.MsgspecError):
+            return read_list(answer.data, self.now_s())
         raise ApiBusy("the list of Pods cannot be read")
 
-    def create(self, manifest: dict[str, Any], *, only_try: bool = False) -> str:
-        """A Pod, or a Job; returns its name. only_try: it is looked at as if, and not made."""
+    def create(self, manifest: dict[str, Any], *, only_try: bool = False) -> bytes:
+        """A Pod, or a Job; returns it as JSON. only_try: it is looked at as if to make it."""
         is_pod = manifest["kind"] == "Pod"
         call = self._core.create_namespaced_pod if is_pod else self._batch.create_namespaced_job
         how: dict[str, Any] = {"dry_run": "All"} if only_try else {}
-        answer = self._ask(call, body=manifest, **how)
-        with contextlib.suppress(msgspec.MsgspecError):
-            return name_of(answer.data)
-        raise ApiBusy("the answer to what was asked for cannot be read")  # a poll shows it, or does not
+        return bytes(self._ask(call, body=manifest, **how).data)
 
     def delete(self, name: str, *, is_lost: bool = False) -> None:
         """At once; if it is over, or was never there, does nothing. is_lost: its node never confirms it."""
@@ -130,7 +207,7 @@ class KubernetesClient:
 
     def pods_of(self, job: str) -> list[Pod]:
         """All that there are of a Job's own."""
-        return self._list(f"batch.kubernetes.io/job-name={job}")
+        return self._pods(f"batch.kubernetes.io/job-name={job}")
 
     def change_job(self, name: str, change: dict[str, Any]) -> None:
         """change: of its fields, a JSON merge patch; if it is not there, does nothing."""
@@ -141,6 +218,22 @@ class KubernetesClient:
         self._ask(
             self._batch.delete_namespaced_job, name=name, propagation_policy="Background", may_lack=True
         )
+
+    # --- ElasticFlowJobs --------------------------------------------------------------------------
+
+    def training(self, name: str) -> bytes | None:
+        """As JSON; None: there is none of that name."""
+        answer = self._ask(self._custom.get_namespaced_custom_object, name=name, may_lack=True, **_TRAINING)
+        return bytes(answer.data) if answer else None
+
+    def change_training(self, name: str, path: str, value: Any) -> None:
+        """path: of one of its fields, as in a JSON patch; if it is not there, does nothing."""
+        is_status = path.startswith("/status")
+        call = self._custom.patch_namespaced_custom_object
+        if is_status:
+            call = self._custom.patch_namespaced_custom_object_status
+        change = [{"op": "add", "path": path, "value": value}]
+        self._ask(call, name=name, body=change, may_lack=True, **_TRAINING)
 
     # --- what else there is -----------------------------------------------------------------------
 
@@ -176,13 +269,20 @@ class KubernetesClient:
         return set()
 
     def _ask(
-        self, call: Callable[..., Any], *, may_lack: bool = False, of_namespace: bool = True, **what: Any
+        self,
+        call: Callable[..., Any],
+        *,
+        may_lack: bool = False,
+        of_namespace: bool = True,
+        silence_s: float = TIMEOUT_S[1],
+        **what: Any,
     ) -> Any:
         import urllib3
 
         place = {"namespace": self.namespace} if of_namespace else {}
         try:
-            return call(**place, **what, _preload_content=False, _request_timeout=TIMEOUT_S)
+            timeout_s = (TIMEOUT_S[0], silence_s)
+            return call(**place, **what, _preload_content=False, _request_timeout=timeout_s)
         except self._refusal as error:
             status = int(getattr(error, "status", 0) or 0)
             if may_lack and status == 404:
@@ -190,3 +290,16 @@ class KubernetesClient:
             raise error_of(status, message_of(getattr(error, "body", None))) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiBusy(" ".join(str(error).split())) from error
+
+
+def _lines(answer: Any) -> Iterator[bytes]:
+    """As they come. Raises ApiBusy where they break off."""
+    import urllib3
+
+    rest = b""
+    try:
+        for part in answer.stream(None, decode_content=False):
+            *lines, rest = (rest + part).split(b"\n")
+            yield from lines
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise ApiBusy(" ".join(str(error).split())) from error

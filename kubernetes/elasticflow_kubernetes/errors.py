@@ -4,6 +4,7 @@
     └── KubernetesError
         ├── ApiBusy        no answer, or not now: ask again later; it may have heard
         ├── QuotaReached   a quota of the namespace: fewer Pods may do
+        ├── Stale          so old a version is not remembered: list anew
         └── ApiRefused     asking again for the same is no use
 
 Their texts hold Kubernetes' own words.
@@ -26,6 +27,10 @@ class QuotaReached(KubernetesError):
     """A quota of the namespace: fewer Pods, or smaller ones, may do."""
 
 
+class Stale(KubernetesError):
+    """So old a version is not remembered: list anew."""
+
+
 class ApiRefused(KubernetesError):
     """Asking again for the same is no use."""
 
@@ -35,6 +40,8 @@ def error_of(status: int, message: str) -> KubernetesError:
     words = " ".join(message.split()) or f"HTTP status {status}"
     if status == 403 and "exceeded quota" in words:
         return QuotaReached(words)
+    if status == 410:
+        return Stale(words)
     if status in (400, 403, 404, 405, 415, 422):
         return ApiRefused(words)
     return ApiBusy(words)  # 401 too: tokens are renewed

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
+
+from elasticflow_kubernetes.errors import ApiBusy
 
 MANAGED = "app.kubernetes.io/managed-by"
 RUN, MEMBER = "elasticflow/run", "elasticflow/member"
@@ -84,18 +87,21 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
-class _Item(msgspec.Struct):
+class PodItem(msgspec.Struct):
+    """As it was last told of."""
+
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
 
 class _List(msgspec.Struct):
-    items: list[_Item]
+    items: list[PodItem]
 
 
 class _Refusal(msgspec.Struct):
     message: str = ""
+    code: int = 0
 
 
 _LISTS = msgspec.json.Decoder(_List)
@@ -103,12 +109,14 @@ _LISTS = msgspec.json.Decoder(_List)
 
 def read_list(answer: bytes, at: float) -> list[Pod]:
     """at: when the API server gave this answer, in seconds since 1970, by its own clock."""
-    return [_read(item, at) for item in _LISTS.decode(answer).items]
+    return [shown(item, at) for item in _LISTS.decode(answer).items]
 
 
 def name_of(answer: bytes) -> str:
-    """Of one that was just made."""
-    return msgspec.json.decode(answer, type=_Item).metadata.name
+    """Of a Pod, or a Job, that was just made. Raises ApiBusy where that cannot be read: a list tells more."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(answer, type=PodItem).metadata.name
+    raise ApiBusy("the answer to what was asked for cannot be read")
 
 
 def message_of(answer: bytes | str | None) -> str:
@@ -119,7 +127,18 @@ def message_of(answer: bytes | str | None) -> str:
         return str(answer)[:200]
 
 
-def _read(item: _Item, at: float) -> Pod:
+def code_of(answer: bytes | msgspec.Raw) -> int:
+    """HTTP's status, of a refusal that is told in the midst of changes."""
+    return msgspec.json.decode(answer, type=_Refusal).code
+
+
+def read_item(answer: bytes) -> PodItem:
+    """Of one, of which ``shown`` makes what it is at a time. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(answer, type=PodItem)
+
+
+def shown(item: PodItem, at: float) -> Pod:
+    """at: the present, in seconds since 1970, by the API server's clock."""
     labels, status = item.metadata.labels, item.status
     conditions = {each.type: each for each in status.conditions if each.status == "True"}
     disrupted = conditions.get("DisruptionTarget")
@@ -141,7 +160,7 @@ def _read(item: _Item, at: float) -> Pod:
     )
 
 
-def _state(item: _Item, at: float) -> str:
+def _state(item: PodItem, at: float) -> str:
     phase, leaves_at = item.status.phase, item.metadata.deletion_timestamp
     if phase in OVER:
         return phase

@@ -53,7 +53,7 @@ class KubernetesSizing(Sizing[Ask[Pod], Pod]):
         self._config, self._run_id = config, run_id
         self._past: set[str] = set()
         """Pods whose ends are known, and that are shown until they are deleted."""
-        self._was_accepted = False
+        self._was_accepted = self._was_observed = False
 
     # --- what the API server answered -------------------------------------------------------------
 
@@ -78,9 +78,15 @@ class KubernetesSizing(Sizing[Ask[Pod], Pod]):
         creates = [Create(ask.name, exclude) for ask in self._due(now_s)]
         return [*self._ends_now(now_s), *creates, *self._polls_now(now_s)]
 
+    def unobserved(self, error: Exception, now_s: float) -> None:
+        if isinstance(error, ApiRefused) and not self._was_observed:
+            self.fatal = f"Kubernetes does not show its Pods: {error}"
+        super().unobserved(error, now_s)
+
     # --- polls ------------------------------------------------------------------------------------
 
     def _sorted(self, sights: Sequence[Pod]) -> dict[Any, list[Pod]]:
+        self._was_observed = True
         shown = {pod.id for pod in sights}
         self._past &= shown
         for (

@@ -24,6 +24,7 @@ from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, check_seen, read
 from elasticflow_kubernetes.errors import ApiRefused, KubernetesError, QuotaReached
 from elasticflow_kubernetes.manifests import leader_job, member_pod
+from elasticflow_kubernetes.pods import name_of
 
 
 def dry_run(chosen: Config, resume: bool) -> str:
@@ -51,7 +52,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, Path]:
         begin(run, chosen, UNKNOWN)
         host = run.host()
         assert host is not None
-        job = client.create(leader_job(chosen, kubernetes, host.run, str(run.folder), resume))
+        job = name_of(client.create(leader_job(chosen, kubernetes, host.run, str(run.folder), resume)))
         publish(run.job, HostJob("kubernetes", job, host.run))
     index.add(job, job, run.folder)
     return job, run.folder

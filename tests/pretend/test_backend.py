@@ -82,20 +82,27 @@ class PretendHost(Host):
 
 
 class PlayedApi:
-    """What ``KubernetesClient`` asks, asked of the cluster in memory."""
+    """What ``KubernetesClient`` and ``WatchedPods`` ask, asked of the cluster in memory."""
 
     def __init__(self, cluster: PretendCluster, run: str) -> None:
         self._cluster, self._run = cluster, run
 
-    def pods(self) -> list[Pod]:
+    def now(self) -> list[Pod]:
         shown = [kubernetes_world.shown_as(pod) for pod in self._cluster.shown()]
         return [pod for pod in shown if pod is not None]
 
-    def create(self, manifest: dict[str, Any]) -> str:
+    def add(self, answer: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def create(self, manifest: dict[str, Any]) -> bytes:
         try:
-            return self._cluster.ask(manifest["metadata"]["labels"][MEMBER], (), self._run)
+            name = self._cluster.ask(manifest["metadata"]["labels"][MEMBER], (), self._run)
         except PretendError as error:
             raise kubernetes_world.error_of(error) from error
+        return msgspec.json.encode({"metadata": {"name": name}})
 
     def delete(self, name: str, *, is_lost: bool = False) -> None:
         self._cluster.end(name)
@@ -116,7 +123,7 @@ class KubernetesHost(Host):
 
     def backend(self) -> Backend:
         client: Any = PlayedApi(self.cluster, "0123456789ab")
-        return KubernetesBackend(self.config(), str(self.run.path), client)
+        return KubernetesBackend(self.config(), str(self.run.path), client, client)
 
     def evict(self, name: str) -> None:
         self.cluster.change(next(pod.id for pod in self.cluster.living() if pod.name == name), "Evicted")

@@ -1,0 +1,115 @@
+"""ElasticFlowJobs, the kind that ``conf/kubernetes/elasticflowjob.yaml`` defines. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from elasticflow.run.folder import ENDED
+from elasticflow.run.telling import Report, Status
+
+GROUP, VERSION, PLURAL, KIND = "elasticflow.dev", "v1", "elasticflowjobs", "ElasticFlowJob"
+FINALIZER = f"{GROUP}/checkpoint"
+"""Keeps one that is being deleted until its run has ended with a checkpoint."""
+WAITING, RUNNING, INVALID, FAILED = "Waiting", "Running", "Invalid", "Failed"
+OVER = frozenset({*(state.capitalize() for state in ENDED), INVALID})
+"""States after which nothing more happens."""
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    generation: int = 1
+    deletion_timestamp: str | None = None
+    finalizers: list[str] = []
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    program: str
+    run_dir: str
+    workers: int | None = None
+    min_workers: int = 1
+    resume: bool = False
+    settings: dict[str, Any] = {}
+
+
+class _Status(msgspec.Struct):
+    state: str = ""
+
+
+class TrainingJob(msgspec.Struct):
+    """One of them."""
+
+    metadata: _Meta
+    spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being deleted."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def over(self) -> bool:
+        return self.status.state in OVER
+
+    @property
+    def workers(self) -> str:
+        """As the setting of that name has it; "": that is left to the settings."""
+        least, most = self.spec.min_workers, self.spec.workers
+        return f"{min(least, most)}..{most}" if most else ""
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """As its leader's Job names it."""
+        reference = {"kind": KIND, "name": self.name, "uid": self.metadata.uid, "controller": True}
+        return {"apiVersion": f"{GROUP}/{VERSION}", **reference}
+
+
+def read_training(answer: bytes) -> TrainingJob:
+    """Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(answer, type=TrainingJob)
+
+
+def told(status: Status) -> dict[str, Any]:
+    """What the object's status says of a run."""
+    ended = status.state in ENDED
+    text = status.text if isinstance(status, Report) else status.shortage
+    done = status.step / status.steps_total if status.steps_total else None
+    return {
+        "state": status.state.capitalize() if ended else RUNNING,
+        "message": text,
+        "workers": 0 if ended else sum(worker.state == "ready" for worker in status.workers),
+        "wanted": status.target_workers,
+        "step": status.step,
+        "steps": status.steps_total,
+        "progress": None if done is None else f"{100 * done:.0f}%",
+        "eta": None if ended else _date(status.eta_at),
+        "deadline": _date(status.deadline_at),
+    }
+
+
+def conditions(state: str, message: str, before: list[dict[str, Any]], at_s: float) -> list[dict[str, Any]]:
+    """In Kubernetes' own style: ``Running``, ``Complete`` and ``Failed``. before: those that there are."""
+    reason = state or WAITING
+    now = {"Running": state == RUNNING, "Complete": state == "Finished"}
+    now["Failed"] = state in OVER and not now["Complete"]
+    known = {each["type"]: each for each in before}
+    found = []
+    for kind, is_so in now.items():
+        status = str(is_so)
+        changed = known.get(kind, {}).get("status") != status
+        since = _date(at_s) if changed else known[kind].get("lastTransitionTime")
+        words = {"reason": reason, "message": message, "lastTransitionTime": since}
+        found.append({"type": kind, "status": status, **words})
+    return found
+
+
+def _date(at_s: float | None) -> str | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
