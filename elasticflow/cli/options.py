@@ -18,6 +18,12 @@ def add_pack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", metavar="VENV", default="", help="its folder (default: the running one)")
 
 
+def add_operate_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``operate``."""
+    text = "settings of all ElasticFlowJobs that do not say otherwise, such as conf/kubernetes.yaml"
+    parser.add_argument("--config", metavar="FILE", help=text)
+
+
 def add_check_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``check``."""
     parser.add_argument("program", metavar="PROGRAM")

@@ -107,3 +107,10 @@ def lead(arguments: argparse.Namespace) -> int:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)
     return code
+
+
+def operate(arguments: argparse.Namespace) -> int:
+    """Is the controller of a namespace's ElasticFlowJobs, until it is ended."""
+    stamp_output()
+    code: int = load_cluster("kubernetes", "operator").operate(arguments.config)
+    return code

@@ -29,6 +29,11 @@ VERBS = {
         "have a cluster train a program; prints the job's id", "submit.add_submit_options", "submit.submit"
     ),
     "lead": Verb("in a cluster's job: be the master of a run", "submit.add_lead_options", "submit.lead"),
+    "operate": Verb(
+        "on Kubernetes: look after a namespace's ElasticFlowJobs",
+        "options.add_operate_options",
+        "submit.operate",
+    ),
     "profile": Verb(
         "measure how fast a program is with 1, 2, 4, ... workers", "profile.add_options", "profile.profile"
     ),

@@ -12,8 +12,10 @@ from elasticflow_kubernetes.pods import RUN
 
 RUN_DIR = "elasticflow/run-dir"
 """Annotation of a leader's Job: where the run's folder is."""
-JOB, UID = "ELASTICFLOW_JOB", "ELASTICFLOW_JOB_UID"
-"""Variables of a leader's Pod: which Job it is of."""
+JOB, UID, TRAINING = "ELASTICFLOW_JOB", "ELASTICFLOW_JOB_UID", "ELASTICFLOW_TRAINING"
+"""Variables of a leader's Pod: which Job it is of, and of which ElasticFlowJob that is, if any."""
+OF_TRAINING = "elasticflow/job"
+"""Label of a Job that is an ElasticFlowJob's: its name."""
 COMPLETE, FAILED = "Complete", "Failed"
 LASTING: dict[str, Any] = {"backoffLimit": 2**31 - 1}
 """Of a Job whose leader has begun: nodes may fail for as long as its run takes, and other Pods follow."""
@@ -44,6 +46,8 @@ class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run: str
     run_dir: str
+    training: str = ""
+    """The ElasticFlowJob whose leader it is."""
     created_at: float
     """In seconds since 1970."""
     state: str = ""
@@ -104,6 +108,7 @@ def _read(item: _Item) -> LeaderJob:
         name=meta.name,
         run=meta.labels.get(RUN, ""),
         run_dir=meta.annotations.get(RUN_DIR, ""),
+        training=meta.labels.get(OF_TRAINING, ""),
         created_at=meta.creation_timestamp.timestamp(),
         state=over.type if over else "",
         text=": ".join(text for text in (over.reason, over.message) if text) if over else "",

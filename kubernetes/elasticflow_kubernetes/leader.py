@@ -10,6 +10,9 @@ import argparse
 import contextlib
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from functools import partial
 
 from elasticflow.cli.led import settings_in_job, stem_of
@@ -21,14 +24,19 @@ from elasticflow.master.supervisor import TERMINATED
 from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
-from elasticflow_kubernetes import index
+from elasticflow_kubernetes import index, steward
 from elasticflow_kubernetes.backend import KubernetesBackend, comes_again
 from elasticflow_kubernetes.client import IN_POD, KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, image_of, read
 from elasticflow_kubernetes.errors import KubernetesError
 from elasticflow_kubernetes.finder import BY_HAND
-from elasticflow_kubernetes.jobs import FINAL, LASTING, RUN_DIR, Owner
+from elasticflow_kubernetes.jobs import FINAL, LASTING, RUN_DIR, TRAINING, Owner
 from elasticflow_kubernetes.pods import MANAGED, RUN
+from elasticflow_kubernetes.telling import tell
+from elasticflow_kubernetes.training import FAILED
+
+TELL_S = 20.0
+"""So long whoever tells of a run may take to say how it ended."""
 
 
 def lead(arguments: argparse.Namespace) -> int:
@@ -57,7 +65,10 @@ def _lead_in_job(arguments: argparse.Namespace, run: RunDir, job: Owner) -> int:
     client = KubernetesClient(KubernetesConfig())
     try:
         code = _code_of(arguments, run, job, client)
-    except ElasticFlowError:
+    except ElasticFlowError as error:
+        if training := os.environ.get(TRAINING):
+            with contextlib.suppress(KubernetesError):
+                tell(client, training, {"state": FAILED, "message": str(error)})
         _say_over(client, job)
         raise
     if code and code in EXIT_CODES.values():
@@ -75,11 +86,28 @@ def _code_of(arguments: argparse.Namespace, run: RunDir, job: Owner, client: Kub
         _begin(run, arguments, job.name)
     settings, _ = _ready(run, arguments)
     sign = partial(_sign, run, job, client)
-    code = host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=lambda: None)
+    with _steward(run):
+        code = host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=lambda: None)
     is_last = code in EXIT_CODES.values()
     if is_last or (code == TERMINATED and not comes_again(client, job)):
         _clear(run)  # else the next leader goes on with it
     return code
+
+
+@contextlib.contextmanager
+def _steward(run: RunDir) -> Iterator[None]:
+    """Of a run that an ElasticFlowJob has; in the end it may say how that was."""
+    training = os.environ.get(TRAINING)
+    if not training:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-m", steward.__name__, str(run.folder), training])
+    try:
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TELL_S)
+    finally:
+        process.kill()
 
 
 def _begin(run: RunDir, arguments: argparse.Namespace, id: str) -> None:

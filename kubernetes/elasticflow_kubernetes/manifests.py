@@ -18,8 +18,9 @@ from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of
-from elasticflow_kubernetes.jobs import JOB, RUN_DIR, UID, Owner
-from elasticflow_kubernetes.pods import MANAGED, MEMBER, RUN
+from elasticflow_kubernetes.jobs import JOB, OF_TRAINING, RUN_DIR, TRAINING, UID, Owner
+from elasticflow_kubernetes.pods import MANAGED, MEMBER, ROLE, RUN
+from elasticflow_kubernetes.training import TrainingJob
 
 _LOG = """\
 # What it says is found where the run's other logs are.
@@ -59,7 +60,7 @@ def member_pod(
         "kind": "Pod",
         "metadata": {
             "generateName": f"{stem_of(config)}-{settings.name}-",
-            "labels": {MANAGED: "elasticflow", RUN: run, MEMBER: settings.name},
+            "labels": {MANAGED: "elasticflow", RUN: run, MEMBER: settings.name, ROLE: settings.role},
             **owners,
         },
         "spec": {
@@ -75,12 +76,52 @@ def leader_job(
 ) -> dict[str, Any]:
     """That of a run's master: Kubernetes gives it another Pod whenever one is gone, until it says itself that
     it is over. Raises ConfigError if no image is named."""
-    log = shlex.quote(str(Path(run_dir, "logs", "leader.log")))
-    lead = [_python(kubernetes), "-m", "elasticflow.cli", "lead", "--on", "kubernetes", "--run-dir", run_dir]
-    command = shlex.join([*lead, *(["--resume"] if resume else [])])
-    script = script_of(_LOG.format(log=log), kubernetes.setup.rstrip(), f"exec {command}")
+    meta = {
+        "generateName": f"{stem_of(config)}-",
+        "labels": {MANAGED: "elasticflow", RUN: run},
+        "annotations": {RUN_DIR: run_dir},
+    }
+    return _leader(kubernetes, meta, run_dir, ["--run-dir", run_dir, *(["--resume"] if resume else [])])
+
+
+def training_leader(
+    training: TrainingJob, settings: dict[str, Any], kubernetes: KubernetesConfig
+) -> dict[str, Any]:
+    """That of an ElasticFlowJob, by its name: its run begins with it. settings: the run's, but for what has
+    fields of its own in the object."""
+    spec = training.spec
+    meta = {
+        "name": training.name,
+        "labels": {MANAGED: "elasticflow", OF_TRAINING: training.name},
+        "annotations": {RUN_DIR: spec.run_dir},
+        "ownerReferences": [training.owner],
+    }
+    options = [spec.program, "--run-dir", spec.run_dir, "--config", "/dev/fd/3"]
+    options += ["--resume"] if spec.resume else []
+    here = f" 3<<'SETTINGS'\n{msgspec.json.encode(settings).decode()}\nSETTINGS"
+    told = {"name": TRAINING, "value": training.name}
+    return _leader(kubernetes, meta, spec.run_dir, options, here, told)
+
+
+def _leader(
+    kubernetes: KubernetesConfig,
+    meta: dict[str, Any],
+    run_dir: str,
+    options: list[str],
+    here: str = "",
+    *variables: dict[str, Any],
+) -> dict[str, Any]:
+    """here: text that the command reads, as a shell has it."""
+    logs = Path(run_dir, "logs")
+    lead = [_python(kubernetes), "-m", "elasticflow.cli", "lead", "--on", "kubernetes", *options]
+    script = script_of(
+        f"mkdir -p {shlex.quote(str(logs))}",
+        _LOG.format(log=shlex.quote(str(logs / "leader.log"))),
+        kubernetes.setup.rstrip(),
+        f"exec {shlex.join(lead)}{here}",
+    )
     told = {JOB: "job-name", UID: "controller-uid"}
-    variables = [
+    own = [
         {
             "name": name,
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['batch.kubernetes.io/{label}']"}},
@@ -88,24 +129,19 @@ def leader_job(
         for name, label in told.items()
     ]
     amounts = _set({"cpu": kubernetes.leader_cpus, "memory": kubernetes.leader_memory})
-    labels = {MANAGED: "elasticflow", RUN: run}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {
-            "generateName": f"{stem_of(config)}-",
-            "labels": labels,
-            "annotations": {RUN_DIR: run_dir},
-        },
+        "metadata": meta,
         "spec": {
             "backoffLimit": TRIES - 1,
             "ttlSecondsAfterFinished": KEPT_S,
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": meta["labels"]},
                 "spec": {
                     **_set({"serviceAccountName": kubernetes.service_account}),
                     **_spec(kubernetes, kubernetes.server_priority_class),
-                    "containers": [_container(kubernetes, "leader", script, variables, amounts)],
+                    "containers": [_container(kubernetes, "leader", script, [*own, *variables], amounts)],
                 },
             },
         },

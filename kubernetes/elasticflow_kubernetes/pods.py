@@ -11,7 +11,7 @@ import msgspec
 from elasticflow_kubernetes.errors import ApiBusy
 
 MANAGED = "app.kubernetes.io/managed-by"
-RUN, MEMBER = "elasticflow/run", "elasticflow/member"
+RUN, MEMBER, ROLE = "elasticflow/run", "elasticflow/member", "elasticflow/role"
 """Labels of each Pod that a run's master makes."""
 OURS = f"{MANAGED}=elasticflow"
 """A selector of all runs' Pods."""

@@ -13,7 +13,7 @@ from elasticflow.run.telling import Report, Status
 GROUP, VERSION, PLURAL, KIND = "elasticflow.dev", "v1", "elasticflowjobs", "ElasticFlowJob"
 FINALIZER = f"{GROUP}/checkpoint"
 """Keeps one that is being deleted until its run has ended with a checkpoint."""
-WAITING, RUNNING, INVALID, FAILED = "Waiting", "Running", "Invalid", "Failed"
+WAITING, RUNNING, INVALID, FAILED, FINISHED = "Waiting", "Running", "Invalid", "Failed", "Finished"
 OVER = frozenset({*(state.capitalize() for state in ENDED), INVALID})
 """States after which nothing more happens."""
 
@@ -98,7 +98,7 @@ def told(status: Status) -> dict[str, Any]:
 def conditions(state: str, message: str, before: list[dict[str, Any]], at_s: float) -> list[dict[str, Any]]:
     """In Kubernetes' own style: ``Running``, ``Complete`` and ``Failed``. before: those that there are."""
     reason = state or WAITING
-    now = {"Running": state == RUNNING, "Complete": state == "Finished"}
+    now = {"Running": state == RUNNING, "Complete": state == FINISHED}
     now["Failed"] = state in OVER and not now["Complete"]
     known = {each["type"]: each for each in before}
     found = []

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class KubernetesRun(ClusterRun):
     """A run on the cluster; the process is ``submit --attach``, which ends with the run's exit code.
 
-    by_hand: it is ``lead``, on this machine, which Pods reach.
+    verb: another command, such as ``lead``, by hand on this machine, which Pods reach.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class KubernetesRun(ClusterRun):
         *options: object,
         section: Any = None,
         settings: Any = None,
-        by_hand: bool = False,
+        verb: Sequence[str] = ("submit", "--attach"),
         **more: Any,
     ) -> None:
-        self.cluster, self._by_hand = kubernetes, by_hand
+        self.cluster, self._verb = kubernetes, verb[0]
         config = path.with_suffix(".yaml")
         exports = "\n".join(f"export {name}={shlex.quote(os.environ[name])}" for name in (MARK, GATES))
         volumes = {"volumes": host_volumes()}
@@ -82,8 +82,8 @@ class KubernetesRun(ClusterRun):
         }
         config.write_text(yaml.safe_dump(whole))
         words = ["--config", str(config), str(PROGRAMS / program), "--run-dir", str(path), *map(str, options)]
-        verb = ["lead"] if by_hand else ["submit", "--attach"]
-        super().__init__(path, program, command=[*verb, "--on", "kubernetes", *words], **more)
+        rest = words[:2] if self._verb == "operate" else ["--on", "kubernetes", *words]
+        super().__init__(path, program, command=[*verb, *rest], **more)
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """Those of the run's members, by their names, and its leader's."""
@@ -94,7 +94,7 @@ class KubernetesRun(ClusterRun):
     def pid(self, name: str) -> int:
         """Here; in its Pod it has another number."""
         told = super().pid(name)
-        if name == "master" and self._by_hand:
+        if name == "master" and self._verb == "lead":
             return told
         title = "python" if name == "master" else f"ef-{name}"
         for pid in marked(self.environment):
@@ -106,8 +106,8 @@ class KubernetesRun(ClusterRun):
         raise AssertionError(f"{name} is process {told} in its Pod, and is not here")
 
     def digest(self) -> str:
-        """A leader prints none."""
-        if not self._by_hand:
+        """``submit --attach`` prints it."""
+        if self._verb == "submit":
             return super().digest()
         self.finish()
         storage = self.dir.storage()

@@ -138,7 +138,7 @@ def test_it_is_found_from_another_home(run: KubernetesRun, tmp_path: Path, undis
 
 def test_led_by_hand(submit: Callable[..., KubernetesRun], undisturbed: str) -> None:
     """By a process on a node; killed, its master is followed by another."""
-    run = submit("small_torch.py", "--workers", 2, by_hand=True, shut=["step 20"])
+    run = submit("small_torch.py", "--workers", 2, verb=["lead"], shut=["step 20"])
     run.wait_until(lambda s: len(ready(s)) == 2)
     run.kill("master")
     run.wait_until(lambda s: s.master.incarnation == 2 and len(ready(s)) == 2)

@@ -1,0 +1,56 @@
+"""What a controller does about an ElasticFlowJob: how it and its leader's Job are in, actions out. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from elasticflow_kubernetes.jobs import COMPLETE, LeaderJob
+from elasticflow_kubernetes.training import FAILED, FINALIZER, FINISHED, WAITING, TrainingJob
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """It is not to vanish before its run has ended."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """It may vanish, and with it all that was its own."""
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """A leader is to be made."""
+
+
+class EndLeader(msgspec.Struct, frozen=True):
+    """Its leader, which has not begun, is to be deleted."""
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Its status is to say so."""
+
+    state: str
+    message: str
+
+
+Action = Keep | Release | Lead | EndLeader | Tell
+
+
+def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
+    """The next thing to do; None: nothing, until something changes. A leader that has begun does all else: it
+    tells how the run is, and stops it where the object is being deleted."""
+    is_kept = FINALIZER in training.metadata.finalizers
+    if training.is_leaving:
+        if leader is None or leader.over:
+            return Release() if is_kept else None
+        has_begun = leader.is_up or training.status.state not in ("", WAITING)
+        return None if has_begun or leader.is_leaving else EndLeader()
+    if training.over:
+        return None
+    if not is_kept:
+        return Keep()
+    if leader is None:
+        return Lead()
+    if leader.training != training.name:
+        return Tell(FAILED, f"there is a Job called {leader.name} already that is not its own")
+    if leader.over:
+        return Tell(FINISHED if leader.state == COMPLETE else FAILED, leader.text)
+    return None if training.status.state else Tell(WAITING, "its leader waits for a place")

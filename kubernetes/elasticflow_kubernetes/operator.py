@@ -1,0 +1,126 @@
+"""``elasticflow operate``: the controller of a namespace's ElasticFlowJobs. ``operating`` decides."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError
+from elasticflow.run import config as settings
+from elasticflow.run.config import Config
+from elasticflow_kubernetes.client import Kind, KubernetesClient
+from elasticflow_kubernetes.config import read
+from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, QuotaReached
+from elasticflow_kubernetes.jobs import LeaderJob, read_job
+from elasticflow_kubernetes.manifests import training_leader
+from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
+from elasticflow_kubernetes.operating import Action, EndLeader, Keep, Lead, Release, Tell, decide
+from elasticflow_kubernetes.telling import tell
+from elasticflow_kubernetes.training import FINALIZER, INVALID, TrainingJob, read_training
+
+AGAIN_S = 5.0
+"""What the API server did not take is tried again after so long."""
+
+
+def operate(file: str | None) -> int:
+    """Goes on until it is ended. file: settings of all that do not say otherwise.
+
+    Raises ConfigError; RunError if it may not see what it is for.
+    """
+    defaults = settings.read_file(file) if file else {}
+    client = KubernetesClient(read(defaults.get("kubernetes", {})))
+    Operator(client, defaults).run()
+    return 0
+
+
+class Operator:
+    """Of one namespace. defaults: settings."""
+
+    def __init__(self, client: KubernetesClient, defaults: dict[str, Any]) -> None:
+        self._client, self._defaults = client, defaults
+        self._change = threading.Event()
+        self._trainings = Mirror(client, Kind.TRAININGS, read_training, self._change.set)
+        self._leaders = Mirror(client, Kind.LEADERS, read_job, self._change.set)
+
+    def run(self) -> None:
+        """Never returns. Raises RunError."""
+        try:
+            self._trainings.items(FIRST_LIST_S)
+        except ApiRefused as error:
+            raise RunError(
+                f"ElasticFlowJobs cannot be seen in namespace {self._client.namespace}: {error}. Are "
+                "conf/kubernetes/elasticflowjob.yaml and operator.yaml applied?"
+            ) from error
+        except KubernetesError:
+            pass  # it will answer
+        print(f"ElasticFlowJobs of namespace {self._client.namespace} are looked after", flush=True)
+        while True:
+            is_well = self.turn()
+            self._change.wait(None if is_well else AGAIN_S)
+            self._change.clear()
+
+    def turn(self) -> bool:
+        """Does what is to be done now; whether all of it was done."""
+        try:
+            trainings = self._trainings.items(FIRST_LIST_S)
+            leaders = self._leaders.items(FIRST_LIST_S)
+        except KubernetesError as error:
+            print(f"warning: {error}", flush=True)
+            return False
+        return all([self._attend(each, leaders.get(each.name)) for each in trainings.values()])
+
+    def _attend(self, training: TrainingJob, leader: LeaderJob | None) -> bool:
+        if decide(training, leader) is None:
+            return True
+        try:
+            now = self._client.training(training.name)  # its leader may have said more meanwhile
+            training = read_training(now) if now else training
+            action = decide(training, leader) if now else None
+            if action is not None:
+                self._do(action, training)
+        except ConfigError as error:
+            return self._say(training, INVALID, str(error))
+        except (QuotaReached, ApiBusy) as error:
+            print(f"warning: {training.name}: {error}", flush=True)
+            return False
+        except KubernetesError as error:
+            return self._say(training, INVALID, f"Kubernetes does not take its leader: {error}")
+        return True
+
+    def _do(self, action: Action, training: TrainingJob) -> None:
+        others = [each for each in training.metadata.finalizers if each != FINALIZER]
+        match action:
+            case Keep():
+                self._client.change_training(training.name, "/metadata/finalizers", [*others, FINALIZER])
+            case Release():
+                self._client.change_training(training.name, "/metadata/finalizers", others)
+            case Lead():
+                self._leaders.add(self._client.create(self._leader(training)))
+            case EndLeader():
+                self._client.delete_job(training.name)
+            case Tell(state, message):
+                tell(self._client, training.name, {"state": state, "message": message})
+        print(f"{training.name}: {type(action).__name__.lower()}", flush=True)
+
+    def _say(self, training: TrainingJob, state: str, message: str) -> bool:
+        try:
+            tell(self._client, training.name, {"state": state, "message": message})
+        except KubernetesError as error:
+            print(f"warning: {training.name}: {error}", flush=True)
+            return False
+        return True
+
+    def _leader(self, training: TrainingJob) -> dict[str, Any]:
+        """Raises ConfigError."""
+        own = {name.replace("-", "_"): value for name, value in training.spec.settings.items()}
+        section = {**self._defaults.get("kubernetes", {}), **own.get("kubernetes", {})}
+        whole = {**self._defaults, **own, "kubernetes": section, "backend": "kubernetes"}
+        if training.workers:
+            whole["workers"] = training.workers
+        try:
+            chosen = msgspec.convert({**whole, "workers": str(whole.get("workers", "1"))}, Config)
+        except (msgspec.ValidationError, ElasticFlowError) as error:
+            raise ConfigError(f"settings: {error}") from error
+        return training_leader(training, whole, read(chosen.kubernetes))

@@ -1,0 +1,112 @@
+"""Beside a leader that an ElasticFlowJob has: says there how the run is, and has the run do what it says.
+
+    python -m elasticflow_kubernetes.steward RUN_DIR NAME
+
+A process of its own, since a master's supervisor has no threads and no connections.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+from elasticflow.cli.connection import Connection
+from elasticflow.cli.runs import stop_run
+from elasticflow.cli.watching import follow
+from elasticflow.cluster.presence import wait_for_master
+from elasticflow.errors import ElasticFlowError
+from elasticflow.process.guard import guarded_thread
+from elasticflow.process.parent import end_with_parent
+from elasticflow.run.folder import ENDED, RunDir
+from elasticflow.run.telling import Status
+from elasticflow.wire.messages import ScaleRequest
+from elasticflow_kubernetes.client import Kind, KubernetesClient
+from elasticflow_kubernetes.config import KubernetesConfig
+from elasticflow_kubernetes.errors import KubernetesError
+from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
+from elasticflow_kubernetes.telling import tell
+from elasticflow_kubernetes.training import TrainingJob, read_training, told
+
+APART_S = 1.0
+"""The same state is told again no sooner: it is news for people."""
+AGAIN_S = 2.0
+"""What a master, or the API server, did not hear is said again after so long."""
+
+
+class Teller:
+    """Shows a run in an object's status."""
+
+    def __init__(self, client: KubernetesClient, name: str, selector: str) -> None:
+        self._client, self._name, self._selector = client, name, selector
+        self._told_s, self._state = float("-inf"), ""
+
+    def show(self, status: Status) -> None:
+        """See ``Shows``."""
+        now_s = time.monotonic()
+        if status.state == self._state and now_s - self._told_s < APART_S:
+            return
+        news = {**told(status), "job": self._name, "selector": self._selector}
+        for _ in range(30 if status.state in ENDED else 1):
+            try:
+                tell(self._client, self._name, news)
+                self._state, self._told_s = status.state, now_s
+                return
+            except KubernetesError as error:
+                print(f"warning: how the run is could not be told: {error}", file=sys.stderr, flush=True)
+            if status.state in ENDED:
+                time.sleep(AGAIN_S)  # nobody tells when the API server is back
+
+    def line(self, text: str) -> None:
+        """See ``Shows``: what a run waits for is its controller's to say."""
+
+
+class Wishes:
+    """Obeys an object: as many workers as it says, and its end when it is being deleted."""
+
+    def __init__(self, client: KubernetesClient, run: RunDir, name: str) -> None:
+        self._run, self._name = run, name
+        self._change = threading.Event()
+        self._mirror = Mirror(client, Kind.TRAININGS, read_training, self._change.set)
+        self._workers: int | None = None
+
+    def obey(self) -> None:
+        """Until the run is being stopped."""
+        while True:
+            self._change.wait()
+            self._change.clear()
+            try:
+                training = self._mirror.items(FIRST_LIST_S).get(self._name)
+                if training and training.is_leaving:
+                    stop_run(self._run)
+                    return
+                self._scale(training)
+            except ElasticFlowError as error:
+                print(f"warning: tried again: {error}", file=sys.stderr, flush=True)
+                time.sleep(AGAIN_S)  # nobody tells when it is of use
+                self._change.set()
+
+    def _scale(self, training: TrainingJob | None) -> None:
+        workers = training.spec.workers if training else None
+        if workers is None or workers == self._workers:
+            return
+        wait_for_master(self._run, lambda text: None)
+        with Connection(self._run) as connection:
+            if connection.status().target_workers != workers:
+                connection.ask(ScaleRequest(workers=workers))
+        self._workers = workers
+
+
+def main(run_dir: str, name: str) -> None:
+    """Ends with the run, or with the process that has started it."""
+    end_with_parent(signal.SIGTERM)
+    run, client = RunDir(run_dir), KubernetesClient(KubernetesConfig())
+    host = run.host()
+    selector = f"elasticflow/run={host.run},elasticflow/role=worker" if host else ""
+    guarded_thread(Wishes(client, run, name).obey, "wishes").start()
+    follow(run, Teller(client, name, selector), lambda connection: None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,36 @@
+"""Says in an ElasticFlowJob's status how its run is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from elasticflow_kubernetes.client import KubernetesClient
+from elasticflow_kubernetes.training import conditions
+
+
+class _Meta(msgspec.Struct):
+    generation: int = 1
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+    status: dict[str, Any] = {}
+
+
+def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
+    """news: fields that are other than before. Raises KubernetesError."""
+    answer = client.training(name)
+    if answer is None:
+        return
+    shown = msgspec.json.decode(answer, type=_Object)
+    status = {**shown.status, **news, "observedGeneration": shown.metadata.generation}
+    before = shown.status.get("conditions", [])
+    status["conditions"] = conditions(
+        status.get("state", ""), status.get("message") or "", before, time.time()
+    )
+    known = {name: value for name, value in status.items() if value is not None}
+    if known != shown.status:
+        client.change_training(name, "/status", known)
