@@ -29,7 +29,8 @@ from elasticflow_kubernetes.finder import BY_HAND, KubernetesPresence
 from elasticflow_kubernetes.jobs import Owner
 from elasticflow_kubernetes.manifests import member_pod
 from elasticflow_kubernetes.mirror import WatchedPods
-from elasticflow_kubernetes.pods import LOST, Pod, by_member, name_of
+from elasticflow_kubernetes.objects import name_of
+from elasticflow_kubernetes.pods import LOST, Pod, by_member
 from elasticflow_kubernetes.sizing import Create, KubernetesSizing
 
 TRIES, ASK_S = 3, 1.0

@@ -18,13 +18,12 @@ from elasticflow_kubernetes.config import KubernetesConfig
 from elasticflow_kubernetes.errors import ApiBusy, KubernetesError, error_of
 from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job, read_jobs
 from elasticflow_kubernetes.nodes import KubernetesNode, read_nodes
+from elasticflow_kubernetes.objects import ObjectList, Refusal, message_of
 from elasticflow_kubernetes.pods import (
     MEMBER,
     OURS,
     RUN,
     Pod,
-    code_of,
-    message_of,
     read_list,
 )
 from elasticflow_kubernetes.training import GROUP, PLURAL, VERSION
@@ -50,22 +49,13 @@ def is_configured() -> bool:
     return bool(named) or Path("~/.kube/config").expanduser().exists()
 
 
-class Kind(Enum):
+class ObjectKind(Enum):
     """What may be watched."""
 
     PODS = "Pods"
     """Of all runs."""
     LEADERS = "Jobs"
     TRAININGS = "ElasticFlowJobs"
-
-
-class _ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-
-
-class _RawList(msgspec.Struct):
-    items: list[msgspec.Raw]
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
 class _Change(msgspec.Struct):
@@ -117,18 +107,18 @@ class KubernetesClient:
 
     # --- all of a kind ----------------------------------------------------------------------------
 
-    def listed(self, kind: Kind) -> tuple[list[msgspec.Raw], str]:
+    def listed(self, kind: ObjectKind) -> tuple[list[msgspec.Raw], str]:
         """All that there are, as JSON, and the version of that."""
         call, what = self._of(kind)
         answer = self._ask(call, **what)
         with contextlib.suppress(ValueError, msgspec.MsgspecError):
             if told := answer.headers.get("Date"):
                 self._ahead_s = parsedate_to_datetime(told).timestamp() - time.time()
-            whole = msgspec.json.decode(answer.data, type=_RawList)
+            whole = msgspec.json.decode(answer.data, type=ObjectList[msgspec.Raw])
             return whole.items, whole.metadata.resource_version
         raise ApiBusy(f"the list of {kind.value} cannot be read")
 
-    def changes(self, kind: Kind, version: str) -> Iterator[tuple[str, msgspec.Raw]]:
+    def changes(self, kind: ObjectKind, version: str) -> Iterator[tuple[str, msgspec.Raw]]:
         """Those after a version, as they come, for some minutes: what happened, and to which, as JSON.
 
         Also raises Stale.
@@ -141,20 +131,21 @@ class KubernetesClient:
             for line in _lines(answer):
                 change = msgspec.json.decode(line, type=_Change)
                 if change.type == "ERROR":
-                    raise error_of(code_of(change.object), message_of(bytes(change.object)))
+                    told = msgspec.json.decode(change.object, type=Refusal)
+                    raise error_of(told.code, told.message)
                 yield change.type, change.object
         except msgspec.MsgspecError as error:
             raise ApiBusy(f"a change of {kind.value} cannot be read: {error}") from error
         finally:
             answer.close()
 
-    def _of(self, kind: Kind) -> tuple[Callable[..., Any], dict[str, Any]]:
+    def _of(self, kind: ObjectKind) -> tuple[Callable[..., Any], dict[str, Any]]:
         match kind:
-            case Kind.PODS:
+            case ObjectKind.PODS:
                 return self._core.list_namespaced_pod, {"label_selector": OURS}
-            case Kind.LEADERS:
+            case ObjectKind.LEADERS:
                 return self._batch.list_namespaced_job, {"label_selector": OURS}
-            case Kind.TRAININGS:
+            case ObjectKind.TRAININGS:
                 return self._custom.list_namespaced_custom_object, dict(_TRAINING)
 
     # --- Pods -------------------------------------------------------------------------------------

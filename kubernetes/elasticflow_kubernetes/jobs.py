@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 from elasticflow_kubernetes.pods import RUN
 
 RUN_DIR = "elasticflow/run-dir"
@@ -61,55 +61,36 @@ class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.state)
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    creation_timestamp: datetime
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    deletion_timestamp: datetime | None = None
-
-
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
-    reason: str | None = None
-    message: str | None = None
-
-
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] = []
+class _JobStatus(msgspec.Struct):
+    conditions: list[ObjectCondition] = []
     ready: int = 0
 
 
-class _Item(msgspec.Struct):
-    metadata: _Meta
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-class _List(msgspec.Struct):
-    items: list[_Item]
+class _JobItem(msgspec.Struct):
+    metadata: ObjectMeta
+    status: _JobStatus = msgspec.field(default_factory=_JobStatus)
 
 
 def read_job(answer: bytes) -> LeaderJob:
     """Of one. Raises msgspec.MsgspecError."""
-    return _read(msgspec.json.decode(answer, type=_Item))
+    return _read(msgspec.json.decode(answer, type=_JobItem))
 
 
 def read_jobs(answer: bytes) -> list[LeaderJob]:
     """Of a list. Raises msgspec.MsgspecError."""
-    return [_read(item) for item in msgspec.json.decode(answer, type=_List).items]
+    return [_read(item) for item in msgspec.json.decode(answer, type=ObjectList[_JobItem]).items]
 
 
-def _read(item: _Item) -> LeaderJob:
+def _read(item: _JobItem) -> LeaderJob:
     meta, status = item.metadata, item.status
-    true = [each for each in status.conditions if each.status == "True"]
+    true = [each for each in status.conditions if each.is_true]
     over = next((each for each in true if each.type in (COMPLETE, FAILED)), None)
     return LeaderJob(
         name=meta.name,
         run=meta.labels.get(RUN, ""),
         run_dir=meta.annotations.get(RUN_DIR, ""),
         training=meta.labels.get(OF_TRAINING, ""),
-        created_at=meta.creation_timestamp.timestamp(),
+        created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
         state=over.type if over else "",
         text=": ".join(text for text in (over.reason, over.message) if text) if over else "",
         is_up=status.ready > 0,

@@ -15,8 +15,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from elasticflow.process.guard import guarded_thread
-from elasticflow_kubernetes.client import Kind, KubernetesClient
+from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, Stale
+from elasticflow_kubernetes.objects import AnyObject
 from elasticflow_kubernetes.pods import Pod, read_item, shown
 
 T = TypeVar("T")
@@ -26,16 +27,6 @@ FIRST_S, MOST_S = 0.2, 10.0
 BOOKMARK, DELETED = "BOOKMARK", "DELETED"
 REMEMBERED = 1000
 """So many that are gone are known, so that nobody takes one for new."""
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str = ""
-    resource_version: str = ""
-
-
-class _Known(msgspec.Struct):
-    metadata: _Meta
 
 
 class Mirror(Generic[T]):
@@ -48,7 +39,7 @@ class Mirror(Generic[T]):
     def __init__(
         self,
         client: KubernetesClient,
-        kind: Kind,
+        kind: ObjectKind,
         read: Callable[[bytes], T],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -122,7 +113,7 @@ class Mirror(Generic[T]):
 
     def _take(self, change: str, raw: msgspec.Raw) -> str:
         """Returns its version."""
-        known = msgspec.json.decode(raw, type=_Known).metadata
+        known = msgspec.json.decode(raw, type=AnyObject).metadata
         if change == BOOKMARK:
             return known.resource_version
         with self._condition:
@@ -135,7 +126,7 @@ class Mirror(Generic[T]):
 
     def _put(self, raw: bytes) -> str:
         """Returns its name."""
-        known = msgspec.json.decode(raw, type=_Known).metadata
+        known = msgspec.json.decode(raw, type=AnyObject).metadata
         with contextlib.suppress(msgspec.MsgspecError):
             if known.uid not in self._gone:
                 self._items[known.name] = self._read(raw)
@@ -157,7 +148,7 @@ class WatchedPods:
 
     def __init__(self, client: KubernetesClient, changed: Callable[[], None]) -> None:
         self._client = client
-        self._mirror = Mirror(client, Kind.PODS, read_item, changed)
+        self._mirror = Mirror(client, ObjectKind.PODS, read_item, changed)
         self.add, self.close = self._mirror.add, self._mirror.close
 
     def now(self) -> list[Pod]:

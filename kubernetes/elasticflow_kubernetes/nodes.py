@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
+
 
 class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
     """away: why no Pod is to come, in Kubernetes' word; "": some may. doubtful: it is silent just now."""
@@ -22,41 +24,27 @@ class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
         return int(found[1]) // (1000 if found[2] else 1) if found else 0
 
 
-class _Meta(msgspec.Struct):
-    name: str
-    labels: dict[str, str] = {}
-
-
-class _Spec(msgspec.Struct):
+class _NodeSpec(msgspec.Struct):
     unschedulable: bool = False
 
 
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
-
-
-class _Status(msgspec.Struct):
+class _NodeStatus(msgspec.Struct):
     allocatable: dict[str, str] = {}
-    conditions: list[_Condition] = []
+    conditions: list[ObjectCondition] = []
 
 
-class _Item(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-class _List(msgspec.Struct):
-    items: list[_Item]
+class _NodeItem(msgspec.Struct):
+    metadata: ObjectMeta
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
 def read_nodes(answer: bytes) -> list[KubernetesNode]:
     """Raises msgspec.MsgspecError."""
-    return [_read(item) for item in msgspec.json.decode(answer, type=_List).items]
+    return [_read(item) for item in msgspec.json.decode(answer, type=ObjectList[_NodeItem]).items]
 
 
-def _read(item: _Item) -> KubernetesNode:
+def _read(item: _NodeItem) -> KubernetesNode:
     ready = next((each.status for each in item.status.conditions if each.type == "Ready"), "")
     away = "" if ready == "True" else "NotReady"
     if item.spec.unschedulable:

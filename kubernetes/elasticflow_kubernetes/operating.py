@@ -8,7 +8,7 @@ from elasticflow_kubernetes.jobs import COMPLETE, LeaderJob
 from elasticflow_kubernetes.training import FAILED, FINALIZER, FINISHED, WAITING, TrainingJob
 
 
-class Keep(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True):
     """It is not to vanish before its run has ended."""
 
 
@@ -31,7 +31,7 @@ class Tell(msgspec.Struct, frozen=True):
     message: str
 
 
-Action = Keep | Release | Lead | EndLeader | Tell
+Action = Hold | Release | Lead | EndLeader | Tell
 
 
 def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
@@ -41,16 +41,16 @@ def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
     if training.is_leaving:
         if leader is None or leader.over:
             return Release() if is_kept else None
-        has_begun = leader.is_up or training.status.state not in ("", WAITING)
+        has_begun = leader.is_up or training.state not in ("", WAITING)
         return None if has_begun or leader.is_leaving else EndLeader()
     if training.over:
         return None
     if not is_kept:
-        return Keep()
+        return Hold()
     if leader is None:
         return Lead()
     if leader.training != training.name:
         return Tell(FAILED, f"there is a Job called {leader.name} already that is not its own")
     if leader.over:
         return Tell(FINISHED if leader.state == COMPLETE else FAILED, leader.text)
-    return None if training.status.state else Tell(WAITING, "its leader waits for a place")
+    return None if training.state else Tell(WAITING, "its leader waits for a place")

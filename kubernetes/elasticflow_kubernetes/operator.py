@@ -10,13 +10,13 @@ import msgspec
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.run import config as settings
 from elasticflow.run.config import Config
-from elasticflow_kubernetes.client import Kind, KubernetesClient
+from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import read
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, QuotaReached
 from elasticflow_kubernetes.jobs import LeaderJob, read_job
 from elasticflow_kubernetes.manifests import training_leader
 from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
-from elasticflow_kubernetes.operating import Action, EndLeader, Keep, Lead, Release, Tell, decide
+from elasticflow_kubernetes.operating import Action, EndLeader, Hold, Lead, Release, Tell, decide
 from elasticflow_kubernetes.telling import tell
 from elasticflow_kubernetes.training import FINALIZER, INVALID, TrainingJob, read_training
 
@@ -41,8 +41,8 @@ class Operator:
     def __init__(self, client: KubernetesClient, defaults: dict[str, Any]) -> None:
         self._client, self._defaults = client, defaults
         self._change = threading.Event()
-        self._trainings = Mirror(client, Kind.TRAININGS, read_training, self._change.set)
-        self._leaders = Mirror(client, Kind.LEADERS, read_job, self._change.set)
+        self._trainings = Mirror(client, ObjectKind.TRAININGS, read_training, self._change.set)
+        self._leaders = Mirror(client, ObjectKind.LEADERS, read_job, self._change.set)
 
     def run(self) -> None:
         """Never returns. Raises RunError."""
@@ -92,7 +92,7 @@ class Operator:
     def _do(self, action: Action, training: TrainingJob) -> None:
         others = [each for each in training.metadata.finalizers if each != FINALIZER]
         match action:
-            case Keep():
+            case Hold():
                 self._client.change_training(training.name, "/metadata/finalizers", [*others, FINALIZER])
             case Release():
                 self._client.change_training(training.name, "/metadata/finalizers", others)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
-from elasticflow_kubernetes.errors import ApiBusy
+from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 
 MANAGED = "app.kubernetes.io/managed-by"
 RUN, MEMBER, ROLE = "elasticflow/run", "elasticflow/member", "elasticflow/role"
@@ -47,19 +45,6 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in OVER
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    labels: dict[str, str] = {}
-    deletion_timestamp: datetime | None = None
-
-
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
-    reason: str | None = None
-    message: str | None = None
-
-
 class _Cause(msgspec.Struct, rename="camel"):
     reason: str | None = None
     message: str | None = None
@@ -75,61 +60,32 @@ class _Container(msgspec.Struct):
     state: _State = msgspec.field(default_factory=_State)
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = "Pending"
     reason: str | None = None
     message: str | None = None
-    conditions: list[_Condition] = []
+    conditions: list[ObjectCondition] = []
     container_statuses: list[_Container] = []
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
 class PodItem(msgspec.Struct):
     """As it was last told of."""
 
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
+    metadata: ObjectMeta
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
-class _List(msgspec.Struct):
-    items: list[PodItem]
-
-
-class _Refusal(msgspec.Struct):
-    message: str = ""
-    code: int = 0
-
-
-_LISTS = msgspec.json.Decoder(_List)
+_LISTS = msgspec.json.Decoder(ObjectList[PodItem])
 
 
 def read_list(answer: bytes, at: float) -> list[Pod]:
     """at: when the API server gave this answer, in seconds since 1970, by its own clock."""
     return [shown(item, at) for item in _LISTS.decode(answer).items]
-
-
-def name_of(answer: bytes) -> str:
-    """Of a Pod, or a Job, that was just made. Raises ApiBusy where that cannot be read: a list tells more."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(answer, type=PodItem).metadata.name
-    raise ApiBusy("the answer to what was asked for cannot be read")
-
-
-def message_of(answer: bytes | str | None) -> str:
-    """Why something was refused; "": that is not said."""
-    try:
-        return msgspec.json.decode(answer or b"{}", type=_Refusal).message
-    except msgspec.MsgspecError:
-        return str(answer)[:200]
-
-
-def code_of(answer: bytes | msgspec.Raw) -> int:
-    """HTTP's status, of a refusal that is told in the midst of changes."""
-    return msgspec.json.decode(answer, type=_Refusal).code
 
 
 def read_item(answer: bytes) -> PodItem:
@@ -140,7 +96,7 @@ def read_item(answer: bytes) -> PodItem:
 def shown(item: PodItem, at: float) -> Pod:
     """at: the present, in seconds since 1970, by the API server's clock."""
     labels, status = item.metadata.labels, item.status
-    conditions = {each.type: each for each in status.conditions if each.status == "True"}
+    conditions = {each.type: each for each in status.conditions if each.is_true}
     disrupted = conditions.get("DisruptionTarget")
     container = status.container_statuses[0].state if status.container_statuses else _State()
     cause = container.terminated or container.waiting or _Cause()

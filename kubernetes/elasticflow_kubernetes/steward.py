@@ -22,7 +22,7 @@ from elasticflow.process.parent import end_with_parent
 from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.run.telling import Status
 from elasticflow.wire.messages import ScaleRequest
-from elasticflow_kubernetes.client import Kind, KubernetesClient
+from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import KubernetesConfig
 from elasticflow_kubernetes.errors import KubernetesError
 from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
@@ -68,7 +68,7 @@ class Wishes:
     def __init__(self, client: KubernetesClient, run: RunDir, name: str) -> None:
         self._run, self._name = run, name
         self._change = threading.Event()
-        self._mirror = Mirror(client, Kind.TRAININGS, read_training, self._change.set)
+        self._mirror = Mirror(client, ObjectKind.TRAININGS, read_training, self._change.set)
         self._workers: int | None = None
 
     def obey(self) -> None:

@@ -24,7 +24,7 @@ from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, check_seen, read
 from elasticflow_kubernetes.errors import ApiRefused, KubernetesError, QuotaReached
 from elasticflow_kubernetes.manifests import leader_job, member_pod
-from elasticflow_kubernetes.pods import name_of
+from elasticflow_kubernetes.objects import name_of
 
 
 def dry_run(chosen: Config, resume: bool) -> str:

@@ -5,19 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
-
 from elasticflow_kubernetes.client import KubernetesClient
-from elasticflow_kubernetes.training import conditions
-
-
-class _Meta(msgspec.Struct):
-    generation: int = 1
-
-
-class _Object(msgspec.Struct):
-    metadata: _Meta
-    status: dict[str, Any] = {}
+from elasticflow_kubernetes.training import conditions, read_training
 
 
 def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
@@ -25,7 +14,7 @@ def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
     answer = client.training(name)
     if answer is None:
         return
-    shown = msgspec.json.decode(answer, type=_Object)
+    shown = read_training(answer)
     status = {**shown.status, **news, "observedGeneration": shown.metadata.generation}
     before = shown.status.get("conditions", [])
     status["conditions"] = conditions(

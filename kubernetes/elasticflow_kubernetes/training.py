@@ -9,6 +9,7 @@ import msgspec
 
 from elasticflow.run.folder import ENDED
 from elasticflow.run.telling import Report, Status
+from elasticflow_kubernetes.objects import ObjectMeta
 
 GROUP, VERSION, PLURAL, KIND = "elasticflow.dev", "v1", "elasticflowjobs", "ElasticFlowJob"
 FINALIZER = f"{GROUP}/checkpoint"
@@ -18,15 +19,7 @@ OVER = frozenset({*(state.capitalize() for state in ENDED), INVALID})
 """States after which nothing more happens."""
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    generation: int = 1
-    deletion_timestamp: str | None = None
-    finalizers: list[str] = []
-
-
-class _Spec(msgspec.Struct, rename="camel"):
+class _TrainingSpec(msgspec.Struct, rename="camel"):
     program: str
     run_dir: str
     workers: int | None = None
@@ -35,20 +28,22 @@ class _Spec(msgspec.Struct, rename="camel"):
     settings: dict[str, Any] = {}
 
 
-class _Status(msgspec.Struct):
-    state: str = ""
-
-
 class TrainingJob(msgspec.Struct):
     """One of them."""
 
-    metadata: _Meta
-    spec: _Spec
-    status: _Status = msgspec.field(default_factory=_Status)
+    metadata: ObjectMeta
+    spec: _TrainingSpec
+    status: dict[str, Any] = {}
+    """As ``told`` says it."""
 
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def state(self) -> str:
+        """ "": nobody has told one yet."""
+        return str(self.status.get("state") or "")
 
     @property
     def is_leaving(self) -> bool:
@@ -57,7 +52,7 @@ class TrainingJob(msgspec.Struct):
 
     @property
     def over(self) -> bool:
-        return self.status.state in OVER
+        return self.state in OVER
 
     @property
     def workers(self) -> str:

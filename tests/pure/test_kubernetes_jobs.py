@@ -18,7 +18,7 @@ from elasticflow_kubernetes.config import KubernetesConfig, check_seen
 from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job
 from elasticflow_kubernetes.manifests import leader_job, training_leader
 from elasticflow_kubernetes.nodes import KubernetesNode, read_nodes
-from elasticflow_kubernetes.operating import EndLeader, Keep, Lead, Release, Tell, decide
+from elasticflow_kubernetes.operating import EndLeader, Hold, Lead, Release, Tell, decide
 from elasticflow_kubernetes.share import slots_of
 from elasticflow_kubernetes.training import FINALIZER, OVER, TrainingJob, conditions, read_training
 
@@ -44,7 +44,7 @@ NOT_ITS_OWN = "there is a Job called digits already that is not its own"
 @pytest.mark.parametrize(
     ("one", "of", "action"),
     [
-        (training(metadata={"finalizers": []}), None, Keep()),
+        (training(metadata={"finalizers": []}), None, Hold()),
         (training(), None, Lead()),
         (training(), leader(), Tell("Waiting", "its leader waits for a place")),
         (training(status={"state": "Waiting"}), leader(), None),
@@ -82,7 +82,7 @@ def test_it_comes_to_rest(is_leaving: bool, is_kept: bool, state: str, of: Leade
         match decide(one, of):
             case None:
                 return
-            case Keep():
+            case Hold():
                 one.metadata.finalizers.append(FINALIZER)
             case Release():
                 one.metadata.finalizers.remove(FINALIZER)
@@ -92,7 +92,7 @@ def test_it_comes_to_rest(is_leaving: bool, is_kept: bool, state: str, of: Leade
             case EndLeader():
                 of = None
             case Tell(told, _):
-                one.status.state = told
+                one.status["state"] = told
     raise AssertionError(f"{one} and {of} never come to rest")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elasticflow_kubernetes.client import Kind
+from elasticflow_kubernetes.client import ObjectKind
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, Stale
 from elasticflow_kubernetes.mirror import Mirror
 
@@ -33,14 +33,14 @@ class Api:
         self.asked: queue.Queue[str] = queue.Queue()
         """Versions from which on changes were asked for; "": a list."""
 
-    def listed(self, kind: Kind) -> tuple[list[msgspec.Raw], str]:
+    def listed(self, kind: ObjectKind) -> tuple[list[msgspec.Raw], str]:
         self.asked.put("")
         answer = self.lists.get()
         if isinstance(answer, Exception):
             raise answer
         return [raw(each) for each in answer], "100"
 
-    def changes(self, kind: Kind, version: str) -> Iterator[tuple[str, msgspec.Raw]]:
+    def changes(self, kind: ObjectKind, version: str) -> Iterator[tuple[str, msgspec.Raw]]:
         self.asked.put(version)
         while (event := self.events.get()) is not None:
             if isinstance(event, Exception):
@@ -62,7 +62,7 @@ def changes() -> queue.Queue[None]:
 def mirror(api: Api, changes: queue.Queue[None]) -> Iterator[Mirror[bytes]]:
     api.lists.put([named("a"), named("b")])
     client: Any = api
-    made = Mirror(client, Kind.PODS, bytes, lambda: changes.put(None))
+    made = Mirror(client, ObjectKind.PODS, bytes, lambda: changes.put(None))
     changes.get(timeout=TIMEOUT_S)
     yield made
     made.close()
@@ -151,7 +151,7 @@ def test_one_that_cannot_be_read_is_left_out(api: Api) -> None:
         return "well"
 
     client: Any = api
-    mirror = Mirror(client, Kind.PODS, read)
+    mirror = Mirror(client, ObjectKind.PODS, read)
     assert mirror.items(TIMEOUT_S) == {"b": "well"}
     mirror.close()
     api.events.put(None)
