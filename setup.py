@@ -93,7 +93,7 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
-        "kubernetes": ["kubernetes>=29"],
+        "kubernetes": ["kubernetes>=37"],
         "tensorboard": ["tensorboardX>=2.6"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],

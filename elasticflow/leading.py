@@ -34,11 +34,12 @@ STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
 
 
-def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
+def begin(run: RunDir, chosen: Config, job: str, program: str = "", id: str = "") -> None:
     """Makes a run's folder ready for a new leader; what is left of one before is forgotten.
 
     job: id of the cluster's job, or what stands for it until the cluster has told it.
     program: where the program is, if the run's members have it elsewhere; a copy is taken.
+    id: the run's, see ``HostJob``, where the job itself is to tell it from others; "": one is made.
     """
     try:
         chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path)), program)
@@ -48,7 +49,7 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "") -> None:
         if copy:
             keep(run, copy)
         run.create(chosen)
-        publish(run.job, HostJob(chosen.backend, job, secrets.token_hex(6)))
+        publish(run.job, HostJob(chosen.backend, job, id or secrets.token_hex(6)))
     except OSError as error:
         text = error.strerror or error
         raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error

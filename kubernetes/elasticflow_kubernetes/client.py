@@ -217,13 +217,11 @@ class KubernetesClient:
         answer = self._ask(self._custom.get_namespaced_custom_object, name=name, may_lack=True, **_TRAINING)
         return bytes(answer.data) if answer else None
 
-    def change_training(self, name: str, path: str, value: Any) -> None:
-        """path: of one of its fields, as in a JSON patch; if it is not there, does nothing."""
-        is_status = path.startswith("/status")
+    def change_training(self, name: str, change: dict[str, Any]) -> None:
+        """change: a JSON merge patch, of its ``status`` or of all else; if it is not there, does nothing."""
         call = self._custom.patch_namespaced_custom_object
-        if is_status:
+        if "status" in change:
             call = self._custom.patch_namespaced_custom_object_status
-        change = [{"op": "add", "path": path, "value": value}]
         self._ask(call, name=name, body=change, may_lack=True, **_TRAINING)
 
     # --- what else there is -----------------------------------------------------------------------

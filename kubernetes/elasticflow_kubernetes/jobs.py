@@ -35,6 +35,11 @@ class Owner(msgspec.Struct, frozen=True):
         return cls(environ[JOB], environ[UID]) if environ.get(JOB) and environ.get(UID) else None
 
     @property
+    def run(self) -> str:
+        """The id of the run that begins with it: another Job of that name begins another."""
+        return self.uid.rpartition("-")[2]
+
+    @property
     def reference(self) -> dict[str, Any]:
         return {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
 
@@ -46,8 +51,8 @@ class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run: str
     run_dir: str
-    training: str = ""
-    """The ElasticFlowJob whose leader it is."""
+    owners: tuple[str, ...] = ()
+    """Uids; one is that of the ElasticFlowJob whose leader it is, if any."""
     created_at: float
     """In seconds since 1970."""
     state: str = ""
@@ -89,7 +94,7 @@ def _read(item: _JobItem) -> LeaderJob:
         name=meta.name,
         run=meta.labels.get(RUN, ""),
         run_dir=meta.annotations.get(RUN_DIR, ""),
-        training=meta.labels.get(OF_TRAINING, ""),
+        owners=tuple(owner.uid for owner in meta.owner_references),
         created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
         state=over.type if over else "",
         text=": ".join(text for text in (over.reason, over.message) if text) if over else "",

@@ -78,12 +78,12 @@ def _lead_in_job(arguments: argparse.Namespace, run: RunDir, job: Owner) -> int:
 
 def _code_of(arguments: argparse.Namespace, run: RunDir, job: Owner, client: KubernetesClient) -> int:
     known = patiently(run.host)
-    if arguments.program is None or (known and known.id == job.name):
+    if arguments.program is None or (known and known.run == job.run):
         patiently(lambda: check_begun(run))
-        if (report := run.read_report()) and known and known.id == job.name:
+        if known and known.id == job.name and (report := run.read_report()):
             return EXIT_CODES[report.state]  # it could not be said any more
     else:
-        _begin(run, arguments, job.name)
+        _begin(run, arguments, job.name, job.run)
     settings, _ = _ready(run, arguments)
     sign = partial(_sign, run, job, client)
     with _steward(run):
@@ -110,7 +110,7 @@ def _steward(run: RunDir) -> Iterator[None]:
         process.kill()
 
 
-def _begin(run: RunDir, arguments: argparse.Namespace, id: str) -> None:
+def _begin(run: RunDir, arguments: argparse.Namespace, job: str, id: str = "") -> None:
     named = os.path.abspath(arguments.program) if arguments.program else ""
     anew = new_program(arguments)
     chosen = settings_in_job(run, arguments, named, anew, backend="kubernetes", run_dir=None)
@@ -118,7 +118,7 @@ def _begin(run: RunDir, arguments: argparse.Namespace, id: str) -> None:
         parse(chosen.program)
     if arguments.resume:
         check_resume(run, chosen)
-    begin(run, chosen, id)
+    begin(run, chosen, job, id=id)
 
 
 def _ready(run: RunDir, arguments: argparse.Namespace) -> tuple[Config, KubernetesConfig]:

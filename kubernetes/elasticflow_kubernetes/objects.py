@@ -13,6 +13,12 @@ from elasticflow_kubernetes.errors import ApiBusy
 T = TypeVar("T")
 
 
+class ObjectOwner(msgspec.Struct):
+    """One of ``metadata.ownerReferences``."""
+
+    uid: str
+
+
 class ObjectMeta(msgspec.Struct, rename="camel"):
     """``metadata``."""
 
@@ -23,6 +29,7 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: list[str] = []
+    owner_references: list[ObjectOwner] = []
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
 

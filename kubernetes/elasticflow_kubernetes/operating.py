@@ -38,19 +38,21 @@ def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
     """The next thing to do; None: nothing, until something changes. A leader that has begun does all else: it
     tells how the run is, and stops it where the object is being deleted."""
     is_kept = FINALIZER in training.metadata.finalizers
+    own = leader if leader and training.metadata.uid in leader.owners else None
     if training.is_leaving:
-        if leader is None or leader.over:
+        if own is None or own.over:
             return Release() if is_kept else None
-        has_begun = leader.is_up or training.state not in ("", WAITING)
-        return None if has_begun or leader.is_leaving else EndLeader()
+        has_begun = own.is_up or training.state not in ("", WAITING)
+        return None if has_begun or own.is_leaving else EndLeader()
     if training.over:
         return None
     if not is_kept:
         return Hold()
     if leader is None:
         return Lead()
-    if leader.training != training.name:
-        return Tell(FAILED, f"there is a Job called {leader.name} already that is not its own")
-    if leader.over:
-        return Tell(FINISHED if leader.state == COMPLETE else FAILED, leader.text)
+    if own is None:  # such as of one of that name that was deleted just now
+        text = f"a Job called {leader.name} that is not its own has to go first"
+        return None if training.status.get("message") == text else Tell(WAITING, text)
+    if own.over:
+        return Tell(FINISHED if own.state == COMPLETE else FAILED, own.text)
     return None if training.state else Tell(WAITING, "its leader waits for a place")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import msgspec
-
-from elasticflow.errors import ConfigError, ElasticFlowError, RunError
+from elasticflow.errors import ConfigError, RunError
 from elasticflow.run import config as settings
-from elasticflow.run.config import Config
 from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import read
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, QuotaReached
@@ -93,9 +90,9 @@ class Operator:
         others = [each for each in training.metadata.finalizers if each != FINALIZER]
         match action:
             case Hold():
-                self._client.change_training(training.name, "/metadata/finalizers", [*others, FINALIZER])
+                self._keep(training, [*others, FINALIZER])
             case Release():
-                self._client.change_training(training.name, "/metadata/finalizers", others)
+                self._keep(training, others)
             case Lead():
                 self._leaders.add(self._client.create(self._leader(training)))
             case EndLeader():
@@ -104,7 +101,12 @@ class Operator:
                 tell(self._client, training.name, {"state": state, "message": message})
         print(f"{training.name}: {type(action).__name__.lower()}", flush=True)
 
+    def _keep(self, training: TrainingJob, finalizers: list[str]) -> None:
+        meta = {"finalizers": finalizers, "resourceVersion": training.metadata.resource_version}
+        self._client.change_training(training.name, {"metadata": meta})  # refused where others were quicker
+
     def _say(self, training: TrainingJob, state: str, message: str) -> bool:
+        print(f"{training.name}: {state.lower()}: {message}", flush=True)
         try:
             tell(self._client, training.name, {"state": state, "message": message})
         except KubernetesError as error:
@@ -119,8 +121,6 @@ class Operator:
         whole = {**self._defaults, **own, "kubernetes": section, "backend": "kubernetes"}
         if training.workers:
             whole["workers"] = training.workers
-        try:
-            chosen = msgspec.convert({**whole, "workers": str(whole.get("workers", "1"))}, Config)
-        except (msgspec.ValidationError, ElasticFlowError) as error:
-            raise ConfigError(f"settings: {error}") from error
+        settings.check_names(whole, "spec.settings")
+        chosen = settings.make(None, whole)
         return training_leader(training, whole, read(chosen.kubernetes))

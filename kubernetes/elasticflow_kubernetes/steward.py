@@ -20,7 +20,7 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import end_with_parent
 from elasticflow.run.folder import ENDED, RunDir
-from elasticflow.run.telling import Status
+from elasticflow.run.telling import Report, Status
 from elasticflow.wire.messages import ScaleRequest
 from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import KubernetesConfig
@@ -47,6 +47,8 @@ class Teller:
         now_s = time.monotonic()
         if status.state == self._state and now_s - self._told_s < APART_S:
             return
+        if status.state in ENDED and not isinstance(status, Report):
+            return  # its report follows, which says why
         news = {**told(status), "job": self._name, "selector": self._selector}
         for _ in range(30 if status.state in ENDED else 1):
             try:

@@ -20,6 +20,5 @@ def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
     status["conditions"] = conditions(
         status.get("state", ""), status.get("message") or "", before, time.time()
     )
-    known = {name: value for name, value in status.items() if value is not None}
-    if known != shown.status:
-        client.change_training(name, "/status", known)
+    if {name: value for name, value in status.items() if value is not None} != shown.status:
+        client.change_training(name, {"status": status})

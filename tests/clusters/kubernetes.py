@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import io
@@ -18,6 +19,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -41,6 +43,7 @@ CNI = "/usr/lib/cni"
 MARK = "ELASTICFLOW_TEST_KUBERNETES"
 """Set in the environment of every daemon, to the cluster's folder."""
 START_S = 60.0
+PR_SET_PDEATHSIG = 1
 API_SERVER = "10.96.0.1"
 """Of the service by which Pods know it."""
 HIERARCHIES = Path("/sys/fs/cgroup")
@@ -250,6 +253,7 @@ class KubernetesCluster:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=_end_with_tests,
             )
 
     def _end(self, name: str) -> None:
@@ -320,7 +324,8 @@ class KubernetesCluster:
         )
 
     def start_apiserver(self) -> None:
-        """Returns when it answers."""
+        """Returns when it answers. There can be one on this machine at a time."""
+        wait(_is_free, f"another cluster on this machine gives back {API_SERVER}", START_S, lambda: "")
         subprocess.run(["ip", "address", "replace", f"{API_SERVER}/32", "dev", "lo"], check=True)
         self._spawn(
             "apiserver",
@@ -469,6 +474,19 @@ state = "{home}/state"
     def _story(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
         return "; ".join(f"{log.stem}: {tail(log)}" for log in logs)
+
+
+def _is_free() -> bool:
+    shown = subprocess.run(["ip", "-brief", "address", "show", "dev", "lo"], capture_output=True, text=True)
+    if f"{API_SERVER}/" not in shown.stdout:
+        return True
+    with socket.socket() as probe:
+        return probe.connect_ex((API_SERVER, 443)) != 0
+
+
+def _end_with_tests() -> None:
+    """Daemons of tests that are killed would have the address, which the next ones need."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 KUBECONFIGS = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")

@@ -88,7 +88,7 @@ class KubernetesRun(ClusterRun):
     def pods(self) -> dict[str, dict[str, Any]]:
         """Those of the run's members, by their names, and its leader's."""
         labelled = [(pod["metadata"].get("labels", {}), pod) for pod in self.cluster.pods()]
-        ours = [(labels, pod) for labels, pod in labelled if "elasticflow/run" in labels]
+        ours = [(labels, pod) for labels, pod in labelled if "app.kubernetes.io/managed-by" in labels]
         return {labels.get("elasticflow/member", LEADER): pod for labels, pod in ours}
 
     def pid(self, name: str) -> int:

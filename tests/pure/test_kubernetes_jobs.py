@@ -32,13 +32,21 @@ def training(**changes: Any) -> TrainingJob:
 
 
 def leader(**changes: Any) -> LeaderJob:
-    known = {"name": "digits", "run": "r", "run_dir": "/shared/run", "training": "digits", "created_at": 0.0}
+    known = {"name": "digits", "run": "r", "run_dir": "/shared/run", "owners": ("u1",), "created_at": 0.0}
     return LeaderJob(**{**known, **changes})
 
 
 LEAVING = {"deletionTimestamp": "2026-11-27T12:00:00Z"}
 RUNNING = {"state": "Running"}
-NOT_ITS_OWN = "there is a Job called digits already that is not its own"
+NOT_ITS_OWN = "a Job called digits that is not its own has to go first"
+
+
+LEADERS = st.builds(
+    leader,
+    owners=st.sampled_from([(), ("u1",)]),
+    state=st.sampled_from(["", "Complete", "Failed"]),
+    is_up=st.booleans(),
+)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +62,12 @@ NOT_ITS_OWN = "there is a Job called digits already that is not its own"
         (training(status=RUNNING), leader(state="Failed", text="why"), Tell("Failed", "why")),
         (training(status={"state": "Stopped"}), leader(state="Failed"), None),
         (training(status={"state": "Invalid"}), None, None),
-        (training(), leader(training=""), Tell("Failed", NOT_ITS_OWN)),
+        (training(), leader(owners=("another",), state="Complete"), Tell("Waiting", NOT_ITS_OWN)),
+        (training(status={"message": NOT_ITS_OWN}), leader(owners=()), None),
         (training(metadata=LEAVING), None, Release()),
         (training(metadata=LEAVING), leader(state="Failed"), Release()),
         (training(metadata=LEAVING), leader(), EndLeader()),
+        (training(metadata=LEAVING), leader(owners=("another",)), Release()),
         (training(metadata=LEAVING), leader(is_leaving=True), None),
         (training(metadata=LEAVING, status=RUNNING), leader(), None),  # its leader comes again, and stops it
         (training(metadata=LEAVING), leader(is_up=True), None),
@@ -72,7 +82,7 @@ def test_what_is_done_about_it(one: TrainingJob, of: LeaderJob | None, action: o
     is_leaving=st.booleans(),
     is_kept=st.booleans(),
     state=st.sampled_from(["", "Waiting", "Running", *sorted(OVER)]),
-    of=st.none() | st.builds(leader, state=st.sampled_from(["", "Complete", "Failed"]), is_up=st.booleans()),
+    of=st.none() | LEADERS,
 )
 def test_it_comes_to_rest(is_leaving: bool, is_kept: bool, state: str, of: LeaderJob | None) -> None:
     """Whatever there is, each action changes what leads to it: none is done for ever."""
@@ -91,8 +101,8 @@ def test_it_comes_to_rest(is_leaving: bool, is_kept: bool, state: str, of: Leade
                 of = leader()
             case EndLeader():
                 of = None
-            case Tell(told, _):
-                one.status["state"] = told
+            case Tell(told, message):
+                one.status |= {"state": told, "message": message}
     raise AssertionError(f"{one} and {of} never come to rest")
 
 
@@ -100,14 +110,15 @@ def test_how_a_job_is() -> None:
     meta = {
         "name": "digits-x",
         "creationTimestamp": "2026-11-27T12:00:00Z",
-        "labels": {"elasticflow/run": "r1", "elasticflow/job": "digits"},
+        "labels": {"elasticflow/run": "r1"},
         "annotations": {"elasticflow/run-dir": "/shared/run"},
+        "ownerReferences": [{"uid": "u1"}],
     }
     failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "so it is"}
     gone = {"type": "Complete", "status": "False"}
     job = read_job(msgspec.json.encode({"metadata": meta, "status": {"conditions": [gone, failed]}}))
     assert job.over and (job.state, job.text) == ("Failed", "BackoffLimitExceeded: so it is")
-    assert (job.run, job.run_dir, job.training, job.is_up) == ("r1", "/shared/run", "digits", False)
+    assert (job.run, job.run_dir, job.owners, job.is_up) == ("r1", "/shared/run", ("u1",), False)
     assert read_job(msgspec.json.encode({"metadata": meta, "status": {"ready": 1}})).is_up
 
 
