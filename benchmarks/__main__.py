@@ -40,6 +40,7 @@ NAMES = (
     "loaded",
     "slurm",
     "yarn",
+    "kubernetes",
     "hdfs",
     "hdfs_read",
     "parquet",
