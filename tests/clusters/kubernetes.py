@@ -207,6 +207,14 @@ class KubernetesCluster:
             raise ClusterError(f"kubectl {' '.join(command)}: {(done.stderr + done.stdout).strip()}")
         return done.stdout
 
+    def kubeconfig_of(self, account: str, path: Path) -> Path:
+        """Writes there how a service account comes in."""
+        config = json.loads(self.kubeconfig.read_text())
+        config["users"][0]["user"]["token"] = self.kubectl("create", "token", account).strip()
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config))
+        return path
+
     def apply(self, thing: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(thing))
 

@@ -69,10 +69,15 @@ class TrainingRun(KubernetesRun):
 
 @pytest.fixture
 def train(
-    kubernetes: KubernetesCluster, on_cluster: None, tmp_path: Path
+    kubernetes: KubernetesCluster, on_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., TrainingRun]]:
-    kubernetes.kubectl("apply", "-f", str(CONF / "elasticflowjob.yaml"))
+    """The controller has the account, and so the rights, that operator.yaml gives it."""
+    for name in ("elasticflowjob", "operator"):
+        kubernetes.kubectl("apply", "-f", str(CONF / f"{name}.yaml"))
+    kubernetes.kubectl("scale", "deployment", "elasticflow-operator", "--replicas=0")
     kubernetes.kubectl("wait", "--for=condition=Established", "crd/elasticflowjobs.elasticflow.dev")
+    kubeconfig = kubernetes.kubeconfig_of("elasticflow-operator", tmp_path / "operator")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     kubernetes.clear()
     with ExitStack() as runs:
 

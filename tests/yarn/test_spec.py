@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from elasticflow.cluster.scripts import as_yaml
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow_yarn.config import read
-from elasticflow_yarn.spec import as_yaml, quoted, specification
+from elasticflow_yarn.spec import quoted, specification
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN_DIR = "hdfs:///user/ann/elasticflow/runs/digits-1"
