@@ -77,12 +77,13 @@ def train(
     kubernetes.kubectl("scale", "deployment", "elasticflow-operator", "--replicas=0")
     kubernetes.kubectl("wait", "--for=condition=Established", "crd/elasticflowjobs.elasticflow.dev")
     kubeconfig = kubernetes.kubeconfig_of("elasticflow-operator", tmp_path / "operator")
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     kubernetes.clear()
     with ExitStack() as runs:
 
         def make(program: str = "small_torch.py", shut: tuple[str, ...] = (), **spec: Any) -> TrainingRun:
-            run = TrainingRun(kubernetes, tmp_path / "run", program, spec, shut=shut)
+            with monkeypatch.context() as patch:  # its own process alone
+                patch.setenv("KUBECONFIG", str(kubeconfig))
+                run = TrainingRun(kubernetes, tmp_path / "run", program, spec, shut=shut)
             return runs.enter_context(run)
 
         yield make
