@@ -101,9 +101,12 @@ def lead(arguments: argparse.Namespace) -> int:
             f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "
             "started again on another day has to find it again; name the folder, or use 'elasticflow submit'."
         )
-    if arguments.program and arguments.run_dir:  # a job that 'submit' made is in a folder that it looked at
+    begins = (
+        arguments.program and arguments.on != "kubernetes"
+    )  # where a leader comes again with the same words
+    if begins and arguments.run_dir:  # a job that 'submit' made is in a folder that it looked at
         trust_or_check(RunDir(arguments.run_dir), arguments.trust)
-    if arguments.program and not arguments.resume:
+    if begins and not arguments.resume:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)
     return code

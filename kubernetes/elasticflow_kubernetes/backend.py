@@ -177,6 +177,6 @@ def comes_again(client: KubernetesClient, owner: Owner) -> bool:
     for _ in range(TRIES):
         with contextlib.suppress(KubernetesError):
             job = client.job(owner.name)
-            return job is not None and not job.over and not job.is_leaving
+            return bool(job and job.uid == owner.uid and not job.over and not job.is_leaving)
         time.sleep(ASK_S)  # whoever brings an API server back tells nobody
     return True

@@ -38,8 +38,9 @@ IN_POD = "KUBERNETES_SERVICE_HOST"
 KUBECONFIG = "KUBECONFIG"
 
 
-WATCH_S, SILENT_S = 240, 300.0
-"""After so long the API server ends a stream of changes, and where it has not, it is gone."""
+WATCH_S, SILENT_S = 240, 150.0
+"""The API server ends a stream of changes after the first; one that is silent for the second is gone: there
+are bookmarks, at the least."""
 _TRAINING: dict[str, Any] = {"group": GROUP, "version": VERSION, "plural": PLURAL}
 
 
@@ -91,6 +92,7 @@ class KubernetesClient:
                 f"backend kubernetes: which cluster is meant is not known: {error}. Set KUBECONFIG, or "
                 "kubernetes.context."
             ) from error
+        settings.keep_alive = True  # or a stream that is lost on its way would be heard of late
         settings.retries = False  # a Pod that is asked for twice is two Pods
         self.namespace = config.namespace or context_namespace or "default"
         api = client.ApiClient(settings)
@@ -200,9 +202,11 @@ class KubernetesClient:
         """All that there are of a Job's own."""
         return self._pods(f"batch.kubernetes.io/job-name={job}")
 
-    def change_job(self, name: str, change: dict[str, Any]) -> None:
-        """change: of its fields, a JSON merge patch; if it is not there, does nothing."""
-        self._ask(self._batch.patch_namespaced_job, name=name, body=change, may_lack=True)
+    def change_job(self, job: Owner, change: dict[str, Any]) -> None:
+        """change: of its fields, a merge patch; if it is not there, or another of its name, does nothing."""
+        meta = {**change.get("metadata", {}), "uid": job.uid}  # refused as a conflict where it is another
+        body = {**change, "metadata": meta}
+        self._ask(self._batch.patch_namespaced_job, name=job.name, body=body, may_lack=True)
 
     def delete_job(self, name: str) -> None:
         """And its Pods, after it; if it is not there, does nothing."""
@@ -271,7 +275,10 @@ class KubernetesClient:
         place = {"namespace": self.namespace} if of_namespace else {}
         try:
             timeout_s = (TIMEOUT_S[0], silence_s)
-            return call(**place, **what, _preload_content=False, _request_timeout=timeout_s)
+            answer = call(**place, **what, _preload_content=False, _request_timeout=timeout_s)
+            if "watch" not in what:
+                answer.data  # noqa: B018  (read here, where what breaks off is no bug)
+            return answer
         except self._refusal as error:
             status = int(getattr(error, "status", 0) or 0)
             if may_lack and status == 404:

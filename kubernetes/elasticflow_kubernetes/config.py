@@ -14,11 +14,21 @@ from elasticflow.run.config import Count, Positive, PositiveSeconds
 
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 _SOURCES = ("pvc:", "host:")
+_KINDS: dict[str, type[dict[str, Any]] | type[list[Any]]] = {
+    "affinity": dict,
+    "nodeSelector": dict,
+    "securityContext": dict,
+    "tolerations": list,
+}
+"""What is added to, of a Pod's spec."""
 CPUS = ("cpus", "server_cpus", "leader_cpus")
 
 
 class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Amounts are Kubernetes' quantities (``500m``, ``16Gi``); "": none is asked for."""
+
+    lease_s: PositiveSeconds = 900.0
+    """Workers wait for so long for another leader: Kubernetes takes up to ten minutes, after many."""
 
     namespace: str = ""
     """"": that of the kubeconfig's context, or of the Pod in which the master is."""
@@ -73,6 +83,9 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
                 )
         if self.user and not re.fullmatch(r"\d+(:\d+)?", self.user):
             raise ConfigError(f"kubernetes.user: {self.user!r}: write UID or UID:GID, such as 1000:1000.")
+        for name, kind in _KINDS.items():
+            if not isinstance(self.pod.get(name, kind()), kind):
+                raise ConfigError(f"kubernetes.pod: {name}: {self.pod[name]!r}: has to be a {kind.__name__}.")
         if ours := sorted(self.pod.keys() & {"containers", "volumes", "restartPolicy", "priorityClassName"}):
             raise ConfigError(
                 f"kubernetes.pod: {', '.join(ours)}: is made from other settings; leave it out."

@@ -62,7 +62,7 @@ class KubernetesPresence(JobPresence):
     def _ask(self, host: HostJob) -> bool:
         self._client = self._client or client_of(self._run)
         job = self._client.job(host.id)
-        self._job = job if job and job.run in ("", host.run) else None
+        self._job = job if job and job.run == host.run else None
         return self._job is not None and not self._job.over and not self._job.is_leaving
 
     def _begins(self) -> bool:

@@ -36,12 +36,17 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def run(self) -> str:
-        """The id of the run that begins with it: another Job of that name begins another."""
-        return self.uid.rpartition("-")[2]
+        """The id of the run that begins with it."""
+        return run_of(self.uid)
 
     @property
     def reference(self) -> dict[str, Any]:
         return {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
+
+
+def run_of(uid: str) -> str:
+    """The id of the run that begins with a Job: another Job of that name begins another."""
+    return uid.rpartition("-")[2]
 
 
 class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +54,9 @@ class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
     known. is_leaving: it is being deleted."""
 
     name: str
+    uid: str
     run: str
+    """The id of the run that it leads, or will begin."""
     run_dir: str
     owners: tuple[str, ...] = ()
     """Uids; one is that of the ElasticFlowJob whose leader it is, if any."""
@@ -92,7 +99,8 @@ def _read(item: _JobItem) -> LeaderJob:
     over = next((each for each in true if each.type in (COMPLETE, FAILED)), None)
     return LeaderJob(
         name=meta.name,
-        run=meta.labels.get(RUN, ""),
+        uid=meta.uid,
+        run=meta.labels.get(RUN) or run_of(meta.uid),
         run_dir=meta.annotations.get(RUN_DIR, ""),
         owners=tuple(owner.uid for owner in meta.owner_references),
         created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,

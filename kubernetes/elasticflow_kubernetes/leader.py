@@ -12,9 +12,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 
+from elasticflow.cli.folders import trust_or_check
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
 from elasticflow.cluster.missing import check_data
@@ -25,10 +27,10 @@ from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
 from elasticflow_kubernetes import index, steward
-from elasticflow_kubernetes.backend import KubernetesBackend, comes_again
+from elasticflow_kubernetes.backend import ASK_S, TRIES, KubernetesBackend, comes_again
 from elasticflow_kubernetes.client import IN_POD, KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, image_of, read
-from elasticflow_kubernetes.errors import KubernetesError
+from elasticflow_kubernetes.errors import ApiBusy, KubernetesError
 from elasticflow_kubernetes.finder import BY_HAND
 from elasticflow_kubernetes.jobs import FINAL, LASTING, RUN_DIR, TRAINING, Owner
 from elasticflow_kubernetes.pods import MANAGED, RUN
@@ -43,7 +45,7 @@ def lead(arguments: argparse.Namespace) -> int:
     """Returns the run's exit code: 0 finished, 1 failed, 3 stopped. Raises ConfigError, RunError."""
     run = RunDir(os.path.abspath(arguments.run_dir or f"runs/{stem_of(arguments)}"))
     if job := Owner.of(os.environ):
-        return _lead_in_job(arguments, run, job)
+        return JobLeader(run, job).lead(arguments)
     lock = run.hold()  # by which others see that it lives; the master, which is forked, has it too
     try:
         known = patiently(run.host)
@@ -61,37 +63,82 @@ def lead(arguments: argparse.Namespace) -> int:
         os.close(lock)
 
 
-def _lead_in_job(arguments: argparse.Namespace, run: RunDir, job: Owner) -> int:
-    client = KubernetesClient(KubernetesConfig())
-    try:
-        code = _code_of(arguments, run, job, client)
-    except ElasticFlowError as error:
-        if training := os.environ.get(TRAINING):
-            with contextlib.suppress(KubernetesError):
-                tell(client, training, {"state": FAILED, "message": str(error)})
-        _say_over(client, job)
-        raise
-    if code and code in EXIT_CODES.values():
-        _say_over(client, job)
-    return code
+class JobLeader:
+    """A leader that is a Job's, and is followed by another when its Pod is lost."""
 
+    def __init__(self, run: RunDir, job: Owner) -> None:
+        self._run, self._job, self._client = run, job, KubernetesClient(KubernetesConfig())
 
-def _code_of(arguments: argparse.Namespace, run: RunDir, job: Owner, client: KubernetesClient) -> int:
-    known = patiently(run.host)
-    if arguments.program is None or (known and known.run == job.run):
-        patiently(lambda: check_begun(run))
-        if known and known.id == job.name and (report := run.read_report()):
-            return EXIT_CODES[report.state]  # it could not be said any more
-    else:
-        _begin(run, arguments, job.name, job.run)
-    settings, _ = _ready(run, arguments)
-    sign = partial(_sign, run, job, client)
-    with _steward(run):
-        code = host(run, settings.storage_patience_s, resume=arguments.resume, sign=sign, clear=lambda: None)
-    is_last = code in EXIT_CODES.values()
-    if is_last or (code == TERMINATED and not comes_again(client, job)):
-        _clear(run)  # else the next leader goes on with it
-    return code
+    def lead(self, arguments: argparse.Namespace) -> int:
+        """See ``lead``. Whatever ends the run is said to its Job."""
+        try:
+            code = self._code_of(arguments)
+        except ElasticFlowError as error:
+            if training := os.environ.get(TRAINING):
+                with contextlib.suppress(KubernetesError):
+                    tell(self._client, training, {"state": FAILED, "message": str(error)})
+            self._clear()
+            self._say_over()
+            raise
+        if code and code in EXIT_CODES.values():
+            self._say_over()
+        return code
+
+    def _code_of(self, arguments: argparse.Namespace) -> int:
+        run, job = self._run, self._job
+        known = patiently(run.host)
+        if arguments.program is None or (known and known.run == job.run):
+            patiently(lambda: check_begun(run))
+            if known and known.id == job.name and (report := run.read_report()):
+                self._clear()
+                return EXIT_CODES[report.state]  # it could not be said any more
+        else:
+            _begin(run, arguments, job.name, job.run)
+        settings, _ = _ready(run, arguments)
+        with _steward(run):
+            code = host(
+                run,
+                settings.storage_patience_s,
+                resume=arguments.resume,
+                sign=self._sign,
+                clear=lambda: None,  # it is not known yet whether the next leader goes on with it
+            )
+        if code in EXIT_CODES.values() or (code == TERMINATED and not comes_again(self._client, job)):
+            self._clear()
+        return code
+
+    def _sign(self) -> None:
+        """Has the run be found by its Job, and the Job by its run, whoever has made it."""
+        run, job = self._run, self._job
+        run.logs.mkdir(parents=True, exist_ok=True)
+        known = run.host()
+        assert known is not None
+        publish(run.job, HostJob("kubernetes", job.name, known.run))
+        index.add(job.name, job.name, run.folder)
+        meta = {
+            "labels": {MANAGED: "elasticflow", RUN: known.run},
+            "annotations": {RUN_DIR: str(run.folder)},
+        }
+        with contextlib.suppress(KubernetesError):  # the run's folder tells as well
+            self._client.change_job(job, {"metadata": meta, "spec": LASTING})
+
+    def _say_over(self) -> None:
+        """Where this is not heard another Pod comes, and says it again."""
+        with contextlib.suppress(KubernetesError):
+            self._client.change_job(self._job, {"spec": FINAL})
+
+    def _clear(self) -> None:
+        """Ends what is left of its run; another that was begun in this folder meanwhile is left alone."""
+        with contextlib.suppress(OSError, ElasticFlowError):
+            known = self._run.host()
+            if known is None or known.id != self._job.name:
+                return
+            self._run.address.unlink(missing_ok=True)
+            for _ in range(TRIES):
+                with contextlib.suppress(ApiBusy):
+                    self._client.delete_run(known.run)
+                    return
+                time.sleep(ASK_S)  # nobody tells when the API server is back
 
 
 @contextlib.contextmanager
@@ -101,7 +148,9 @@ def _steward(run: RunDir) -> Iterator[None]:
     if not training:
         yield
         return
-    process = subprocess.Popen([sys.executable, "-m", steward.__name__, str(run.folder), training])
+    command = [sys.executable, "-m", steward.__name__, str(run.folder), training]
+    again = ["/bin/sh", "-c", 'until "$@"; do sleep 2; done', "steward"]  # whatever ends it but the run's end
+    process = subprocess.Popen([*again, *command])
     try:
         yield
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -111,6 +160,7 @@ def _steward(run: RunDir) -> Iterator[None]:
 
 
 def _begin(run: RunDir, arguments: argparse.Namespace, job: str, id: str = "") -> None:
+    trust_or_check(run, arguments.trust)
     named = os.path.abspath(arguments.program) if arguments.program else ""
     anew = new_program(arguments)
     chosen = settings_in_job(run, arguments, named, anew, backend="kubernetes", run_dir=None)
@@ -134,24 +184,3 @@ def _ready(run: RunDir, arguments: argparse.Namespace) -> tuple[Config, Kubernet
 def _clear(run: RunDir) -> None:
     KubernetesBackend.clear(str(run.folder))
     run.address.unlink(missing_ok=True)
-
-
-def _sign(run: RunDir, job: Owner, client: KubernetesClient) -> None:
-    """Has the run be found by its Job, and the Job by its run, whoever has made it."""
-    run.logs.mkdir(parents=True, exist_ok=True)
-    known = run.host()
-    assert known is not None
-    publish(run.job, HostJob("kubernetes", job.name, known.run))
-    index.add(job.name, job.name, run.folder)
-    meta = {
-        "labels": {MANAGED: "elasticflow", RUN: known.run},
-        "annotations": {RUN_DIR: str(run.folder)},
-    }
-    with contextlib.suppress(KubernetesError):  # the run's folder tells as well
-        client.change_job(job.name, {"metadata": meta, "spec": LASTING})
-
-
-def _say_over(client: KubernetesClient, job: Owner) -> None:
-    """Where this is not heard another Pod comes, and says it again."""
-    with contextlib.suppress(KubernetesError):
-        client.change_job(job.name, {"spec": FINAL})

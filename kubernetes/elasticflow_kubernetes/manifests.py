@@ -13,7 +13,7 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.cluster.asks import SERVER
-from elasticflow.cluster.scripts import script_of
+from elasticflow.cluster.scripts import as_yaml, script_of
 from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
@@ -97,8 +97,8 @@ def training_leader(
         "ownerReferences": [training.owner],
     }
     options = [spec.program, "--run-dir", spec.run_dir, "--config", "/dev/fd/3"]
-    options += ["--resume"] if spec.resume else []
-    here = f" 3<<'SETTINGS'\n{msgspec.json.encode(settings).decode()}\nSETTINGS"
+    options += ["--resume"] if spec.resume or training.has_begun else []  # else its Job was deleted
+    here = f" 3<<'SETTINGS'\n{as_yaml(settings)}SETTINGS"
     told = {"name": TRAINING, "value": training.name}
     return _leader(kubernetes, meta, spec.run_dir, options, here, told)
 
@@ -145,6 +145,18 @@ def _leader(
                 },
             },
         },
+    }
+
+
+def pod_of(job: dict[str, Any]) -> dict[str, Any]:
+    """As the Job's controller will ask for it."""
+    template = job["spec"]["template"]
+    meta = {"generateName": "leader-", **template["metadata"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {**template["spec"], "restartPolicy": "Never"},
     }
 
 

@@ -67,8 +67,11 @@ class Mirror(Generic[T]):
 
     def add(self, answer: bytes) -> None:
         """One that was just made, of which no change may have been told yet."""
+        meta = msgspec.json.decode(answer, type=AnyObject).metadata
         with self._condition:
-            self._added.add(self._put(answer))
+            self._added.add(meta.name)
+            if self._uids.get(meta.name) != meta.uid:  # else more is known of it by now
+                self._put(answer)
 
     def close(self) -> None:
         """Its thread ends with the next change, or with its process."""

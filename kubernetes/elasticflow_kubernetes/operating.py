@@ -42,10 +42,9 @@ def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
     if training.is_leaving:
         if own is None or own.over:
             return Release() if is_kept else None
-        has_begun = own.is_up or training.state not in ("", WAITING)
-        return None if has_begun or own.is_leaving else EndLeader()
+        return None if own.is_up or training.has_begun or own.is_leaving else EndLeader()
     if training.over:
-        return None
+        return Release() if is_kept and (own is None or own.over) else None
     if not is_kept:
         return Hold()
     if leader is None:
@@ -55,4 +54,4 @@ def decide(training: TrainingJob, leader: LeaderJob | None) -> Action | None:
         return None if training.status.get("message") == text else Tell(WAITING, text)
     if own.over:
         return Tell(FINISHED if own.state == COMPLETE else FAILED, own.text)
-    return None if training.state else Tell(WAITING, "its leader waits for a place")
+    return None if training.has_begun or training.state == WAITING else Tell(WAITING, "")

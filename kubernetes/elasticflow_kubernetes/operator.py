@@ -6,16 +6,18 @@ import threading
 from typing import Any
 
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.guard import complain
 from elasticflow.run import config as settings
+from elasticflow_kubernetes import reasons
 from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import read
-from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, QuotaReached
+from elasticflow_kubernetes.errors import ApiRefused, KubernetesError
 from elasticflow_kubernetes.jobs import LeaderJob, read_job
 from elasticflow_kubernetes.manifests import training_leader
 from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
 from elasticflow_kubernetes.operating import Action, EndLeader, Hold, Lead, Release, Tell, decide
 from elasticflow_kubernetes.telling import tell
-from elasticflow_kubernetes.training import FINALIZER, INVALID, TrainingJob, read_training
+from elasticflow_kubernetes.training import FINALIZER, INVALID, WAITING, TrainingJob, read_training
 
 AGAIN_S = 5.0
 """What the API server did not take is tried again after so long."""
@@ -69,21 +71,37 @@ class Operator:
         return all([self._attend(each, leaders.get(each.name)) for each in trainings.values()])
 
     def _attend(self, training: TrainingJob, leader: LeaderJob | None) -> bool:
-        if decide(training, leader) is None:
-            return True
+        """Whether no other look at it is needed before something changes. One that is odd stops no other."""
         try:
-            now = self._client.training(training.name)  # its leader may have said more meanwhile
-            training = read_training(now) if now else training
-            action = decide(training, leader) if now else None
-            if action is not None:
-                self._do(action, training)
+            return self._attended(training, leader)
         except ConfigError as error:
             return self._say(training, INVALID, str(error))
-        except (QuotaReached, ApiBusy) as error:
-            print(f"warning: {training.name}: {error}", flush=True)
-            return False
         except KubernetesError as error:
-            return self._say(training, INVALID, f"Kubernetes does not take its leader: {error}")
+            self._say(training, training.state or WAITING, str(error))
+            return False
+        except Exception as error:  # noqa: BLE001
+            complain(training.name)
+            return self._say(training, INVALID, f"{type(error).__name__}: {error}")
+
+    def _attended(self, training: TrainingJob, leader: LeaderJob | None) -> bool:
+        if decide(training, leader) is None:
+            return not self._waits(training, leader)
+        now = self._client.training(training.name)  # its leader may have said more meanwhile
+        if now is None:
+            return True
+        training = read_training(now)
+        if (action := decide(training, leader)) is not None:
+            self._do(action, training)
+        return not isinstance(action, Lead)
+
+    def _waits(self, training: TrainingJob, leader: LeaderJob | None) -> bool:
+        """Whether a leader waits for its place; then says why."""
+        if leader is None or leader.is_up or leader.over or training.state != WAITING or training.is_leaving:
+            return False
+        pods = self._client.pods_of(leader.name)
+        failed = "; one has failed, its log tells why" if any(pod.over for pod in pods) else ""
+        text = reasons.beginning([pod for pod in pods if not pod.over])
+        tell(self._client, training.name, {"message": f"its leader: {text}{failed}"})
         return True
 
     def _do(self, action: Action, training: TrainingJob) -> None:
@@ -117,7 +135,10 @@ class Operator:
     def _leader(self, training: TrainingJob) -> dict[str, Any]:
         """Raises ConfigError."""
         own = {name.replace("-", "_"): value for name, value in training.spec.settings.items()}
-        section = {**self._defaults.get("kubernetes", {}), **own.get("kubernetes", {})}
+        section = own.get("kubernetes") or {}
+        if not isinstance(section, dict):
+            raise ConfigError(f"spec.settings.kubernetes: {section!r}: must have settings by their names.")
+        section = {**(self._defaults.get("kubernetes") or {}), **section}
         whole = {**self._defaults, **own, "kubernetes": section, "backend": "kubernetes"}
         if training.workers:
             whole["workers"] = training.workers

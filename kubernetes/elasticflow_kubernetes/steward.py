@@ -16,7 +16,7 @@ from elasticflow.cli.connection import Connection
 from elasticflow.cli.runs import stop_run
 from elasticflow.cli.watching import follow
 from elasticflow.cluster.presence import wait_for_master
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import end_with_parent
 from elasticflow.run.folder import ENDED, RunDir
@@ -41,6 +41,8 @@ class Teller:
     def __init__(self, client: KubernetesClient, name: str, selector: str) -> None:
         self._client, self._name, self._selector = client, name, selector
         self._told_s, self._state = float("-inf"), ""
+        self.refusal = ""
+        """Why the run does not do what the object says."""
 
     def show(self, status: Status) -> None:
         """See ``Shows``."""
@@ -50,6 +52,8 @@ class Teller:
         if status.state in ENDED and not isinstance(status, Report):
             return  # its report follows, which says why
         news = {**told(status), "job": self._name, "selector": self._selector}
+        if self.refusal and status.state not in ENDED:
+            news["message"] = self.refusal
         for _ in range(30 if status.state in ENDED else 1):
             try:
                 tell(self._client, self._name, news)
@@ -67,8 +71,8 @@ class Teller:
 class Wishes:
     """Obeys an object: as many workers as it says, and its end when it is being deleted."""
 
-    def __init__(self, client: KubernetesClient, run: RunDir, name: str) -> None:
-        self._run, self._name = run, name
+    def __init__(self, client: KubernetesClient, run: RunDir, name: str, teller: Teller) -> None:
+        self._run, self._name, self._teller = run, name, teller
         self._change = threading.Event()
         self._mirror = Mirror(client, ObjectKind.TRAININGS, read_training, self._change.set)
         self._workers: int | None = None
@@ -84,7 +88,7 @@ class Wishes:
                     stop_run(self._run)
                     return
                 self._scale(training)
-            except ElasticFlowError as error:
+            except (ElasticFlowError, OSError) as error:
                 print(f"warning: tried again: {error}", file=sys.stderr, flush=True)
                 time.sleep(AGAIN_S)  # nobody tells when it is of use
                 self._change.set()
@@ -95,8 +99,14 @@ class Wishes:
             return
         wait_for_master(self._run, lambda text: None)
         with Connection(self._run) as connection:
-            if connection.status().target_workers != workers:
-                connection.ask(ScaleRequest(workers=workers))
+            self._teller.refusal = ""
+            try:
+                if connection.status().target_workers != workers:
+                    connection.ask(ScaleRequest(workers=workers))
+            except UnknownError:
+                raise
+            except RunError as refused:
+                self._teller.refusal = f"workers: {refused}"
         self._workers = workers
 
 
@@ -106,8 +116,15 @@ def main(run_dir: str, name: str) -> None:
     run, client = RunDir(run_dir), KubernetesClient(KubernetesConfig())
     host = run.host()
     selector = f"elasticflow/run={host.run},elasticflow/role=worker" if host else ""
-    guarded_thread(Wishes(client, run, name).obey, "wishes").start()
-    follow(run, Teller(client, name, selector), lambda connection: None)
+    teller = Teller(client, name, selector)
+    guarded_thread(Wishes(client, run, name, teller).obey, "wishes").start()
+    while True:
+        try:
+            if follow(run, teller, lambda connection: None):
+                return
+        except (ElasticFlowError, OSError) as error:  # its storage may be away, or its master silent
+            print(f"warning: how the run is is not known: {error}", file=sys.stderr, flush=True)
+        time.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":

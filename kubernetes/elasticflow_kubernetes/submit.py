@@ -23,7 +23,7 @@ from elasticflow_kubernetes import index
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, check_seen, read
 from elasticflow_kubernetes.errors import ApiRefused, KubernetesError, QuotaReached
-from elasticflow_kubernetes.manifests import leader_job, member_pod
+from elasticflow_kubernetes.manifests import leader_job, member_pod, pod_of
 from elasticflow_kubernetes.objects import name_of
 
 
@@ -74,7 +74,8 @@ def _withdraw(client: KubernetesClient, run: str) -> None:
 def _check_taken(client: KubernetesClient, chosen: Config, kubernetes: KubernetesConfig, folder: str) -> None:
     """Raises ConfigError with Kubernetes' own words where it would never take what is to run there: it looks
     at each as if to make it. A quota that is reached now will pass."""
-    asked = {"leader": leader_job(chosen, kubernetes, "0", folder, resume=False)}
+    leader = leader_job(chosen, kubernetes, "0", folder, resume=False)
+    asked = {"leader": leader, "leader's Pod": pod_of(leader)}
     asked[WORKER] = _sample(chosen, kubernetes, WORKER, folder)
     if chosen.num_servers:
         asked["parameter server"] = _sample(chosen, kubernetes, SERVER, folder)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from elasticflow_kubernetes.client import KubernetesClient
-from elasticflow_kubernetes.training import conditions, read_training
+from elasticflow_kubernetes.training import OVER, conditions, read_training
 
 
 def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
@@ -16,6 +16,8 @@ def tell(client: KubernetesClient, name: str, news: dict[str, Any]) -> None:
         return
     shown = read_training(answer)
     status = {**shown.status, **news, "observedGeneration": shown.metadata.generation}
+    if status.get("state") in OVER:
+        status |= {"workers": 0, "eta": None}
     before = shown.status.get("conditions", [])
     status["conditions"] = conditions(
         status.get("state", ""), status.get("message") or "", before, time.time()

@@ -52,7 +52,13 @@ class TrainingJob(msgspec.Struct):
 
     @property
     def over(self) -> bool:
-        return self.state in OVER
+        """What is invalid may be corrected."""
+        was_seen = self.status.get("observedGeneration") == self.metadata.generation
+        return self.state in OVER and (self.state != INVALID or was_seen)
+
+    @property
+    def has_begun(self) -> bool:
+        return self.state not in ("", WAITING, INVALID)
 
     @property
     def workers(self) -> str:

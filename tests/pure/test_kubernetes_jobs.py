@@ -32,12 +32,20 @@ def training(**changes: Any) -> TrainingJob:
 
 
 def leader(**changes: Any) -> LeaderJob:
-    known = {"name": "digits", "run": "r", "run_dir": "/shared/run", "owners": ("u1",), "created_at": 0.0}
+    known = {
+        "name": "digits",
+        "uid": "j-1",
+        "run": "r",
+        "run_dir": "/shared/run",
+        "owners": ("u1",),
+        "created_at": 0.0,
+    }
     return LeaderJob(**{**known, **changes})
 
 
 LEAVING = {"deletionTimestamp": "2026-11-27T12:00:00Z"}
 RUNNING = {"state": "Running"}
+INVALID = {"state": "Invalid", "observedGeneration": 1}
 NOT_ITS_OWN = "a Job called digits that is not its own has to go first"
 
 
@@ -54,14 +62,21 @@ LEADERS = st.builds(
     [
         (training(metadata={"finalizers": []}), None, Hold()),
         (training(), None, Lead()),
-        (training(), leader(), Tell("Waiting", "its leader waits for a place")),
+        (training(), leader(), Tell("Waiting", "")),
         (training(status={"state": "Waiting"}), leader(), None),
         (training(status=RUNNING), leader(is_up=True), None),
         (training(status=RUNNING), None, Lead()),  # somebody has deleted its Job: the run goes on
         (training(status=RUNNING), leader(state="Complete"), Tell("Finished", "")),
         (training(status=RUNNING), leader(state="Failed", text="why"), Tell("Failed", "why")),
-        (training(status={"state": "Stopped"}), leader(state="Failed"), None),
-        (training(status={"state": "Invalid"}), None, None),
+        (training(status={"state": "Stopped"}), leader(is_up=True), None),
+        (training(status={"state": "Stopped"}), leader(state="Failed"), Release()),
+        (training(status={"state": "Invalid", "observedGeneration": 1}), None, Release()),
+        (
+            training(status={"state": "Invalid", "observedGeneration": 1}, metadata={"generation": 2}),
+            None,
+            Lead(),
+        ),
+        (training(status={"state": "Invalid"}), leader(), Tell("Waiting", "")),
         (training(), leader(owners=("another",), state="Complete"), Tell("Waiting", NOT_ITS_OWN)),
         (training(status={"message": NOT_ITS_OWN}), leader(owners=()), None),
         (training(metadata=LEAVING), None, Release()),
@@ -134,14 +149,19 @@ def test_a_leader_may_ask_and_members_may_not() -> None:
 
 
 def test_the_leader_of_an_object_gets_its_settings_as_they_are() -> None:
-    settings = {"args": {"note": "it's $HOME\nSETTINGS"}, "workers": "1..8"}
+    settings = {"args": {"note": "it's $HOME\nSETTINGS", "eps": 1e-8, "most": 1e16}, "workers": "1..8"}
     job = training_leader(training(), settings, KUBERNETES)
     script = job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
     _, _, text = script.partition("<<'SETTINGS'\n")
     text, _, rest = text.partition("\nSETTINGS\n")
-    assert yaml.safe_load(text) == settings and not rest
+    assert yaml.safe_load(text) == settings and not rest and "--resume" not in script
     (owner,) = job["metadata"]["ownerReferences"]
     assert owner["uid"] == "u1" and owner["controller"]
+
+
+def test_where_somebody_has_deleted_its_job_the_run_goes_on() -> None:
+    job = training_leader(training(status=RUNNING), {}, KUBERNETES)
+    assert "--resume" in job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
 
 
 def test_workers_of_an_object() -> None:
