@@ -60,7 +60,10 @@ def program() -> Path:
 
 
 def fetch() -> None:
-    """Go's modules, from its proxy: all that the building takes from elsewhere."""
+    """Go's modules, from its proxy: all that the building takes from elsewhere. Raises ClusterError, too, where
+    nodes could not run in any case."""
+    if reason := _refusal():
+        raise ClusterError(reason)
     _go("mod", "download")
 
 
@@ -94,10 +97,21 @@ def skip_reason() -> str:
         return f"no {', '.join(missing)} on this machine: .ci/kubernetes installs them"
     if not Path(CNI, "bridge").exists():
         return f"no network plugins in {CNI}: .ci/kubernetes installs them"
-    if os.geteuid() != 0:
-        return "Kubernetes' nodes need root here"
+    if reason := _refusal():
+        return reason
     if not program().exists():
         return "Kubernetes is not built here: .ci/kubernetes does that"
+    return ""
+
+
+def _refusal() -> str:
+    """Why this machine has no nodes, whatever is installed."""
+    if os.geteuid() != 0:
+        return "Kubernetes' nodes need root here"
+    made = subprocess.run(["ip", "link", "add", "ef-probe", "type", "bridge"], capture_output=True, text=True)
+    subprocess.run(["ip", "link", "delete", "ef-probe"], capture_output=True)
+    if made.returncode:
+        return f"Kubernetes' nodes need network bridges, which cannot be made here: {made.stderr.strip()}"
     return ""
 
 
