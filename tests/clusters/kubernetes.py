@@ -60,7 +60,7 @@ def program() -> Path:
 
 
 def fetch() -> None:
-    """Go's modules, from its proxy: all that the building takes from elsewhere. Raises ClusterError, too, where
+    """Gets Go's modules: all that the building takes from elsewhere. Raises ClusterError, too, where
     nodes could not run in any case."""
     if reason := _refusal():
         raise ClusterError(reason)
