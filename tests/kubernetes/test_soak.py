@@ -23,7 +23,8 @@ def befall(run: KubernetesRun, chance: random.Random, told: list[str]) -> str:
     past = [each for each in told if each.startswith(LEADER)]
     killed = sum(each.endswith("killed") for each in past)
     spared = {LEADER} if killed >= KILLED and len(past) - killed >= DELETED else set()
-    name = chance.choice(sorted(pods.keys() - spared))
+    there = {LEADER, *(member.name for member in run.status().members if member.pid)}
+    name = chance.choice(sorted((pods.keys() & there) - spared))
     pod = pods[name]["metadata"]["name"]
     how = chance.choice(["is killed", "is deleted", "is deleted by force"])
     if name == LEADER and killed >= KILLED:
