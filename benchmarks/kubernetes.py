@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import yaml
 from benchmarks.cases import SMALL
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import PROGRAM, wait_until
+from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig
@@ -52,7 +54,9 @@ class _Namespace:
     def __init__(self, cluster: KubernetesCluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
         self._count = 0
-        exports = "\n".join(f"export {name}={value}" for name, value in SMALL.environment().items())
+        exports = "\n".join(
+            f"export {name}={shlex.quote(text)}" for name, text in SMALL.environment().items()
+        )
         section = {**SETTINGS, "setup": exports}
         whole = {"backend": "kubernetes", "epochs": 100_000, "kubernetes": section}
         (folder / "kubernetes.yaml").write_text(yaml.safe_dump(whole))
@@ -151,12 +155,14 @@ def _many(cluster: KubernetesCluster) -> tuple[float, float]:
         names = list(pool.map(lambda _: name_of(client.create(pod)), range(MANY)))
         watched = WatchedPods(client, changed.set)
         assert len(watched.now()) == MANY
-        command = [sys.executable, __file__, *names]
+        command = [sys.executable, "-m", "benchmarks.kubernetes", *names]
         before_s = time.process_time()
         with subprocess.Popen(command) as changing:
             while changing.poll() is None:
                 changed.wait(1.0)
                 changed.clear()
+            if changing.returncode:
+                raise RunError("the Pods could not be changed")
         per_change_s = (time.process_time() - before_s) / (MANY * CHANGES)
     before_s = time.process_time()
     watched.now()
