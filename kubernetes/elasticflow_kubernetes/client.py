@@ -19,13 +19,7 @@ from elasticflow_kubernetes.errors import ApiBusy, KubernetesError, error_of
 from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job, read_jobs
 from elasticflow_kubernetes.nodes import KubernetesNode, read_nodes
 from elasticflow_kubernetes.objects import ObjectList, Refusal, message_of
-from elasticflow_kubernetes.pods import (
-    MEMBER,
-    OURS,
-    RUN,
-    Pod,
-    read_list,
-)
+from elasticflow_kubernetes.pods import MEMBER, OURS, RUN, Pod, read_list
 from elasticflow_kubernetes.training import GROUP, PLURAL, VERSION
 
 TIMEOUT_S = (3.0, 20.0)
@@ -36,8 +30,6 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets it in each container."""
 KUBECONFIG = "KUBECONFIG"
-
-
 WATCH_S, SILENT_S = 240, 150.0
 """The API server ends a stream of changes after the first; one that is silent for the second is gone: there
 are bookmarks, at the least."""
@@ -99,7 +91,6 @@ class KubernetesClient:
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._scheduling, self._custom = client.SchedulingV1Api(api), client.CustomObjectsApi(api)
         self._refusal: type[Exception] = client.ApiException
-
         self._ahead_s = 0.0
         """So much the API server's clock is before this one."""
 
@@ -113,9 +104,7 @@ class KubernetesClient:
         """All that there are, as JSON, and the version of that."""
         call, what = self._of(kind)
         answer = self._ask(call, **what)
-        with contextlib.suppress(ValueError, msgspec.MsgspecError):
-            if told := answer.headers.get("Date"):
-                self._ahead_s = parsedate_to_datetime(told).timestamp() - time.time()
+        with contextlib.suppress(msgspec.MsgspecError):
             whole = msgspec.json.decode(answer.data, type=ObjectList[msgspec.Raw])
             return whole.items, whole.metadata.resource_version
         raise ApiBusy(f"the list of {kind.value} cannot be read")
@@ -278,6 +267,9 @@ class KubernetesClient:
             answer = call(**place, **what, _preload_content=False, _request_timeout=timeout_s)
             if "watch" not in what:
                 answer.data  # noqa: B018  (read here, where what breaks off is no bug)
+            with contextlib.suppress(ValueError):
+                if told := answer.headers.get("Date"):
+                    self._ahead_s = parsedate_to_datetime(told).timestamp() - time.time()
             return answer
         except self._refusal as error:
             status = int(getattr(error, "status", 0) or 0)

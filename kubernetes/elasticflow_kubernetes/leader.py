@@ -68,6 +68,8 @@ class JobLeader:
 
     def __init__(self, run: RunDir, job: Owner) -> None:
         self._run, self._job, self._client = run, job, KubernetesClient(KubernetesConfig())
+        self._id = ""
+        """Of its run, once that is known to be this Job's."""
 
     def lead(self, arguments: argparse.Namespace) -> int:
         """See ``lead``. Whatever ends the run is said to its Job."""
@@ -89,11 +91,14 @@ class JobLeader:
         known = patiently(run.host)
         if arguments.program is None or (known and known.run == job.run):
             patiently(lambda: check_begun(run))
-            if known and known.id == job.name and (report := run.read_report()):
+            assert known is not None
+            self._id = known.run
+            if known.id == job.name and (report := run.read_report()):
                 self._clear()
                 return EXIT_CODES[report.state]  # it could not be said any more
         else:
             _begin(run, arguments, job.name, job.run)
+            self._id = job.run
         settings, _ = _ready(run, arguments)
         with _steward(run):
             code = host(
@@ -129,21 +134,23 @@ class JobLeader:
 
     def _clear(self) -> None:
         """Ends what is left of its run; another that was begun in this folder meanwhile is left alone."""
+        if not self._id:
+            return
         with contextlib.suppress(OSError, ElasticFlowError):
             known = self._run.host()
-            if known is None or known.id != self._job.name:
-                return
-            self._run.address.unlink(missing_ok=True)
+            if known and known.run == self._id:
+                self._run.address.unlink(missing_ok=True)
+        with contextlib.suppress(KubernetesError):
             for _ in range(TRIES):
                 with contextlib.suppress(ApiBusy):
-                    self._client.delete_run(known.run)
+                    self._client.delete_run(self._id)
                     return
                 time.sleep(ASK_S)  # nobody tells when the API server is back
 
 
 @contextlib.contextmanager
 def _steward(run: RunDir) -> Iterator[None]:
-    """Of a run that an ElasticFlowJob has; in the end it may say how that was."""
+    """Of a run that an ElasticFlowJob has; where that is over it may say how it was."""
     training = os.environ.get(TRAINING)
     if not training:
         yield
@@ -153,8 +160,9 @@ def _steward(run: RunDir) -> Iterator[None]:
     process = subprocess.Popen([*again, *command])
     try:
         yield
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TELL_S)
+        if run.report.exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TELL_S)
     finally:
         process.kill()
 

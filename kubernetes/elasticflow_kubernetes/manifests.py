@@ -152,12 +152,7 @@ def pod_of(job: dict[str, Any]) -> dict[str, Any]:
     """As the Job's controller will ask for it."""
     template = job["spec"]["template"]
     meta = {"generateName": "leader-", **template["metadata"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": meta,
-        "spec": {**template["spec"], "restartPolicy": "Never"},
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
 
 
 def stem_of(config: Config) -> str:

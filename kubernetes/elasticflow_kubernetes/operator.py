@@ -29,7 +29,7 @@ def operate(file: str | None) -> int:
     Raises ConfigError; RunError if it may not see what it is for.
     """
     defaults = settings.read_file(file) if file else {}
-    client = KubernetesClient(read(defaults.get("kubernetes", {})))
+    client = KubernetesClient(read(settings.make(None, defaults).kubernetes))
     Operator(client, defaults).run()
     return 0
 
@@ -138,7 +138,7 @@ class Operator:
         section = own.get("kubernetes") or {}
         if not isinstance(section, dict):
             raise ConfigError(f"spec.settings.kubernetes: {section!r}: must have settings by their names.")
-        section = {**(self._defaults.get("kubernetes") or {}), **section}
+        section = {**self._defaults.get("kubernetes", {}), **section}
         whole = {**self._defaults, **own, "kubernetes": section, "backend": "kubernetes"}
         if training.workers:
             whole["workers"] = training.workers
