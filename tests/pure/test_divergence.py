@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from elasticflow.master import actions as ac
 from elasticflow.master.deciding.takeover import Memory
@@ -10,7 +11,7 @@ from elasticflow.master.divergence import INSPECT_S
 from elasticflow.master.events import CommittedEvent
 from elasticflow.master.members import RunState
 from elasticflow.master.state import MasterState
-from elasticflow.wire.messages import Diverged, Inspected, Offer, Skipped
+from elasticflow.wire.messages import Diverged, Inspected, Leaving, Offer, Progress, Skipped
 
 from .test_master_state import Run, only, running
 
@@ -112,8 +113,15 @@ def test_steps_that_are_left_out_are_counted_once_and_one_too_many_ends_the_run(
     assert end.state is RunState.DIVERGED and "more than 2 steps had to be left out" in end.text
 
 
-def test_one_too_many_in_the_last_step_is_one_too_many() -> None:
+@pytest.mark.parametrize("first", ["nothing", "the leading server", "a worker"])
+def test_one_too_many_in_the_last_step_is_one_too_many(first: str) -> None:
+    """Also of a run whose steps are all made by the time that the master hears of it."""
     run = running(on_nan="skip", max_skipped_steps=0)
+    if first == "the leading server":
+        run.tell(Progress(name="server-0", generation=1, version=8, last=True))
+    elif first == "a worker":
+        run.tell(Leaving(name="worker-1", ended=1))
+    assert (run.state.state is RunState.FINISHING) == (first != "nothing")
     skipped(run, 7)
     run.written(8, last=True)
     assert run.end(run.tell(CommittedEvent(8))).state is RunState.DIVERGED

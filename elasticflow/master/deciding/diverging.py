@@ -50,8 +50,10 @@ def on_skipped(run: Facts, event: Skipped, now_s: float) -> list[Action]:
     what = f"slice {event.slice} of {what}" if event.slice >= 0 else what
     note = NoteAction("fault", f"{what} is left out: there are NaNs or infinite numbers in its gradient")
     most = run.config.max_skipped_steps
-    if len(run.divergence.skipped) <= most or run.conclusion.stop_reason or run.state is not RunState.RUNNING:
+    over = run.conclusion.stop_reason or run.ended or run.state is RunState.STARTING
+    if len(run.divergence.skipped) <= most or over:
         return [note]
+    # Also of a run that is done by now: who allows so many does not take a model with more for a good one.
     run.divergence.ends_run = True
     many = f"more than {most} steps had to be left out (max_skipped_steps), the last was {what}"
     return [note, *ending.on_stop(run, StopEvent(many), now_s)]
