@@ -9,6 +9,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from elasticflow.cluster.contract import CLUSTERS
 from elasticflow.errors import ConfigError
 from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.overheads import Overheads
@@ -35,18 +36,19 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     failure_s: Seconds = 15.0
     measure_s: Annotated[float, Meta(gt=0, le=1e6)] = 30.0
     poll_s: Annotated[float, Meta(gt=0, le=60)] = 0.5
-    cluster: Literal["local", "slurm", "yarn"] = "local"
+    cluster: Literal["local", "kubernetes", "slurm", "yarn"] = "local"
     look_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     hours: list[Hours] = []
     quotas: dict[str, UserQuota] = {}
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     metrics_address: str = "127.0.0.1"
     metrics_token_file: str = ""
+    kubernetes: dict[str, Any] = {}
     slurm: dict[str, Any] = {}
     yarn: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if others := [name for name in ("slurm", "yarn") if name != self.cluster and getattr(self, name)]:
+        if others := [name for name in CLUSTERS if name != self.cluster and getattr(self, name)]:
             raise ConfigError(f"{others[0]}: is set, but cluster is {self.cluster}.")
         if self.policy not in POLICIES:
             raise ConfigError(f"policy: {self.policy!r}; allowed are {', '.join(POLICIES)}.")
@@ -55,7 +57,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def section(self) -> dict[str, Any]:
         """The cluster's, by which the runs are submitted."""
-        return {"slurm": self.slurm, "yarn": self.yarn}.get(self.cluster, {})
+        return getattr(self, self.cluster) if self.cluster in CLUSTERS else {}
 
     @property
     def rules(self) -> ServiceRules:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
+from kubernetes.utils.quantity import parse_quantity
 
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 
@@ -18,10 +17,12 @@ class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
     away: str = ""
     doubtful: bool = False
 
-    def amount(self, resource: str) -> int:
-        """So many whole ones."""
-        found = re.fullmatch(r"(\d+)(m?)", self.allocatable.get(resource, "0"))
-        return int(found[1]) // (1000 if found[2] else 1) if found else 0
+    def room_for(self, asked: dict[str, str]) -> int:
+        """For how many Pods that ask for such amounts, of an empty node; they ask for one at least."""
+        each = [
+            (parse_quantity(self.allocatable.get(name, "0")), parse_quantity(asked[name])) for name in asked
+        ]
+        return min(int(there // wanted) for there, wanted in each if wanted)
 
 
 class _NodeSpec(msgspec.Struct):

@@ -44,10 +44,11 @@ class KubernetesShare(ClusterShare):
 
 
 def slots_of(node: KubernetesNode, kubernetes: KubernetesConfig) -> int:
-    """Workers that fit on a node: by its GPUs, or, where they have none, its CPUs."""
+    """Workers that fit on a node, by its GPUs, CPUs and memory, as far as each asks for them."""
+    asked = {"cpu": kubernetes.cpus, "memory": kubernetes.memory}
     if kubernetes.gpus:
-        return node.amount(kubernetes.gpu_resource) // kubernetes.gpus
-    return node.amount("cpu")
+        asked[kubernetes.gpu_resource] = str(kubernetes.gpus)
+    return node.room_for({name: amount for name, amount in asked.items() if amount} or {"cpu": "1"})
 
 
 share = KubernetesShare

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 from elasticflow.doctor.finding import Health
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
+from elasticflow.service.settings import ServiceConfig, read_service_config
 from elasticflow_kubernetes.checks import Claim, PriorityClass, Seen, findings
+from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import KubernetesConfig, check_seen
 from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job
 from elasticflow_kubernetes.manifests import leader_job, training_leader
 from elasticflow_kubernetes.nodes import KubernetesNode, read_nodes
 from elasticflow_kubernetes.operating import EndLeader, Hold, Lead, Release, Tell, decide
-from elasticflow_kubernetes.share import slots_of
+from elasticflow_kubernetes.share import KubernetesShare, slots_of
 from elasticflow_kubernetes.training import FINALIZER, OVER, TrainingJob, conditions, read_training
 
 KUBERNETES = KubernetesConfig(image="train:1", volumes={"/shared": "pvc:training"}, user="1000")
@@ -199,7 +202,7 @@ def test_what_no_pod_would_see_is_refused() -> None:
 
 
 def node(ready: str = "True", **spec: Any) -> KubernetesNode:
-    allocatable = {"nvidia.com/gpu": "8", "cpu": "63500m"}
+    allocatable = {"nvidia.com/gpu": "8", "cpu": "63500m", "memory": "65536000Ki"}
     status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]}
     item = {"metadata": {"name": "n1", "labels": {"pool": "a100"}}, "spec": spec, "status": status}
     (found,) = read_nodes(msgspec.json.encode({"items": [item]}))
@@ -210,10 +213,30 @@ def test_nodes() -> None:
     assert (node().away, node().doubtful, node().labels) == ("", False, {"pool": "a100"})
     assert (node("Unknown").away, node("Unknown").doubtful) == ("NotReady", True)
     assert node(unschedulable=True).away == "SchedulingDisabled"
-    assert slots_of(node(), KUBERNETES) == 8
-    assert slots_of(node(), msgspec.structs.replace(KUBERNETES, gpus=3)) == 2
-    assert slots_of(node(), msgspec.structs.replace(KUBERNETES, gpus=0)) == 63
-    assert slots_of(node(), msgspec.structs.replace(KUBERNETES, gpu_resource="amd.com/gpu")) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots"),
+    [
+        ({}, 8),
+        ({"gpus": 3}, 2),
+        ({"gpus": 0}, 63),
+        ({"gpus": 0, "cpus": "500m"}, 127),
+        ({"gpu_resource": "amd.com/gpu"}, 0),
+        ({"cpus": "10"}, 6),
+        ({"cpus": "100m", "memory": "16Gi"}, 3),
+    ],
+)
+def test_for_how_many_workers_a_node_has_room(asked: dict[str, Any], slots: int) -> None:
+    assert slots_of(node(), msgspec.structs.replace(KUBERNETES, **asked)) == slots
+
+
+def test_the_service_that_people_begin_with() -> None:
+    config = read_service_config(str(Path(__file__).parents[2] / "conf" / "service-kubernetes.yaml"))
+    assert config.cluster == "kubernetes"
+    KubernetesShare(config.section, cast(KubernetesClient, object()))
+    with pytest.raises(ConfigError, match="slurm: is set, but cluster is kubernetes"):
+        ServiceConfig(cluster="kubernetes", slurm={"gpus": 1})
 
 
 def test_a_doctor_finds_what_is_missing() -> None:
