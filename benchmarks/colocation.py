@@ -4,12 +4,12 @@ ElasticDL's published experiment: nginx scales with its load, training takes wha
 above 90 %. Here 8 slots of this machine are shared by ``elasticflow serve --share``: the neighbour says what
 it needs, and starts its processes, one a slot, when the runs have given back the rest. Three runs without
 a deadline take what is left; a step takes as long as its records say, without computing. Then the same with
-8 GPUs of a real SLURM: the neighbour's slots are jobs there, and count when they run.
+8 GPUs of a real SLURM, and of a real Kubernetes: the neighbour's slots are jobs there, or Pods, and count
+when they run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -23,16 +23,15 @@ from typing import Any
 
 from benchmarks.deadlines import EPOCH_STEPS, PROGRAM, STEP_S, Bench
 from benchmarks.figures import Figure, figure
-from benchmarks.two_jobs import SlurmRuns
+from benchmarks.sites import GPUS, ClusterRuns, OnKubernetes, OnSlurm, Site
 from elasticflow import checkpoint
 from elasticflow.cli.train import make_folder
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
-from tests.clusters.slurm import SlurmCluster
 
 COMMAND = "python -m benchmarks colocation"
-SLOTS, RUNS, START_S = 8, 3, 1.0
+SLOTS, RUNS, START_S = GPUS, 3, 1.0
 CHANGES, EVERY_S, SEED = 14, 12.0, 7
 """So often the neighbour's demand changes, and so far apart."""
 LOOK_S = 0.1
@@ -75,20 +74,18 @@ class Neighbour:
         slot.wait()
 
 
-class NeighbourOnSlurm(Neighbour):
-    """Its slots are jobs with a GPU each, in the partition of the workers."""
+class NeighbourOnCluster(Neighbour):
+    """Its slots are jobs there, or Pods, with a GPU each, beside the workers."""
+
+    def __init__(self, folder: Path, site: Site) -> None:
+        super().__init__(folder)
+        self._site = site
 
     def _begin(self, count: int) -> None:
-        command = ["sbatch", "--parsable", "-p", "gpu", "--gres=gpu:1", "--mem=100M", "-o", "/dev/null"]
-        command += ["--wrap", "sleep 3600"]
-        jobs = [subprocess.check_output(command, text=True).strip() for _ in range(count)]
-        running = ["squeue", "-h", "-t", "RUNNING", "-o", "%i", "-j", ",".join(jobs)]
-        while len(subprocess.check_output(running, text=True).split()) < count:
-            time.sleep(0.05)  # SLURM tells nobody
-        self.slots += jobs
+        self.slots += self._site.take(count)
 
     def _end(self, slot: Any) -> None:
-        subprocess.run(["scancel", slot], check=True)
+        self._site.give(slot)
 
 
 def held(answer: talk.ServiceAnswer) -> int:
@@ -131,23 +128,20 @@ class Here:
         self._bench.end()
 
 
-class OnSlurm:
-    """A service that shares the GPUs of a SLURM of 4 nodes with 2 each."""
+class OnCluster:
+    """A service that shares the GPUs of a cluster."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._cluster = SlurmCluster().__enter__()
-        bench = {"record_s": STEP_S / BATCH, "records": BATCH * EPOCH_STEPS, "slowness": 1}
-        os.environ["BENCH"] = json.dumps({**bench, "lock": str(folder / "lock")})
-        os.environ.update({name: self._cluster.environment[name] for name in ("SLURM_CONF", "PATH")})
-        os.environ["XDG_STATE_HOME"] = str(folder / "state")
-        self._runs = SlurmRuns(folder, {"batch_size": BATCH, "slices": 8, "checkpoint_every": "10s"})
+    def __init__(self, folder: Path, site: Site) -> None:
+        self.folder, self._site = folder, site.__enter__()
+        bench: dict[str, object] = {"record_s": STEP_S / BATCH, "records": BATCH * EPOCH_STEPS, "slowness": 1}
+        work: dict[str, object] = {"batch_size": BATCH, "slices": 8, "checkpoint_every": "10s"}
+        self._runs = ClusterRuns(site, folder, work, bench)
         self.service = self._runs.service
         self._process = self._runs.begin_service()
 
     def neighbour(self) -> Neighbour:
         """Of this service."""
-        return NeighbourOnSlurm(self.service)
+        return NeighbourOnCluster(self.service, self._site)
 
     def hand_in(self, name: str, epochs: int) -> str:
         """Without a deadline; its name there."""
@@ -157,7 +151,7 @@ class OnSlurm:
         """Leaves nothing behind."""
         self._process.kill()
         self._process.wait()
-        self._cluster.__exit__(None, None, None)
+        self._site.__exit__(None, None, None)
 
 
 def tasks_of(service: Path) -> dict[str, talk.ToldTask]:
@@ -188,12 +182,15 @@ class Watcher:
 
 def run() -> Iterator[Figure]:
     """Figures, in the order of the module's docstring."""
-    for place in (Here, OnSlurm):
+    with tempfile.TemporaryDirectory(prefix="elasticflow-colocation-") as name:
+        yield from _figures_of(Here(Path(name)), "")
+    for make in (OnSlurm, OnKubernetes):
         with tempfile.TemporaryDirectory(prefix="elasticflow-colocation-") as name:
-            yield from _figures_of(place(Path(name)), "" if place is Here else " on SLURM")
+            site = make()
+            yield from _figures_of(OnCluster(Path(name), site), f" on {site.title}")
 
 
-def _figures_of(place: Here | OnSlurm, where: str) -> Iterator[Figure]:
+def _figures_of(place: Here | OnCluster, where: str) -> Iterator[Figure]:
     neighbour = place.neighbour()
     try:
         _wait(place.service, [place.hand_in("alone", 4)])

@@ -129,7 +129,8 @@ def require() -> None:
 class KubernetesCluster:
     """One control plane and two nodes; all that it writes is in one folder, which is removed at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus_per_node: int = GPUS_PER_NODE) -> None:
+        self._gpus_per_node = gpus_per_node
         self.folder = Path(tempfile.mkdtemp(prefix="kubernetes-"))
         self.kubeconfig = self.folder / "kubeconfig"
         self._token = secrets.token_hex(16)
@@ -477,7 +478,7 @@ state = "{home}/state"
     def _give_gpus(self, node: str) -> None:
         patch = []
         for what in ("capacity", "allocatable"):
-            gpus = {"op": "add", "path": f"/status/{what}/nvidia.com~1gpu", "value": str(GPUS_PER_NODE)}
+            gpus = {"op": "add", "path": f"/status/{what}/nvidia.com~1gpu", "value": str(self._gpus_per_node)}
             # More CPUs than there are, too: tests are about GPUs.
             patch += [gpus, {"op": "replace", "path": f"/status/{what}/cpu", "value": "64"}]
         self.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
