@@ -21,6 +21,7 @@ _KINDS: dict[str, type[dict[str, Any]] | type[list[Any]]] = {
     "tolerations": list,
 }
 """What is added to, of a Pod's spec."""
+_OUR_LABELS = ("app.kubernetes.io/managed-by", "elasticflow/")
 CPUS = ("cpus", "server_cpus", "leader_cpus")
 
 
@@ -65,6 +66,8 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
     """After so long Kubernetes gives up a worker whose node does not answer."""
     user: str = ""
     """``UID`` or ``UID:GID`` of its processes; "": of whoever begins the run, who owns its folder."""
+    labels: dict[str, str] = {}
+    """Of each Pod and the leader's Job: of a queue that admits them (``kueue.x-k8s.io/queue-name``), ..."""
     pod: dict[str, Any] = {}
     """More of each Pod's ``spec``, in Kubernetes' own words: ``nodeSelector``, ``tolerations``, ..."""
 
@@ -83,6 +86,10 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
                 )
         if self.user and not re.fullmatch(r"\d+(:\d+)?", self.user):
             raise ConfigError(f"kubernetes.user: {self.user!r}: write UID or UID:GID, such as 1000:1000.")
+        if ours := sorted(name for name in self.labels if name.startswith(_OUR_LABELS)):
+            raise ConfigError(
+                f"kubernetes.labels: {', '.join(ours)}: tells Pods of runs apart; choose another."
+            )
         for name, kind in _KINDS.items():
             if not isinstance(self.pod.get(name, kind()), kind):
                 raise ConfigError(f"kubernetes.pod: {name}: {self.pod[name]!r}: has to be a {kind.__name__}.")

@@ -60,7 +60,7 @@ def member_pod(
         "kind": "Pod",
         "metadata": {
             "generateName": f"{stem_of(config)}-{settings.name}-",
-            "labels": {MANAGED: "elasticflow", RUN: run, MEMBER: settings.name, ROLE: settings.role},
+            "labels": _labels(kubernetes, {RUN: run, MEMBER: settings.name, ROLE: settings.role}),
             **owners,
         },
         "spec": {
@@ -78,7 +78,7 @@ def leader_job(
     it is over. Raises ConfigError if no image is named."""
     meta = {
         "generateName": f"{stem_of(config)}-",
-        "labels": {MANAGED: "elasticflow", RUN: run},
+        "labels": _labels(kubernetes, {RUN: run}),
         "annotations": {RUN_DIR: run_dir},
     }
     return _leader(kubernetes, meta, run_dir, ["--run-dir", run_dir, *(["--resume"] if resume else [])])
@@ -92,7 +92,7 @@ def training_leader(
     spec = training.spec
     meta = {
         "name": training.name,
-        "labels": {MANAGED: "elasticflow", OF_TRAINING: training.name},
+        "labels": _labels(kubernetes, {OF_TRAINING: training.name}),
         "annotations": {RUN_DIR: spec.run_dir},
         "ownerReferences": [training.owner],
     }
@@ -159,6 +159,10 @@ def stem_of(config: Config) -> str:
     """How names of a run's Pods begin: as the program is called, as far as Kubernetes allows such names."""
     stem = re.sub("[^a-z0-9]+", "-", Path(config.program).stem.lower()).strip("-")[:MOST_NAME].strip("-")
     return stem or "run"
+
+
+def _labels(kubernetes: KubernetesConfig, own: dict[str, str]) -> dict[str, str]:
+    return {**kubernetes.labels, MANAGED: "elasticflow", **own}
 
 
 def _python(kubernetes: KubernetesConfig) -> str:

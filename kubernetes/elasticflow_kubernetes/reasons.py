@@ -17,6 +17,8 @@ _TAKEN_BY = {
     "TerminationByKubelet": "was ended by its node{at}: {message}",
 }
 """By the reason of the condition DisruptionTarget."""
+GATED = "SchedulingGated"
+"""Of a Pod that a queue, such as Kueue's, still holds back."""
 _NOT_ADMITTED = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "NodeNotReady", "AppArmor", "Sysctl")
 """How reasons begin for which a kubelet did not take what the scheduler gave it."""
 _NEVER_STARTS = frozenset(
@@ -84,7 +86,9 @@ def forgotten(name: str, pod: Pod | None, id: str) -> Ended:
 def waiting(pods: list[Pod]) -> str:
     """Why these wait."""
     who = f"{len(pods)} Pod{'s' * (len(pods) != 1)} wait{'s' * (len(pods) == 1)} for a place"
-    told = next((pod.message for pod in pods if pod.message), "")
+    if pods and all(pod.reason == GATED for pod in pods):
+        return f"{who}: nobody has admitted {'it' if len(pods) == 1 else 'them'} yet (scheduling gates)"
+    told = next((pod.message for pod in pods if pod.message and pod.reason != GATED), "")
     if not told:
         return who
     if not (found := _OF_NODES.match(told)):

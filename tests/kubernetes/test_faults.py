@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,30 @@ def test_nothing_happens(run: KubernetesRun, undisturbed: str) -> None:
         assert container["resources"].get("limits", {}) == (
             {} if name.startswith("server") else {"nvidia.com/gpu": "1"}
         )
+    ends_well(run, undisturbed)
+
+
+def test_a_queue_admits_its_pods_one_by_one(
+    submit: Submit, kubernetes: KubernetesCluster, undisturbed: str
+) -> None:
+    """It begins with who is admitted, and says what it waits for."""
+    gates = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    section = {"labels": {"kueue.x-k8s.io/queue-name": "training"}, "pod": gates}
+    run = submit("small_torch.py", "--workers", 2, section=section, shut=["step 20"])
+
+    def admit(name: str) -> None:
+        kubernetes.wait_until(lambda: name in run.pods(), f"{name} is asked for")
+        pod = run.pods()[name]
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+        patch = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+        kubernetes.kubectl("patch", "pod", pod["metadata"]["name"], "--type=json", "-p", patch)
+
+    for name in (LEADER, "server-0", "server-1", "worker-1"):
+        admit(name)
+    run.wait_until(lambda s: ready(s) == ["worker-1"] and "nobody has admitted it yet" in s.shortage)
+    run.held_at("step 20")
+    admit("worker-2")
+    run.wait_until(lambda s: len(ready(s)) == 2)
     ends_well(run, undisturbed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.clusters.kubernetes import KubernetesCluster
+from elasticflow import checkpoint
+from elasticflow.checkpoint import commits, load_manifest
+from tests.clusters.kubernetes import IMAGE, KubernetesCluster, host_volumes
 from tests.e2e.conftest import PROGRAMS
 from tests.e2e.on_clusters import WORK, ready
 
@@ -165,3 +168,48 @@ def test_an_example() -> None:
     schema = kind["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert whole["spec"].keys() <= schema["properties"].keys()
     assert whole["spec"].keys() >= set(schema["required"])
+
+
+def deployed(run: TrainingRun) -> Iterator[dict[str, Any]]:
+    """What operator.yaml has, with the tests' image and settings, this machine's files, and their owner."""
+    for each in yaml.safe_load_all((CONF / "operator.yaml").read_text()):
+        if each["kind"] == "ConfigMap":
+            each["data"]["kubernetes.yaml"] = run.path.with_suffix(".yaml").read_text()
+        elif each["kind"] == "Deployment":
+            spec = each["spec"]["template"]["spec"]
+            (container,) = spec["containers"]
+            container |= {"image": IMAGE, "imagePullPolicy": "Never"}
+            container["command"][:1] = [sys.executable, "-m", "elasticflow.cli"]
+            spec["securityContext"] |= {"runAsUser": 0, "runAsNonRoot": False}
+            for number, (path, source) in enumerate(host_volumes().items()):
+                if path != "/etc":  # its settings are below
+                    container["volumeMounts"].append({"name": f"host-{number}", "mountPath": path})
+                    host = {"path": source.removeprefix("host:")}
+                    spec["volumes"].append({"name": f"host-{number}", "hostPath": host})
+        yield each
+
+
+def test_the_controller_is_a_deployment(train: Train, undisturbed: str) -> None:
+    """And its Pod is deleted: whatever it had under way, the next one finishes."""
+    run = train(shut=("step 20",), workers=2)
+    run.wait_until(lambda s: len(ready(s)) == 2)
+    run.held_at("step 20")
+    run.process.kill()
+    for each in deployed(run):
+        run.cluster.apply(each)
+    deployment, labels = "deployment/elasticflow-operator", "app.kubernetes.io/name=elasticflow-operator"
+    try:
+        run.cluster.kubectl("rollout", "status", deployment, "--timeout=55s")
+        run.cluster.kubectl("delete", "efj", NAME, "--wait=false")
+        run.cluster.kubectl("delete", "pod", "-l", labels, "--wait=false")
+        run.open("step 20")
+        run.cluster.wait_until(lambda: not run.training(), "the object is gone", 120)
+        run.apply("small_torch.py", workers=2, resume=True)
+        run.cluster.wait_until(lambda: run.told().get("state") == "Finished", "it is Finished", 120)
+        logs = run.cluster.kubectl("logs", deployment)
+        assert "Traceback" not in logs, logs
+    finally:
+        run.cluster.kubectl("delete", deployment, "--wait=false")
+        run.cluster.kubectl("delete", "configmap", "elasticflow-operator")
+    storage = run.dir.storage()
+    assert checkpoint.digest(storage, load_manifest(storage, commits(storage)[-1])) == undisturbed

@@ -114,6 +114,19 @@ def test_what_waits_says_why_in_the_schedulers_words() -> None:
     pod = shown(phase="Pending", node="", conditions=[condition])
     words = "2 Pods wait for a place: 0 of 2 nodes have one (2 Insufficient nvidia.com/gpu)"
     assert reasons.waiting([pod, pod]) == words
+    condition |= {
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }
+    gated = shown(phase="Pending", node="", conditions=[condition])
+    assert reasons.waiting([gated, pod]) == words
+    held = "1 Pod waits for a place: nobody has admitted it yet (scheduling gates)"
+    assert reasons.waiting([gated]) == held
+
+
+def test_labels_of_ones_own_tell_no_runs_apart() -> None:
+    with pytest.raises(ConfigError, match="kubernetes.labels: elasticflow/run: tells Pods of runs apart"):
+        read({"labels": {"elasticflow/run": "r", "team": "ml"}})
 
 
 @pytest.mark.parametrize(
