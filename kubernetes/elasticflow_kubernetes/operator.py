@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from typing import Any
 
@@ -28,6 +30,7 @@ def operate(file: str | None) -> int:
 
     Raises ConfigError; RunError if it may not see what it is for.
     """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the first process of a Pod has none
     defaults = settings.read_file(file) if file else {}
     client = KubernetesClient(read(settings.make(None, defaults).kubernetes))
     Operator(client, defaults).run()
