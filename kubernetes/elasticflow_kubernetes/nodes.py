@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from kubernetes.utils.quantity import parse_quantity
 
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 
@@ -19,6 +18,8 @@ class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
 
     def room_for(self, asked: dict[str, str]) -> int:
         """For how many Pods that ask for such amounts, of an empty node; they ask for one at least."""
+        from kubernetes.utils.quantity import parse_quantity  # whoever has seen a node has that package
+
         each = [
             (parse_quantity(self.allocatable.get(name, "0")), parse_quantity(asked[name])) for name in asked
         ]
