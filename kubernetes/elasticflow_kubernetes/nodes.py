@@ -23,7 +23,7 @@ class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
         each = [
             (parse_quantity(self.allocatable.get(name, "0")), parse_quantity(asked[name])) for name in asked
         ]
-        return min(int(there // wanted) for there, wanted in each if wanted)
+        return min((int(there // wanted) for there, wanted in each if wanted), default=0)
 
 
 class _NodeSpec(msgspec.Struct):

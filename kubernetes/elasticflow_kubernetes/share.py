@@ -19,7 +19,9 @@ class KubernetesShare(ClusterShare):
     is not counted: give a service nodes of its own."""
 
     passing = (ApiBusy, QuotaReached)
-    of_service = ("namespace", "context", "gpus", "gpu_resource", "cpus", "memory", "priority_class", "pod")
+    of_service = (
+        "namespace", "context", "labels", "gpus", "gpu_resource", "cpus", "memory", "priority_class", "pod",
+    )  # fmt: skip
 
     def __init__(self, section: dict[str, Any], client: KubernetesClient | None = None) -> None:
         super().__init__(section)
