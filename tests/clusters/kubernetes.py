@@ -46,6 +46,7 @@ START_S = 60.0
 PR_SET_PDEATHSIG = 1
 API_SERVER = "10.96.0.1"
 """Of the service by which Pods know it."""
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 HIERARCHIES = Path("/sys/fs/cgroup")
 SHARED = ("bin", "etc", "home", "lib", "lib64", "opt", "root", "tmp", "usr", Path(__file__).parts[1])
 """Of this machine's folders, as far as they are there: what Pods see of it."""
@@ -460,6 +461,7 @@ state = "{home}/state"
             "authorization": {"mode": "AlwaysAllow"},
         }
         (home / "kubelet.json").write_text(json.dumps(config))
+        before = _bound()
         self._spawn(
             f"kubelet-{node}",
             program(),
@@ -470,6 +472,7 @@ state = "{home}/state"
             f"--cert-dir={home}/certificates",
             f"--hostname-override={node}",
         )
+        wait(lambda: _bound() != before, f"kubelet of {node} has its plugins' socket", START_S, self._story)
 
     def _are_ready(self) -> bool:
         found = self.kubectl("get", "nodes", "--no-headers", check=False).split()
@@ -550,6 +553,11 @@ def _image(path: Path) -> None:
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
+
+
+def _bound() -> int:
+    """Changes when a kubelet takes the socket, whose place is the same for all: two at once, and one ends."""
+    return DEVICE_PLUGINS.stat().st_mtime_ns if DEVICE_PLUGINS.exists() else 0
 
 
 def host_volumes() -> dict[str, str]:
