@@ -93,7 +93,10 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
-        "kubernetes": ["kubernetes>=37"],
+        "kubernetes": ["kubernetes>=31"],
+        "s3": ["s3fs>=2025.7"],
+        "gcs": ["gcsfs>=2025.7"],
+        "azure": ["adlfs>=2025.8"],
         "tensorboard": ["tensorboardX>=2.6"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],
@@ -117,6 +120,7 @@ setup(
             "greenlet>=3",
             "hypothesis>=6.90",
             "import-linter>=2",
+            "moto[server]>=5.1",  # speaks S3
             "mypy>=1.8",
             "onnxruntime>=1.17",
             "optuna>=4",

@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.figures import Figure, figure, median
 from elasticflow import checkpoint
 from elasticflow.step.layout import Array, Entry, Layout, Rule, Vector, spread
-from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
+from elasticflow.storage import RemoteStorage
+from elasticflow.storage.hdfs import HdfsPath
 from tests.clusters.hadoop import HadoopCluster
 
 GIGABYTE = 1 << 30
@@ -56,7 +57,7 @@ class _Site:
         self.model, self.streams = model, streams
         self.root = HdfsPath(f"{cluster.hdfs_url}/user/{cluster.user}/benchmark-{streams}")
         (self.root / "ours").mkdir(parents=True)
-        self.storage = HdfsStorage(str(self.root / "ours"))
+        self.storage = RemoteStorage(str(self.root / "ours"))
         self.peer: Any = hdfs.InsecureClient(cluster.namenode_url, user=cluster.user)
         self.theirs = f"/user/{cluster.user}/benchmark-{streams}/theirs"
         self.shares = [share for share in spread(model.layout, streams)]

@@ -18,6 +18,7 @@ from elasticflow.process.texts import bear_any_text
 from elasticflow.run.config import PARAMETER_SERVER
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
+from elasticflow.storage import storage_of
 from elasticflow.wire.keys import MemberKeys, read_keys
 
 
@@ -30,6 +31,7 @@ def run(settings: MemberSettings) -> int:
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     run_dir = RunDir(settings.run_dir)
     keys = read_keys(run_dir.keys_of(settings.name), MemberKeys)
+    place = settings.checkpoint_place or settings.run_dir
     if settings.role == "worker":
         from elasticflow.worker import life
         from elasticflow.worker.carrying import Carrying, PorterProcess, forks_with_framework
@@ -37,10 +39,10 @@ def run(settings: MemberSettings) -> int:
         carries = settings.strategy != PARAMETER_SERVER and not settings.asynchronous
         needs_porter = carries or forks_with_framework()
         carrying = Carrying(settings.name, PorterProcess(settings, run)) if needs_porter else None
-        return life.main(settings, keys, run_dir.storage, carrying)
+        return life.main(settings, keys, lambda: storage_of(place), carrying)
     from elasticflow_ps import server
 
-    server.main(settings, keys, run_dir.storage())
+    server.main(settings, keys, storage_of(place))
     return 0
 
 

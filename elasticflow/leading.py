@@ -118,7 +118,7 @@ def check_resume(run: RunDir, chosen: Config) -> None:
     done = report and report.state == "finished" and report.step == report.steps_total
     if report and done and report.epochs >= chosen.epochs and not further:
         raise RunError(f"{run.path}: there is nothing left to do: {report.text}.")
-    storage = run.storage()
+    storage = run.checkpoints()
     if steps := commits(storage):
         check_same_work(load_manifest(storage, steps[-1]), chosen)
 

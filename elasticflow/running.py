@@ -106,14 +106,14 @@ class Run:
     def checkpoint(self, step: Step = None) -> Checkpoint:
         """The newest that is committed, or that of a step, or the best. Raises CheckpointError."""
         manifest = self._manifest(step)
-        storage = self._run.storage()
-        path = f"{self.path}/{manifest.folder}"
+        storage = self._run.checkpoints()
+        path = f"{self._run.checkpoint_place}/{manifest.folder}"
         digest = checkpoint.digest(storage, manifest)
         return Checkpoint(step=manifest.step, epoch=manifest.epoch, path=path, digest=digest)
 
     def weights(self, step: Step = None) -> dict[str, Array]:
         """All parameters, buffers and tables by name, as ``elasticflow export`` writes them."""
-        return dict(checkpoint.tensors(self._run.storage(), self._manifest(step)))
+        return dict(checkpoint.tensors(self._run.checkpoints(), self._manifest(step)))
 
     def model(self, step: Step = None) -> dict[str, Any]:
         """What the program's ``model()`` returns, with the weights of a checkpoint (the newest).
@@ -127,7 +127,7 @@ class Run:
         arguments.give(settings.args)
         program = load(settings.program, fetch(self._run, settings.program_sha256))
         values = program.model()
-        put_weights(values, program.forward, dict(checkpoint.tensors(self._run.storage(), manifest)))
+        put_weights(values, program.forward, dict(checkpoint.tensors(self._run.checkpoints(), manifest)))
         return values
 
     def export(self, file: str | os.PathLike[str], step: Step = None) -> None:
@@ -147,7 +147,7 @@ class Run:
             stop_run(self._run)
 
     def _manifest(self, step: Step) -> Manifest:
-        storage = self._run.storage()
+        storage = self._run.checkpoints()
         if step == "best":
             return checkpoint.load_best(storage)
         steps = checkpoint.commits(storage)

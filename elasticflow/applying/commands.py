@@ -161,7 +161,7 @@ def _unpack(applied: Applied, weights: Path) -> None:
     """It has its name only when it is whole."""
     temporary = weights.with_name(f"{weights.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
-    unpack(applied.run.storage(), applied.manifest, temporary)
+    unpack(applied.run.checkpoints(), applied.manifest, temporary)
     temporary.rename(weights)
 
 
@@ -210,7 +210,7 @@ def evaluate(applied: Applied) -> dict[str, float | None]:
     """
     with tempfile.TemporaryDirectory(prefix="elasticflow-evaluate-") as temporary:
         weights = Path(temporary, "weights")
-        unpack(applied.run.storage(), applied.manifest, weights)
+        unpack(applied.run.checkpoints(), applied.manifest, weights)
         order = applied.order(EVALUATE, weights)
         with Crew(order, Path(temporary), environment(applied.config.threads)) as crew:
             ready = crew.first()

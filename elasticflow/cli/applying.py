@@ -123,7 +123,7 @@ def _applied(arguments: argparse.Namespace) -> Applied:
     run = find_run(arguments.run, arguments.trust)
     if not run.settings.exists():
         raise RunError(f"{run.path}: is not the folder of a run.")
-    storage = run.storage()
+    storage = run.checkpoints()
     if arguments.best:
         manifest = checkpoint.load_best(storage)
     elif arguments.step is not None:

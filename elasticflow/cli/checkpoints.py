@@ -15,17 +15,21 @@ from elasticflow.program.copy import fetch, keep
 from elasticflow.run.folder import RunDir, remove_tree
 from elasticflow.step.layout import PASSING, Rule
 from elasticflow.storage import Storage, storage_of
+from elasticflow.storage.urls import is_hdfs, is_url
 from elasticflow.training.standing import evaluations
 
 
 def _storage(folder: str, trust: bool) -> Storage:
-    """The storage of a run's folder. Raises CheckpointError if there is none, RunError."""
-    path = find_run(folder, trust).path
-    if not path.is_dir():
+    """Where the checkpoints of a run are, by its folder, or themselves, by their URL.
+
+    Raises CheckpointError if there is nothing of the kind, RunError.
+    """
+    if is_url(folder) and not is_hdfs(folder):
+        return storage_of(folder)
+    run = find_run(folder, trust)
+    if not run.path.is_dir():
         raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
-    if path.name == "checkpoints":
-        path = path.parent
-    return storage_of(str(path))
+    return RunDir(run.path.parent).checkpoints() if run.path.name == "checkpoints" else run.checkpoints()
 
 
 def _manifest(storage: Storage, folder: str, step: int | None) -> Manifest:
@@ -133,7 +137,7 @@ def digest(arguments: argparse.Namespace) -> int:
 def copy(arguments: argparse.Namespace) -> int:
     """Makes a run of its own, elsewhere, that goes on from a checkpoint."""
     before, run = find_run(arguments.dir, arguments.trust), RunDir(arguments.to)
-    settings, source = before.config(), before.storage()
+    settings, source = before.config(), before.checkpoints()
     manifest = _manifest(source, arguments.dir, arguments.step)
     try:
         if run.path.exists():
@@ -142,11 +146,12 @@ def copy(arguments: argparse.Namespace) -> int:
         try:
             if settings.program_sha256:
                 keep(run, fetch(before, settings.program_sha256))
-            run.create(msgspec.structs.replace(settings, run_dir=str(run.path)))
-            checkpoint.copy(source, manifest, run.storage())
-            if problems := checkpoint.verify(run.storage(), manifest.step):
+            run.create(msgspec.structs.replace(settings, run_dir=str(run.path), checkpoint_place=""))
+            checkpoint.copy(source, manifest, run.checkpoints())
+            if problems := checkpoint.verify(run.checkpoints(), manifest.step):
                 raise CheckpointError(f"{run.path}: what was copied is damaged: {'; '.join(problems)}.")
         except BaseException:
+            run.forsake()
             remove_tree(run.path)
             raise
     except OSError as error:

@@ -25,7 +25,7 @@ def digest_of(run: RunDir, manifest: Manifest) -> str:
     known = _known(run)
     if key in known:
         return known[key]
-    known[key] = checkpoint.digest(run.storage(), manifest)
+    known[key] = checkpoint.digest(run.checkpoints(), manifest)
     with contextlib.suppress(OSError):  # then it is computed again
         publish(run.digests, dict([*known.items()][-KEPT:]), durable=False)
     return known[key]

@@ -36,7 +36,7 @@ def export_run(run: RunDir, manifest: Manifest, file: str, averages: bool = Fals
     """
     target = Path(file)
     if target.suffix in ARRAYS:
-        return checkpoint.export(run.storage(), manifest, file, averages)
+        return checkpoint.export(run.checkpoints(), manifest, file, averages)
     if target.suffix not in ENDINGS:
         raise ConfigError(f"cannot export to {file!r}: the ending must be one of {', '.join(ENDINGS)}.")
     if target.suffix == ".pt":
@@ -71,7 +71,7 @@ def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: boo
     except ImportError as error:
         raise CheckpointError(f"{path.name}: needs PyTorch; export to .safetensors or .npz") from error
     found: dict[str, dict[str, torch.Tensor] | torch.Tensor] = {}
-    for name, array in checkpoint.tensors(run.storage(), manifest, averages=averages):
+    for name, array in checkpoint.tensors(run.checkpoints(), manifest, averages=averages):
         key, _, rest = name.partition(".")
         tensor = torch.from_numpy(np.array(array))
         if not rest:
@@ -94,5 +94,5 @@ def _exported(run: RunDir, manifest: Manifest, averages: bool) -> Exported:
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     loaded = Loaded(msgspec.structs.replace(settings, device="cpu"))
-    arrays = dict(checkpoint.tensors(run.storage(), manifest, averages=averages))
+    arrays = dict(checkpoint.tensors(run.checkpoints(), manifest, averages=averages))
     return Exported(loaded.program, loaded.replica, loaded.sample, loaded.sources.train, arrays)

@@ -237,7 +237,7 @@ def _is_complete(status: Status, size: int) -> bool:
 def _profile_of(run: RunDir, chosen: Config, phases: list[MeasuredPhase]) -> Profile:
     report = run.read_report()
     assert report is not None and report.first_step_s is not None and report.checkpoint_step is not None
-    manifest = checkpoint.load_manifest(run.storage(), report.checkpoint_step)
+    manifest = checkpoint.load_manifest(run.checkpoints(), report.checkpoint_step)
     steps = _steps(run, report, stages_of(manifest.entries))
     points = measure(steps, phases)
     if not points:

@@ -140,6 +140,6 @@ def _of(run: RunDir, told: Past) -> RunSummary:
 
 
 def _newest(run: RunDir) -> Manifest | None:
-    storage = run.storage()
+    storage = run.checkpoints()
     steps = checkpoint.commits(storage)
     return checkpoint.load_manifest(storage, steps[-1]) if steps else None

@@ -218,7 +218,7 @@ class Tracking:
 
     def _newest(self) -> Manifest | None:
         with contextlib.suppress(ElasticFlowError, OSError):
-            steps = checkpoint.commits(storage := self._run.storage())
+            steps = checkpoint.commits(storage := self._run.checkpoints())
             return checkpoint.load_manifest(storage, steps[-1]) if steps else None
         return None
 

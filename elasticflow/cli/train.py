@@ -68,6 +68,7 @@ OPTIONS = {
     "date": "what {today} is in --data and --run-dir, such as 2026-11-20 (default: today)",
     "checkpoint_every": "between checkpoints: steps, such as 500, or a time, such as 5m (default: 60s)",
     "keep_checkpoints": "how many to keep",
+    "checkpoint_dir": "keep them in a folder of the run's name below this folder or URL: s3://bucket/models",
     "snapshot_s": "seconds between snapshots in other servers' memory: what a lost server costs; 0: none",
     "client_gone": "when this command dies or its terminal closes: continue, or stop with a checkpoint",
     "share": "who else may see status, logs and report: nobody, or the group of the run's folder",
@@ -98,6 +99,7 @@ METAVARS = {
     "compression": "none|bf16|top-k",
     "top_k": "SHARE",
     "checkpoint_every": "STEPS|TIME",
+    "checkpoint_dir": "DIR|URL",
     "snapshot_s": "S",
     "on_nan": "stop|skip",
     "client_gone": "continue|stop",
@@ -232,6 +234,7 @@ class TrainFolder:
         if not self._fresh:
             return self.forget()
         with contextlib.suppress(RunError, OSError), self._held():
+            self.run.forsake()
             for path in self.run.folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             for path in self._made:

@@ -88,8 +88,8 @@ def show_end(run: RunDir, report: Report) -> None:
         print(line)
     step = report.checkpoint_step
     if step is not None:
-        storage = run.storage()
-        print(f"checkpoint: {run.path / checkpoint.folder_of(step)}")
+        storage = run.checkpoints()
+        print(f"checkpoint: {run.checkpoint_place}/{checkpoint.folder_of(step)}")
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
     if isinstance(run.path, Path):
         for name, problem in TrackDir(run.path / "tracks").read_problems().items():

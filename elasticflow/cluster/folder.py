@@ -36,6 +36,7 @@ class FolderBefore:
         """Nothing began: leaves it as it was."""
         with contextlib.suppress(OSError):
             if not self._before:
+                self.run.forsake()
                 for path in self.path.iterdir():  # it was empty, or not there
                     _remove(path)
             for folder in self._missing:

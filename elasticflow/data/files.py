@@ -1,6 +1,6 @@
-"""Finding and reading the files that a source names: local ones by path, those in HDFS by URL.
+"""Finding and reading the files that a source names: local ones by path, those in HDFS or a store by URL.
 
-A file in HDFS is read range by range, each by a request of its own: between two reads nothing is open.
+A remote file is read range by range, each by a request of its own: between two reads nothing is open.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
 from elasticflow.storage.file_ids import STAY, FileId, changed, of_local, sampled
-from elasticflow.storage.urls import SCHEMES
-
-if TYPE_CHECKING:
-    from elasticflow.storage.webhdfs import FileStatus, WebHdfs
+from elasticflow.storage.remote import ABSENT, FileStatus, RemoteClient, client_of
 
 PATIENCE_S = 60.0
-"""How long a read is tried again while HDFS does not answer."""
+"""How long a read is tried again while HDFS, or a store, does not answer."""
 PAGE_BYTES = 64 << 10
 """What is read at least where a file is read in bits: headers, indexes. These pages are kept."""
 MOST_PAGES = 64
@@ -42,8 +39,8 @@ Bytes: TypeAlias = "bytes | memoryview"
 Range = tuple[int, int]
 """First byte, and the one after the last."""
 
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://[^/]*")
-_URL_OF_PATH = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_URL_OF_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 class File(ABC):
@@ -138,7 +135,7 @@ class LocalFile(File):
 
 
 class RemoteFile(File):
-    """A file in HDFS.
+    """A file in HDFS, or in a store.
 
     What reading raises is an UnreadableError: the medium does not answer, or the file has changed.
     A file that may not be read at all raises DataError the first time.
@@ -146,7 +143,7 @@ class RemoteFile(File):
 
     is_remote = True
 
-    def __init__(self, name: str, client: WebHdfs, status: FileStatus) -> None:
+    def __init__(self, name: str, client: RemoteClient, status: FileStatus) -> None:
         super().__init__(name)
         self._client = client
         self._found = status
@@ -374,14 +371,8 @@ def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[
 
 
 def is_url(kind: str, path: str) -> bool:
-    """Whether this names something in HDFS. Raises DataError for URLs of other kinds."""
-    if url := _URL.match(path):
-        if url["scheme"] not in SCHEMES:
-            allowed = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-            raise DataError(
-                f"{kind}: {path} is a URL that cannot be read. Allowed are {allowed} and paths of mounted "
-                "file systems."
-            )
+    """Whether this names something in HDFS or a store. Raises DataError for what was a URL."""
+    if _URL.match(path):
         return True
     if _URL_OF_PATH.match(path):
         raise DataError(
@@ -391,14 +382,12 @@ def is_url(kind: str, path: str) -> bool:
 
 
 class _Folders:
-    """What a URL or a pattern of URLs names in HDFS."""
+    """What a URL or a pattern of URLs names."""
 
     def __init__(self, kind: str, url: str) -> None:
-        from elasticflow.storage.webhdfs import WebHdfs
-
         self._kind, self._url = kind, url
         try:
-            self._client, self._path = WebHdfs.of(url, patience_s=PATIENCE_S)
+            self._client, self._path = client_of(url, PATIENCE_S)
         except ConfigError as error:
             raise DataError(f"{kind}: {url}: {error}") from error
 
@@ -459,7 +448,7 @@ class _Folders:
     def _fitting(self, folder: str, part: str) -> list[FileStatus]:
         try:
             there = self._client.list(folder)
-        except (FileNotFoundError, NotADirectoryError):
+        except ABSENT:
             return []
         shown = part.startswith(".")
         return [
@@ -469,7 +458,7 @@ class _Folders:
     def _exists(self) -> bool:
         try:
             return not self._client.status(self._path).is_dir
-        except (FileNotFoundError, NotADirectoryError):
+        except ABSENT:
             return False
 
     def _file(self, status: FileStatus) -> File:
@@ -484,7 +473,7 @@ class _Folders:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except ABSENT as error:
             raise DataError(f"{self._kind}: there is no file {self._url}.") from error
         except PermissionError as error:
             raise DataError(f"{self._kind}: {self._url} may not be read: {error}") from error

@@ -65,7 +65,7 @@ def _written(url: str, named: bool) -> Iterator[Diagnosis]:
     yield ok("hdfs", f"{url}: answers {user} after {(time.monotonic() - since_s) * 1000:.0f} ms")
     folder = path.rstrip("/") if named else f"/user/{user}"
     try:
-        while folder and not client.exists(folder):
+        while folder and client.find(folder) is None:
             folder = folder.rpartition("/")[0]
         yield _acts(client, folder)
     except PermissionError as error:

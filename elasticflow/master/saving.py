@@ -42,6 +42,7 @@ from elasticflow.run.work import (
 )
 from elasticflow.step.layout import Layout
 from elasticflow.step.schedule import SLICING
+from elasticflow.storage import storage_of
 from elasticflow.training.programs import ProgramUse
 from elasticflow.wire.messages import Excluded, Spec
 from elasticflow_ps.optimizers import kernel_for
@@ -58,7 +59,7 @@ class Saving:
         self, run: RunDir, config: Config, fence: Fence | None, *, resume: bool, adopts: bool
     ) -> None:
         self._run, self._config, self._fence = run, config, fence
-        self._storage = run.storage()
+        self._storage = storage_of(config.checkpoint_place or str(run.path))
         self._taken: Taken | None = None
         self.unread = False
         self.manifest, self.damages = self._restore(resume, adopts)

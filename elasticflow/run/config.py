@@ -85,6 +85,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     init_optimizer: bool = False
 
     checkpoint_every: str = "60s"
+    checkpoint_dir: str = ""
+    """Where checkpoints lie in a folder of the run's name, if not in its own: see ``checkpoint.place``."""
+    checkpoint_place: str = ""
+    """Once a run has begun that has a ``checkpoint_dir``: that folder."""
     keep_checkpoints: Positive = 3
     max_quarantined: Count = 0
     force_quarantine: bool = False

@@ -8,7 +8,7 @@ master.json     the master's endpoint and process number; stays while another ma
 journal.json    what the next master has to know if this one dies
 keys/           for the run's owner alone: the keys of the job, master.json, client.json, and of each member
                 in of/NAME.json; and what the local backend keeps of its processes
-checkpoints/    see elasticflow.checkpoint
+checkpoints/    see elasticflow.checkpoint; with ``checkpoint_dir`` elsewhere, see its module ``place``
 logs/           one file a process
 .reserve        space for report and journal where the file system is full, see elasticflow.run.reserve
 attempts.json   of a run that was resumed: when each time before began, and how long it took
@@ -46,6 +46,7 @@ from elasticflow.run.telling import Report
 from elasticflow.run.tracks import check_packages
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.hdfs import HdfsPath
+from elasticflow.storage.urls import is_hdfs
 from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys, write_secret
 
 T = TypeVar("T")
@@ -219,8 +220,43 @@ class RunDir:
         return self.logs / "master.log"
 
     def storage(self) -> Storage:
-        """Where checkpoints and terms lie. The folder is there."""
+        """The folder, which is there: terms, and checkpoints unless these are elsewhere."""
         return storage_of(str(self.path))
+
+    def checkpoints(self) -> Storage:
+        """Where checkpoints lie. Raises RunError."""
+        return storage_of(self.checkpoint_place)
+
+    @property
+    def checkpoint_place(self) -> str:
+        """The same, as a path or a URL. Raises RunError."""
+        with contextlib.suppress(NoRunError):
+            return str(self._read(self.settings, dict[str, Any]).get("checkpoint_place") or self.path)
+        return str(self.path)
+
+    def _settled(self, config: Config, is_new: bool) -> Config:
+        """Has a new run's checkpoints lie where its settings say. Raises ConfigError, RunError."""
+        if not is_new and config.checkpoint_dir != (before := self.config()).checkpoint_dir:
+            raise ConfigError(
+                f"checkpoint_dir: {config.checkpoint_dir or '(none)'}: the checkpoints of this run are in "
+                f"{before.checkpoint_place or 'its folder'}, and stay there; 'elasticflow checkpoint copy' "
+                "makes another run."
+            )
+        if not is_new or not config.checkpoint_dir:
+            return config
+        from elasticflow.checkpoint.place import below, settle  # brings NumPy along
+
+        place = below(config.checkpoint_dir, str(self.path))
+        settle(place, str(self.path))
+        return msgspec.structs.replace(config, checkpoint_place=place)
+
+    def forsake(self) -> None:
+        """It did not begin: nothing of it stays where its checkpoints would have been."""
+        with contextlib.suppress(RunError):
+            if (place := self.checkpoint_place) != str(self.path):
+                from elasticflow.checkpoint.place import forsake
+
+                forsake(place)
 
     def create(self, config: Config) -> None:
         """Makes the folder and the keys of a new job, or new keys for one that is resumed.
@@ -252,7 +288,7 @@ class RunDir:
                 self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
-        self.write_settings(config)
+        self.write_settings(self._settled(config, is_new))
         self.client_keys.parent.mkdir(mode=0o700, exist_ok=True)
         remove_tree(self._members_keys)  # of a run that is resumed
         self._members_keys.mkdir(mode=0o700, exist_ok=True)
@@ -393,3 +429,9 @@ class RunDir:
         """Waits until no master runs here, for so long at most."""
         if not isinstance(self.path, HdfsPath):
             wait_until_free(self.lock, timeout_s)
+
+
+def place_of_checkpoints(where: str) -> str:
+    """Of the run in a folder; a file, or a URL of a store, is one itself. Raises RunError."""
+    is_run = is_hdfs(where) or os.path.isdir(where)
+    return RunDir(where).checkpoint_place if is_run else where

@@ -12,7 +12,7 @@ from elasticflow.run.config import PARAMETER_SERVER, Config
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """name: such as ``worker-3``. host: where to listen, see ``own_address``. master: its control endpoint.
 
-    run_dir: where keys and checkpoints lie.
+    run_dir: where keys lie, and checkpoints, unless there is another place for them.
     """
 
     name: str
@@ -52,6 +52,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the run's copy of the program; "": there is none, the file itself is meant."""
     drop_last: bool = False
     args: dict[str, Any] = {}
+    checkpoint_place: str = ""
+    """Where checkpoints lie; "": in the run's folder."""
     init_from: str = ""
     """Not "": the run's first checkpoint has parameters that are not trained, see ``worker.warm``."""
     read_processes: int = 0
@@ -115,6 +117,7 @@ _SAME = (
     "program_sha256",
     "drop_last",
     "args",
+    "checkpoint_place",
     "init_from",
     "read_processes",
     "free_slices",

@@ -19,7 +19,7 @@ from elasticflow.errors import RunError
 from elasticflow.storage.hdfs import HdfsPath
 
 if TYPE_CHECKING:
-    from elasticflow.storage.webhdfs import FileStatus
+    from elasticflow.storage.remote import FileStatus
 
 ROOT, HDFS_ROOT = 0, "hdfs"
 FOR_PEOPLE = ("logs", "timelines")

@@ -26,7 +26,7 @@ class ServedCheckpoint:
 
     def __init__(self, run: RunDir, step: int | None, best: bool) -> None:
         self._run, self._step, self._best = run, step, best
-        self._storage = run.storage()
+        self._storage = run.checkpoints()
         self._refused: set[int] = set()
 
     @property

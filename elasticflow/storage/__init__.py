@@ -1,4 +1,4 @@
-"""Where checkpoints, journals and logs lie: the small interface, a directory behind it, and HDFS."""
+"""Where checkpoints, journals and logs lie: the small interface, and a folder, HDFS or a store behind it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
 
 from elasticflow.storage.directory import DirectoryStorage
+from elasticflow.storage.remote import RemoteStorage
 from elasticflow.storage.urls import is_url
 
-__all__ = ["DirectoryStorage", "Storage", "Writable", "is_url", "storage_of"]
+__all__ = ["DirectoryStorage", "RemoteStorage", "Storage", "Writable", "is_url", "storage_of"]
 
 
 class Writable(Protocol):
@@ -56,9 +57,7 @@ class Storage(Protocol):
 
 
 def storage_of(where: str | os.PathLike[str]) -> Storage:
-    """The storage in a folder, or at a URL such as ``hdfs://nn:8020/runs/mnist``. Raises ConfigError."""
+    """The storage in a folder, or at a URL such as ``s3://bucket/runs/mnist``. Raises ConfigError."""
     if is_url(text := os.fspath(where)):
-        from elasticflow.storage.hdfs import HdfsStorage  # late: most runs have nothing to do with HDFS
-
-        return HdfsStorage(text)
+        return RemoteStorage(text)
     return DirectoryStorage(where)

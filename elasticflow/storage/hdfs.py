@@ -1,4 +1,4 @@
-"""Storage in HDFS, and paths there that are used as those of this machine are.
+"""Paths in HDFS that are used as those of this machine are.
 
 The client is imported on use: every process of a run knows of these paths, and few ever see one.
 """
@@ -10,113 +10,16 @@ import os
 import posixpath
 import stat
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from elasticflow.process.retry import RemovedError
-from elasticflow.storage.names import TEMPORARY, check_name
-from elasticflow.storage.urls import PATIENCE_S, split
+from elasticflow.errors import ConfigError
+from elasticflow.storage.remote import ABSENT, FileStatus
+from elasticflow.storage.urls import PATIENCE_S, SCHEMES, split
 
 if TYPE_CHECKING:
-    from elasticflow.storage.datanode import Writing
-    from elasticflow.storage.webhdfs import FileStatus, WebHdfs
-
-_ABSENT = (FileNotFoundError, NotADirectoryError)
-
-
-class HdfsStorage:
-    """The files under the folder at ``url``, which is there. See ``Storage`` for what each method promises.
-
-    A folder that is gone raises RemovedError (ESTALE) everywhere. Files that were begun and are not whole
-    have names of their own, hidden, which end in ``.partial``: a writer that was killed is in nobody's way.
-    """
-
-    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
-        self.url = url.rstrip("/")
-        self._client, self.root = _client_of(url, patience_s)
-
-    def __repr__(self) -> str:
-        return f"HdfsStorage({self.url!r})"
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[Writing]:
-        path = self._path(name)
-        if self._client.exists(path):
-            raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced", path)
-        folder = posixpath.dirname(path)
-        with self._rooted():
-            if folder != self.root and not self._client.exists(folder):
-                self._check_root()  # or it would be made anew
-                self._client.mkdirs(folder)
-            with self._client.create(path) as file:
-                yield file
-
-    def open(self, name: str) -> BinaryIO:
-        with self._rooted():
-            return self._client.open(self._path(name))
-
-    def size(self, name: str) -> int:
-        with self._rooted():
-            return self._client.status(self._path(name)).length
-
-    def exists(self, name: str) -> bool:
-        found = self._client.exists(self._path(name))
-        if not found:
-            self._check_root()
-        return found
-
-    def list(self, folder: str = "") -> list[str]:
-        try:
-            found = self._client.list(self._path(folder) if folder else self.root)
-        except _ABSENT:
-            self._check_root()
-            return []
-        return [one.name for one in found if not one.name.endswith(TEMPORARY)]
-
-    def remove(self, name: str) -> None:
-        path = self._path(name)
-        with suppress(NotADirectoryError):
-            self._client.remove(path)
-        self._check_root()
-
-    def sweep(self, folder: str) -> None:
-        try:
-            found = self._client.list(self._path(folder))
-        except _ABSENT:
-            self._check_root()
-            return
-        for one in found:
-            if one.name.endswith(TEMPORARY):
-                with suppress(*_ABSENT, PermissionError):  # what stays is in nobody's way
-                    self._client.remove(one.path)
-
-    def _path(self, name: str) -> str:
-        """Where ``name`` lies. Raises ConfigError, see ``check_name``."""
-        check_name(name)
-        return posixpath.join(self.root, name)
-
-    def _check_root(self) -> None:
-        """Raises RemovedError (ESTALE) if the root is gone: the NameNode knows, or does not answer."""
-        with suppress(*_ABSENT):
-            if self._client.status(self.root).is_dir:
-                return
-        raise RemovedError(errno.ESTALE, f"the storage's folder {self.url} is gone")
-
-    @contextmanager
-    def _rooted(self) -> Iterator[None]:
-        """Tells a file that is not there from a storage that is not there."""
-        try:
-            yield
-        except FileNotFoundError:
-            self._check_root()
-            raise
-
-
-def _client_of(url: str, patience_s: float) -> tuple[WebHdfs, str]:
     from elasticflow.storage.webhdfs import WebHdfs
-
-    return WebHdfs.of(url, patience_s)
 
 
 class Stat(NamedTuple):
@@ -132,6 +35,11 @@ class HdfsPath(os.PathLike[str]):
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         scheme, authority, path = split(url)
+        if scheme not in SCHEMES:
+            raise ConfigError(
+                f"{url}: a run's folder is a directory, or on HDFS (hdfs://authority/path). Its checkpoints "
+                "may lie in an object store: checkpoint_dir names where."
+            )
         self._url = f"{scheme}://{authority}{path}"
         self._patience_s = patience_s
 
@@ -167,15 +75,15 @@ class HdfsPath(os.PathLike[str]):
 
     def exists(self) -> bool:
         client, path = self._of()
-        return client.exists(path)
+        return client.find(path) is not None
 
     def is_dir(self) -> bool:
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             return stat.S_ISDIR(self.stat().st_mode)
         return False
 
     def is_file(self) -> bool:
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             return stat.S_ISREG(self.stat().st_mode)
         return False
 
@@ -196,7 +104,7 @@ class HdfsPath(os.PathLike[str]):
         while waiting:
             yield (found := waiting.pop())
             if found.is_dir:
-                with suppress(*_ABSENT):
+                with suppress(*ABSENT):
                     waiting += [
                         each
                         for each in client.list(found.path)
@@ -252,3 +160,9 @@ class HdfsPath(os.PathLike[str]):
 
     def _of(self) -> tuple[WebHdfs, str]:
         return _client_of(self._url, self._patience_s)
+
+
+def _client_of(url: str, patience_s: float) -> tuple[WebHdfs, str]:
+    from elasticflow.storage.webhdfs import WebHdfs
+
+    return WebHdfs.of(url, patience_s)

@@ -1,18 +1,26 @@
-"""URLs of HDFS: ``hdfs://authority/path``, ``webhdfs://host:port/path``, ``swebhdfs://host:port/path``."""
+"""URLs: of HDFS, ``hdfs://authority/path``, and of what fsspec knows, such as ``s3://bucket/path``."""
 
 from __future__ import annotations
 
 import posixpath
+import re
 
 from elasticflow.errors import ConfigError
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
+"""Of HDFS."""
 PATIENCE_S = 30.0
-"""For so long HDFS is asked again before that fails."""
+"""For so long HDFS, or a store, is asked again before that fails."""
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def is_url(where: object) -> bool:
-    """Whether this names a place in HDFS, and not a folder of this machine."""
+    """Whether this names a place in HDFS or a store, and not a folder of this machine."""
+    return _URL.match(str(where)) is not None
+
+
+def is_hdfs(where: object) -> bool:
+    """Whether this names a place in HDFS."""
     return str(where).startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
@@ -20,15 +28,19 @@ def split(url: str) -> tuple[str, str, str]:
     """Scheme, authority and absolute path of a URL, in its shortest form. Raises ConfigError."""
     scheme, separator, rest = url.partition("://")
     authority, _, path = rest.partition("/")
-    if scheme not in SCHEMES or not separator:
-        raise ConfigError(
-            f"{url!r} is no URL of HDFS. Use hdfs://authority/path or webhdfs://host:port/path."
-        )
-    if scheme != "hdfs" and not authority:
+    if not separator or not _URL.match(url):
+        raise ConfigError(f"{url!r} is no URL. Use one such as hdfs://authority/path or s3://bucket/path.")
+    if scheme in ("webhdfs", "swebhdfs") and not authority:
         raise ConfigError(
             f"{url!r} names no host. Use {scheme}://host:port/path, the NameNode's HTTP address."
         )
+    if ":" in (login := authority.rpartition("@")[0]):
+        shown = url.replace(login, f"{login.split(':')[0]}:...", 1)
+        raise ConfigError(
+            f"{shown!r} holds a secret, which would stand in settings and logs. Leave it to the environment, "
+            "or to the files of the store's own client."
+        )
     path = f"/{path}"
     if "\0" in path or ".." in path.split("/"):
-        raise ConfigError(f"{url!r}: no path of HDFS has '..' or a zero byte. Use a path from the root.")
+        raise ConfigError(f"{url!r}: a path with '..' or a zero byte. Use a path from the root.")
     return scheme, authority, posixpath.normpath(path)

@@ -18,7 +18,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from elasticflow.errors import ConfigError
 from elasticflow.process.retry import Backoff
@@ -27,6 +27,7 @@ from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.names import TEMPORARY
 from elasticflow.storage.range_file import RangeFile
 from elasticflow.storage.refusals import Passing, reason, refusal
+from elasticflow.storage.remote import FileStatus, Statuses
 from elasticflow.storage.tokens import delegation_token
 from elasticflow.storage.urls import PATIENCE_S, split
 
@@ -43,25 +44,6 @@ DATA_S = 90.0
 BUFFER_BYTES = 1 << 16
 """Of a file that is open; what is read at once and longer passes by it."""
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 3.0
-
-
-class FileStatus(NamedTuple):
-    """What the NameNode knows of a file or folder.
-
-    length: in bytes. modified_at: seconds since 1970. id: stays when it is renamed.
-    """
-
-    path: str
-    name: str
-    length: int
-    is_dir: bool
-    modified_at: float
-    permission: int
-    owner: str
-    id: int
-
-
-Statuses: TypeAlias = list[FileStatus]
 
 
 @dataclass(frozen=True)
@@ -177,10 +159,6 @@ class WebHdfs:
         answer = self._json("GET", "GETFILESTATUS", path)
         return _status(path, posixpath.basename(path), answer["FileStatus"])
 
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or folder of that name."""
-        return self.find(path) is not None
-
     def list(self, path: str) -> Statuses:
         """What a folder holds, sorted by name. Raises NotADirectoryError for a file."""
         found = self._json("GET", "LISTSTATUS", path)["FileStatuses"]["FileStatus"]
@@ -215,6 +193,9 @@ class WebHdfs:
     def remove(self, path: str, recursive: bool = True) -> None:
         """Removes a file or folder; what is not there is no error."""
         self._json("DELETE", "DELETE", path, recursive=str(recursive).lower())
+
+    def sweep(self, path: str) -> None:
+        """Nothing: what was begun has a hidden name."""
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """Gives a file another name, atomically; never moves into a folder, nor over one.

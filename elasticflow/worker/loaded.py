@@ -444,7 +444,7 @@ def _problem(groups: Groups, tables: Sequence[TableSpec], *, asynchronous: bool)
 def _as_begun(settings: MemberSettings) -> tuple[dict[str, Array], int]:
     """Of a run that began with the weights of another: its parameters that are not trained, and how many
     updates its optimizer's first state has seen."""
-    storage = storage_of(settings.run_dir)
+    storage = storage_of(settings.checkpoint_place or settings.run_dir)
     if not (steps := commits(storage)):
         return {}, 0
     manifest = load_manifest(storage, steps[-1])

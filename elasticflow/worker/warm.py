@@ -26,7 +26,7 @@ from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
 from elasticflow.program.loading import blaming
 from elasticflow.run.config import Config
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import RunDir, place_of_checkpoints
 from elasticflow.run.settings import MemberSettings
 from elasticflow.run.taken import SHOWN, Taken
 from elasticflow.run.work import files_told, settings_of, work_of
@@ -250,7 +250,7 @@ class Warm:
 
     def commit(self, run: RunDir) -> None:
         """Writes the checkpoint of step 0."""
-        storage = run.storage()
+        storage = run.checkpoints()
         self._put_frozen()
         checkpoint.write_frozen(storage, self._loaded.replica.frozen())
         part = checkpoint.write_part(
@@ -295,7 +295,7 @@ def _weights(loaded: Loaded, config: Config) -> Weights:
             return Weights(layer_weights(values, config.init_from))
         form = loaded.replica.optimizers.optimizer.form
         return Weights(*weights_and_state(values, config.init_from, form))
-    return read_weights(config.init_from, config.init_optimizer)
+    return read_weights(place_of_checkpoints(config.init_from), config.init_optimizer)
 
 
 def begin(run: RunDir) -> Taken:

@@ -62,8 +62,8 @@ class KubernetesClient:
     def __init__(self, config: KubernetesConfig) -> None:
         """Raises ConfigError where nothing says which cluster is meant."""
         try:
-            from kubernetes import client
-            from kubernetes import config as contexts
+            import kubernetes.client as client
+            import kubernetes.config as contexts
         except ImportError as error:
             raise ConfigError(
                 "backend kubernetes: Python's package 'kubernetes' is not installed here; "

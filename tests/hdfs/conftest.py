@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
+from elasticflow.storage import RemoteStorage
+from elasticflow.storage.hdfs import HdfsPath
 from tests.clusters.hadoop import HadoopCluster
 
 
@@ -36,8 +37,8 @@ def broken(cluster: HadoopCluster, url: str) -> Iterator[HadoopCluster]:
 
 
 @pytest.fixture
-def storage(url: str) -> HdfsStorage:
-    return HdfsStorage(url)
+def storage(url: str) -> RemoteStorage:
+    return RemoteStorage(url)
 
 
 @pytest.fixture

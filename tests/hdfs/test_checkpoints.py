@@ -11,8 +11,8 @@ import pytest
 from elasticflow import checkpoint
 from elasticflow.errors import CheckpointError
 from elasticflow.master import fence
-from elasticflow.storage import DirectoryStorage, is_url, storage_of
-from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
+from elasticflow.storage import DirectoryStorage, RemoteStorage, is_url, storage_of
+from elasticflow.storage.hdfs import HdfsPath
 from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.timeout(300)]
@@ -72,7 +72,7 @@ def test_damage_is_told_and_an_older_checkpoint_serves(storage, url):
 
 
 def test_from_a_storage_that_does_not_answer_nothing_follows(broken, url):
-    storage = HdfsStorage(url, patience_s=0.5)
+    storage = RemoteStorage(url, patience_s=0.5)
     save(storage, make_model(), 100)
     for daemon in broken.datanodes:
         broken.kill(daemon)

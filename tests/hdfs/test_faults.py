@@ -9,8 +9,9 @@ import pytest
 
 from elasticflow.errors import ConfigError
 from elasticflow.process.retry import is_curable
+from elasticflow.storage import RemoteStorage
 from elasticflow.storage.hadoop import HadoopConf
-from elasticflow.storage.hdfs import HdfsPath, HdfsStorage
+from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.webhdfs import WebHdfs
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.timeout(300)]
@@ -61,7 +62,7 @@ def test_a_namenode_that_is_restarted_is_waited_for(broken, url):
 
 
 def test_a_namenode_that_is_restarted_in_the_middle_of_a_write(broken, url, raw):
-    storage = HdfsStorage(url, patience_s=60)
+    storage = RemoteStorage(url, patience_s=60)
     write_until_it_is_there(storage, "f/a", DATA, lambda: broken.restart("namenode"))
     with storage.open("f/a") as file:
         assert file.read() == DATA
@@ -71,7 +72,7 @@ def test_a_namenode_that_is_restarted_in_the_middle_of_a_write(broken, url, raw)
 
 
 def test_a_namenode_that_is_restarted_in_the_middle_of_a_read(broken, url):
-    storage = HdfsStorage(url, patience_s=60)
+    storage = RemoteStorage(url, patience_s=60)
     write_all(storage, "a", DATA)
     with storage.open("a") as file:
         first = file.read(1 << 20)
@@ -100,7 +101,7 @@ def test_safe_mode_is_told_once_the_patience_ends(broken, url):
 
 @pytest.mark.parametrize("daemon", ["datanode-0", "datanode-1"])
 def test_a_datanode_that_is_killed_in_the_middle_of_a_write(broken, url, raw, daemon):
-    storage = HdfsStorage(url, patience_s=60)
+    storage = RemoteStorage(url, patience_s=60)
     write_until_it_is_there(storage, "a", DATA, lambda: broken.kill(daemon))
     with storage.open("a") as file:
         assert file.read() == DATA
@@ -109,7 +110,7 @@ def test_a_datanode_that_is_killed_in_the_middle_of_a_write(broken, url, raw, da
 
 @pytest.mark.parametrize("daemon", ["datanode-0", "datanode-1"])
 def test_a_datanode_that_is_killed_in_the_middle_of_a_read(broken, url, daemon):
-    storage = HdfsStorage(url, patience_s=60)
+    storage = RemoteStorage(url, patience_s=60)
     write_all(storage, "a", DATA)
     with storage.open("a") as file:
         first = file.read(3)
@@ -120,7 +121,7 @@ def test_a_datanode_that_is_killed_in_the_middle_of_a_read(broken, url, daemon):
 
 
 def test_all_datanodes_are_gone_and_come_back(broken, url):
-    storage = HdfsStorage(url, patience_s=1)
+    storage = RemoteStorage(url, patience_s=1)
     write_all(storage, "a", DATA[:100])
     for daemon in broken.datanodes:
         broken.kill(daemon)
@@ -131,7 +132,7 @@ def test_all_datanodes_are_gone_and_come_back(broken, url):
         file.write(b"x")
     for daemon in broken.datanodes:
         broken.start_daemon(daemon)
-    with HdfsStorage(url, patience_s=60).open("a") as file:
+    with RemoteStorage(url, patience_s=60).open("a") as file:
         assert file.read() == DATA[:100]
 
 
@@ -183,9 +184,9 @@ def test_a_wrong_user_is_told_who_owns_it(cluster, url, monkeypatch):
     acts = (
         lambda: (mine / "secret").read_bytes(),
         lambda: (HdfsPath(url) / "a").replace_bytes(b"x"),
-        lambda: write_all(HdfsStorage(url), "a", DATA),
-        lambda: write_all(HdfsStorage(url), "new/a", DATA),
-        lambda: HdfsStorage(url).remove("keys"),
+        lambda: write_all(RemoteStorage(url), "a", DATA),
+        lambda: write_all(RemoteStorage(url), "new/a", DATA),
+        lambda: RemoteStorage(url).remove("keys"),
         lambda: (HdfsPath(url) / "more").mkdir(),
     )
     with monkeypatch.context() as patch:
@@ -210,7 +211,7 @@ def test_a_file_where_a_folder_should_be(cluster, url):
     with pytest.raises(IsADirectoryError):
         HdfsPath(url).replace_bytes(b"x")
     with pytest.raises(OSError, match="is gone") as caught:
-        HdfsStorage(str(file)).list()
+        RemoteStorage(str(file)).list()
     assert caught.value.errno == errno.ESTALE
 
 
