@@ -15,6 +15,7 @@ import pytest
 
 from tests.clusters import hadoop as hadoop_cluster
 from tests.clusters.hadoop import HadoopCluster
+from tests.clusters.s3 import S3Server
 from tests.thorough import THOROUGH
 
 TESTS = Path(__file__).parent
@@ -112,3 +113,10 @@ def hadoop(hdfs_cluster: HadoopCluster) -> HadoopCluster:
     """HDFS and YARN."""
     hdfs_cluster.start_yarn()
     return hdfs_cluster
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An object store."""
+    with S3Server() as started:
+        yield started

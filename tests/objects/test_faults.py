@@ -1,0 +1,230 @@
+"""An object store that refuses, loses answers, or is away: passed over, or told, and never guessed at."""
+
+import builtins
+import errno
+import os
+import threading
+
+import fsspec
+import numpy as np
+import pytest
+import s3fs
+
+from elasticflow import checkpoint
+from elasticflow.checkpoint import place
+from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.process.retry import is_away
+from elasticflow.storage import RemoteStorage, storage_of
+from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
+from tests.storage_contract import read, write
+
+DATA = np.random.default_rng(0).bytes(3 << 20)
+
+
+def test_a_put_whose_answer_is_lost_is_known_again(s3, storage, raw):
+    """The client asks once more, and then there is an object of that name: its own."""
+    s3.fail("lose", "PUT", "/a/b")
+    write(storage, "a/b", DATA)
+    assert s3.heal() == 1
+    assert read(storage, "a/b") == DATA
+    s3.fail("lose", "POST", "/a/large?uploadId")
+    write(storage, "a/large", DATA * 17)
+    assert s3.heal() == 1
+    assert raw(storage, "a") == ["b", "large"]
+    with pytest.raises(FileExistsError):  # and not taken for another's
+        write(storage, "a/b", DATA)
+
+
+@pytest.mark.parametrize("act", ["refuse", "lose", "cut"])
+@pytest.mark.parametrize("what", ["GET", "HEAD", "PUT", "POST"])
+def test_what_passes_is_passed_over(s3, url, act, what):
+    if (act, what) == ("cut", "HEAD"):
+        return  # it has no body
+    storage = RemoteStorage(url, patience_s=30)
+    if what in ("GET", "HEAD"):
+        write(storage, "f/large", DATA * 17)
+    s3.fail(act, what, "/f/large" if what != "GET" else "", times=2)
+    if what in ("PUT", "POST"):
+        write(storage, "f/large", DATA * 17)
+    assert storage.list("f") == ["large"]
+    assert storage.size("f/large") == len(DATA) * 17
+    assert read(storage, "f/large") == DATA * 17
+    assert s3.heal() == 2
+
+
+def test_a_store_that_is_away_is_never_an_empty_one(s3, url):
+    storage = RemoteStorage(url, patience_s=0.2)
+    save(storage, make_model(), 100)
+    s3.fail("refuse", "", "", times=1000)
+    for act in (
+        storage.list,
+        lambda: storage.list("checkpoints"),
+        lambda: storage.exists("checkpoints"),
+        lambda: storage.size("x"),
+        lambda: storage.open("x"),
+        lambda: storage.remove("x"),
+    ):
+        with pytest.raises(OSError, match="s3://bucket") as raised:
+            act()
+        assert is_away(raised.value)
+    with pytest.raises(CheckpointError, match="as the test wants it"):
+        checkpoint.newest_intact(storage)
+    s3.heal()
+    assert checkpoint.newest_intact(storage)[0].step == 100
+
+
+def test_nobody_there(s3, url, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        with pytest.raises(OSError, match=r"127.0.0.1:1.*s3://bucket") as raised:
+            RemoteStorage(url, patience_s=0.1).list()
+        assert is_away(raised.value)
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_who_may_not_is_told_so(s3, storage):
+    write(storage, "f/a", b"")
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+        s3.fail("deny", method, "", times=1000)
+    for act in (storage.list, lambda: storage.open("f/a"), lambda: storage.remove("f/a")):
+        with pytest.raises(PermissionError) as raised:
+            act()
+        assert raised.value.errno == errno.EACCES
+    s3.heal()
+    s3.fail("deny", "PUT", "")
+    with pytest.raises(PermissionError, match="as the test wants it"):
+        write(storage, "f/b", b"")
+
+
+def test_without_credentials(s3, url, monkeypatch):
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    try:
+        with pytest.raises(PermissionError, match="credentials"):
+            RemoteStorage(url, patience_s=30).list()
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_what_is_not_installed_and_what_nobody_knows(monkeypatch):
+    real = builtins.__import__
+
+    def without(*names):
+        def imported(name, *arguments, **options):
+            if name.split(".")[0] in names:
+                raise ImportError(f"No module named {name!r}", name=name)
+            return real(name, *arguments, **options)
+
+        return imported
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "__import__", without("fsspec"))
+        with pytest.raises(
+            ConfigError, match=r"s3://b: needs fsspec. Run: pip install 'elasticflow-trainer\[s3\]'"
+        ):
+            storage_of("s3://b/c")
+    with pytest.raises(ConfigError, match=r"smb://host.*Run: pip install"):
+        storage_of("smb://host/c")
+    with pytest.raises(ConfigError, match=r"nonsense://b is a URL that cannot be read. Allowed are hdfs://"):
+        storage_of("nonsense://b/c")
+    with pytest.raises(ConfigError, match=r"s3://me:\.\.\.@b/c' holds a secret") as raised:
+        storage_of("s3://me:hidden@b/c")
+    assert "hidden" not in str(raised.value)
+
+
+def test_checkpoints_are_committed_and_pruned(storage, raw):
+    model = make_model()
+    for step in (100, 200, 300):
+        save(storage, model, step)
+    write_parts(storage, model, 150, 1)  # begun, and never committed
+    assert checkpoint.prune(storage, keep=2) == [100, 150]
+    assert checkpoint.commits(storage) == [200, 300]
+    write_parts(storage, model, 400, 1)
+    assert checkpoint.discard_unfinished(storage) == [400]
+    manifest, damages = checkpoint.newest_intact(storage)
+    assert (manifest.step, damages) == (300, [])
+    checkpoint.commit(storage, manifest)  # a second time: nothing happens
+    with pytest.raises(CheckpointError, match="FileExistsError"):
+        checkpoint.commit(storage, make_manifest(model, 300, manifest.parts, tick=7))
+
+
+def test_damage_is_told_and_an_older_checkpoint_serves(storage, fs, url):
+    model = make_model()
+    for step in (100, 200):
+        save(storage, model, step)
+    folder = f"{url}/{checkpoint.folder_of(200)}"
+    part = next(one for one in fs.ls(folder, detail=False) if one.endswith(".h5"))
+    data = bytearray(fs.cat_file(part))
+    data[len(data) // 2] ^= 1
+    fs.pipe_file(part, bytes(data))
+    manifest, damages = checkpoint.newest_intact(storage)
+    assert manifest.step == 100
+    assert len(damages) == 1 and os.path.basename(part) in damages[0]
+
+
+def test_a_commit_whose_answer_is_lost_is_committed(s3, storage):
+    model = make_model()
+    s3.fail("lose", "PUT", "manifest.json")
+    save(storage, model, 100)
+    assert s3.heal() == 1
+    assert checkpoint.commits(storage) == [100]
+
+
+def test_a_place_is_one_runs_alone(fs, url, tmp_path):
+    here = place.below(f"{url}/models/", tmp_path / "night-1")
+    assert here == f"{url}/models/night-1"
+    place.settle(here, str(tmp_path / "night-1"))
+    place.settle(here, str(tmp_path / "night-1"))  # it was killed before it began
+    with pytest.raises(ConfigError, match=r"holds the checkpoints of a run already, .*/night-1 \(begun on "):
+        place.settle(here, str(tmp_path / "other" / "night-1"))
+    save(storage_of(here), make_model(), 100)
+    with pytest.raises(ConfigError, match="holds the checkpoints of a run already"):
+        place.settle(here, str(tmp_path / "night-1"))
+    place.forsake(here)
+    assert not fs.exists(here)
+    fs.pipe_file(f"{url}/models/night-2/thesis.tex", b"...")
+    with pytest.raises(ConfigError, match="is not empty: there is 'thesis.tex'"):
+        place.settle(f"{url}/models/night-2", str(tmp_path / "night-2"))
+
+
+def test_of_two_runs_that_settle_at_once_one_has_the_place(url, tmp_path):
+    barrier, refused = threading.Barrier(2), []
+
+    def settle(number):
+        barrier.wait()
+        try:
+            place.settle(f"{url}/models/a", str(tmp_path / str(number) / "a"))
+        except ConfigError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=settle, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1
+
+
+def test_a_store_without_conditional_puts():
+    """Such as sftp: under a hidden name first, which is renamed."""
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/here/.there.partial", b"")
+    storage = storage_of("memory://here")
+    seen = []
+    with storage.create("f/a") as file:
+        file.write(b"whole")
+        seen.append(storage.exists("f/a"))
+    assert (seen, read(storage, "f/a"), storage.list("f")) == ([False], b"whole", ["a"])
+    with pytest.raises(FileExistsError):
+        write(storage, "f/a", b"other")
+    with pytest.raises(FileExistsError), storage.create("f/b"):
+        write(storage, "f/b", b"the faster writer")
+    assert sorted(fs.ls("/here/f", detail=False)) == ["/here/f/a", "/here/f/b"]
+    save(storage, make_model(), 100)
+    assert checkpoint.verify(storage, 100) == []
+    storage.remove("f")
+    assert storage.list("f") == []
