@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import posixpath
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -26,15 +27,24 @@ MOST_BYTES = 1 << 16
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """Whose checkpoints lie here. run: its folder."""
+    """Whose checkpoints lie at a place. run: its folder. host: where that was made."""
 
     run: str
     host: str
 
+    def __str__(self) -> str:
+        return f"{self.run} (begun on {self.host})"
 
-def below(base: str, run: str | os.PathLike[str]) -> str:
+    def is_there(self) -> bool:
+        """Whether there is a run in that folder, or may be, since it cannot be seen from here."""
+        if is_url(self.run):
+            return storage_of(self.run).exists("run.json")
+        return self.host != socket.gethostname() or os.path.exists(os.path.join(self.run, "run.json"))
+
+
+def below(base: str, run: str) -> str:
     """Where below ``base`` a run in this folder has its checkpoints: they are called as the run is."""
-    name = posixpath.basename(os.fspath(run).rstrip("/"))
+    name = posixpath.basename(_absolute(run))
     return f"{base.rstrip('/')}/{name}" if is_url(base) else os.path.join(os.path.abspath(base), name)
 
 
@@ -43,11 +53,41 @@ def settle(place: str, run: str) -> None:
 
     Raises ConfigError if somebody else's things are there, or it cannot be used.
     """
-    try:
-        _claim(place, run if is_url(run) else os.path.abspath(run))
-    except OSError as error:
-        words = error.strerror or error
-        raise ConfigError(f"checkpoint_dir: {place}: cannot be used: {words}.") from error
+    mine = _Owner(_absolute(run), socket.gethostname())
+    with _usable(place):
+        _make(place)
+        storage = storage_of(place)
+        if (owner := _put_owner(storage, mine)) != mine or _holds_any(storage):
+            raise ConfigError(
+                f"checkpoint_dir: {place}: holds the checkpoints of a run already, {owner}; choose another "
+                "--run-dir, whose name they have, or another checkpoint_dir."
+            )
+        if others := [name for name in storage.list() if name not in (OWNER, ROOT, ROWS)]:
+            raise ConfigError(
+                f"checkpoint_dir: {place}: is not empty: there is {others[0]!r}; choose another."
+            )
+
+
+def check(place: str, run: str) -> None:
+    """Has ``place`` still be that of a run that goes on, whose folder may have been moved.
+
+    A copy of a run's folder leads to the checkpoints of the original, and must not go on with them. Raises
+    ConfigError.
+    """
+    mine = _Owner(_absolute(run), socket.gethostname())
+    with _usable(place):
+        storage = storage_of(place)
+        owner = _put_owner(storage, mine)
+        if owner.run == mine.run:
+            return
+        if owner.is_there():
+            raise ConfigError(
+                f"{place}: holds the checkpoints of {owner}, and this is {mine.run}. Of a copy 'elasticflow "
+                f"checkpoint copy {owner.run} FOLDER' makes a run of its own. If the folder was moved from "
+                f"there, remove {OWNER} at that place."
+            )
+        storage.remove(OWNER)
+        _put_owner(storage, mine)
 
 
 def forsake(place: str) -> None:
@@ -60,24 +100,16 @@ def forsake(place: str) -> None:
             os.rmdir(place)
 
 
-def _claim(place: str, run: str) -> None:
-    _make(place)
-    storage = storage_of(place)
-    mine = _Owner(run, socket.gethostname())
+def _absolute(run: str) -> str:
+    return run.rstrip("/") if is_url(run) else os.path.abspath(run)
+
+
+@contextmanager
+def _usable(place: str) -> Iterator[None]:
     try:
-        with storage.create(OWNER) as file:
-            file.write(msgspec.json.encode(mine))
-    except FileExistsError:
-        with storage.open(OWNER) as file:
-            owner = file.read(MOST_BYTES)
-        if owner != msgspec.json.encode(mine) or _holds_any(storage):
-            raise ConfigError(
-                f"checkpoint_dir: {place}: holds the checkpoints of a run already, {_named(owner)}; choose "
-                "another --run-dir, whose name they have, or another checkpoint_dir."
-            ) from None
-    others = [name for name in storage.list() if name not in (OWNER, ROOT, ROWS)]
-    if others:
-        raise ConfigError(f"checkpoint_dir: {place}: is not empty: there is {others[0]!r}; choose another.")
+        yield
+    except OSError as error:
+        raise ConfigError(f"checkpoint_dir: {place}: cannot be used: {error.strerror or error}.") from error
 
 
 def _make(place: str) -> None:
@@ -88,6 +120,20 @@ def _make(place: str) -> None:
         Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
+def _put_owner(storage: Storage, mine: _Owner) -> _Owner:
+    """Whose the place is: mine, if it was nobody's."""
+    try:
+        with storage.create(OWNER) as file:
+            file.write(msgspec.json.encode(mine))
+        return mine
+    except FileExistsError:
+        with storage.open(OWNER) as file:
+            try:
+                return msgspec.json.decode(file.read(MOST_BYTES), type=_Owner)
+            except msgspec.MsgspecError:
+                return _Owner("an unknown run", "an unknown host")
+
+
 def _holds_any(storage: Storage) -> bool:
     try:
         return bool(commits(storage))
@@ -95,11 +141,3 @@ def _holds_any(storage: Storage) -> bool:
         if is_curable(error):
             raise
         return True
-
-
-def _named(owner: bytes) -> str:
-    try:
-        found = msgspec.json.decode(owner, type=_Owner)
-    except msgspec.MsgspecError:
-        return "which cannot be read"
-    return f"{found.run} (begun on {found.host})"

@@ -200,9 +200,19 @@ class TrainFolder:
     """A run's folder before its master has it: made ready, and put back as it was if nothing began."""
 
     def __init__(self, path: Path, chosen: Config, resume: bool, copy: Copy | None) -> None:
-        self.run = run = RunDir(path)
+        self.run = RunDir(path)
         self._fresh = not resume
         self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        self._settings = b""
+        try:
+            self._make_ready(path, chosen, resume, copy)
+        except ConfigError:
+            if self._fresh:
+                self.put_back()
+            raise
+
+    def _make_ready(self, path: Path, chosen: Config, resume: bool, copy: Copy | None) -> None:
+        run = self.run
         ours = run.settings.exists()
         if path.exists() and not ours and (not path.is_dir() or any(p != run.lock for p in path.iterdir())):
             raise RunError(f"{path}: is not empty, and not the folder of a run; choose another --run-dir.")

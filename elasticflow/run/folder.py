@@ -242,10 +242,13 @@ class RunDir:
                 f"{before.checkpoint_place or 'its folder'}, and stay there; 'elasticflow checkpoint copy' "
                 "makes another run."
             )
-        if not is_new or not config.checkpoint_dir:
+        if not config.checkpoint_dir:
             return config
-        from elasticflow.checkpoint.place import below, settle  # brings NumPy along
+        from elasticflow.checkpoint.place import below, check, settle  # brings NumPy along
 
+        if not is_new:
+            check(config.checkpoint_place, str(self.path))
+            return config
         place = below(config.checkpoint_dir, str(self.path))
         settle(place, str(self.path))
         return msgspec.structs.replace(config, checkpoint_place=place)

@@ -1,0 +1,180 @@
+"""Runs whose checkpoints, and records, are in an object store: the same model, whatever dies or falters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from tests.clusters.s3 import S3Server
+
+from .conftest import Run, cli
+
+OPTIONS = ("--epochs", 6, "--batch-size", 64, "--slices", 8, "--checkpoint-every", 20)
+MODELS = "s3://models/nightly"
+PROGRAM = """
+import torch
+import elasticflow as ef
+
+def model():
+    return {"net": torch.nn.Linear(8, 3), "optimizer": ef.Adam(lr=0.01)}
+
+def forward(x, y, params):
+    return torch.nn.functional.cross_entropy(params["net"](x), y)
+"""
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    store = fsspec.filesystem("s3")
+    if store.exists("models"):
+        store.rm("models", recursive=True)
+    store.mkdir("models")
+    yield s3_server
+    s3_server.heal()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with Run(tmp_path_factory.mktemp("undisturbed") / "run", "small_torch.py", *OPTIONS) as run:
+        return run.digest()
+
+
+def _objects() -> list[str]:
+    store = fsspec.filesystem("s3")
+    store.invalidate_cache()
+    return [name.removeprefix("models/nightly/") for name in store.find("models/nightly")]
+
+
+def test_whatever_dies_and_falters(start: Callable[..., Run], s3: S3Server, undisturbed: str) -> None:
+    """A worker, a server and the master are killed; the store refuses, and loses answers of what it did."""
+    run = start(
+        "small_torch.py", *OPTIONS, "--servers", 2, "--checkpoint-dir", MODELS, name="first", shut=["step 30"]
+    )
+    run.held_at("step 30")
+    run.wait_until(lambda status: (status.checkpoint_step or 0) >= 20)
+    s3.fail("refuse", "PUT", "models/nightly", times=6)
+    s3.fail("lose", "PUT", "models/nightly", times=6)
+    for name in ("worker-1", "server-1"):
+        run.kill(name)
+    master = run.status().master.pid
+    run.open("step 30")
+    run.wait_for_step(31)
+    os.kill(master, signal.SIGKILL)
+    assert run.digest() == undisturbed
+    there = _objects()
+    assert "first/owner.json" in there
+    assert sum(name.endswith("manifest.json") for name in there) == 3, "keep_checkpoints"
+    assert not list(run.path.glob("checkpoints/*")) and not list(run.path.glob("rows/*"))
+    for where in (run.path, f"{MODELS}/first"):
+        assert cli("checkpoint", "digest", where).stdout.strip() == undisturbed
+        assert cli("checkpoint", "verify", where).stdout.count(": whole") == 3
+        assert cli("checkpoint", "list", where).stdout.count("\n") == 3
+    exported = cli("export", run.path, run.path / "model.npz")
+    assert exported.returncode == 0, exported.stderr
+    assert f"checkpoint: {MODELS}/first/checkpoints/step-" in run.output()
+
+
+def test_it_waits_while_the_store_is_away(start: Callable[..., Run], s3: S3Server, undisturbed: str) -> None:
+    """The last checkpoint cannot be written, until it can."""
+    run = start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first", shut=["step 30"])
+    run.held_at("step 30")
+    run.wait_until(lambda status: (status.checkpoint_step or 0) >= 20)
+    s3.fail("refuse", "", "/models", times=1_000_000)
+    run.open("step 30")
+    run.wait_until(lambda status: status.storage_trouble and status.state == "finishing")
+    assert s3.heal() > 0
+    assert run.digest() == undisturbed
+
+
+def test_it_goes_on_where_its_checkpoints_are(
+    start: Callable[..., Run], s3: S3Server, undisturbed: str
+) -> None:
+    """Also under another name; a copy of its folder does not, as these are the original's."""
+    run = start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first", shut=["step 30"])
+    run.held_at("step 30")
+    assert run.stop("step 30").returncode == 0
+    other = cli("train", "--resume", "--run-dir", run.path, "--checkpoint-dir", "s3://models/other")
+    assert other.returncode == 1
+    assert f"are in {MODELS}/first, and stay there" in other.stderr
+    copied = run.path.with_name("copied")
+    shutil.copytree(run.path, copied)
+    refused = cli("train", "--resume", "--run-dir", copied)
+    assert refused.returncode == 1
+    assert f"holds the checkpoints of {run.path}" in refused.stderr and "checkpoint copy" in refused.stderr
+    made = cli("checkpoint", "copy", run.path, run.path.with_name("second"))
+    assert made.returncode == 0, made.stderr
+    shutil.rmtree(copied)
+    run.path.rename(copied)
+    assert start("small_torch.py", "--resume", name="copied").digest() == undisturbed
+    assert start("small_torch.py", "--resume", name="second").digest() == undisturbed
+    assert {name.split("/")[0] for name in _objects()} == {"first", "second"}
+
+
+def test_two_runs_of_one_name_and_a_store_that_is_not_there(
+    start: Callable[..., Run], s3: S3Server, tmp_path: Path
+) -> None:
+    """Each is told before anything begins, and leaves nothing behind."""
+    start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first").finish()
+    program = Path(__file__).parent / "programs" / "small_torch.py"
+    for options, words in (
+        (
+            ("--checkpoint-dir", MODELS),
+            f"{MODELS}/first: holds the checkpoints of a run already, {tmp_path}/first",
+        ),
+        (("--checkpoint-dir", "s3://no-such-bucket/x"), "s3://no-such-bucket/x/first: cannot be used"),
+        (("--checkpoint-dir", "nonsense://x"), "nonsense://x is a URL that cannot be read"),
+        (("--checkpoint-dir", "s3://me:secret@x/y"), "holds a secret"),
+    ):
+        refused = cli("train", program, "--run-dir", tmp_path / "elsewhere" / "first", *options)
+        assert refused.returncode == 1, refused.stdout
+        assert words in refused.stderr and "me:secret" not in refused.stderr
+        assert not (tmp_path / "elsewhere").exists()
+    refused = cli("train", program, "--run-dir", "s3://models/run")
+    assert refused.returncode == 1
+    assert "a run's folder is a directory, or on HDFS" in refused.stderr
+
+
+def test_weights_of_another_run_there(start: Callable[..., Run], s3: S3Server) -> None:
+    first = start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first")
+    first.finish()
+    digests = [
+        start("small_torch.py", *OPTIONS, "--seed", 1, "--init-from", where).digest()
+        for where in (first.path, f"{MODELS}/first")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_folder_of_this_machines_does_as_well(
+    start: Callable[..., Run], tmp_path: Path, undisturbed: str
+) -> None:
+    run = start("small_torch.py", *OPTIONS, "--checkpoint-dir", tmp_path / "models", name="first")
+    assert run.digest() == undisturbed
+    assert sorted(path.name for path in (tmp_path / "models" / "first").iterdir()) == [
+        "checkpoints",
+        "owner.json",
+    ]
+    assert cli("checkpoint", "digest", run.path).stdout.strip() == undisturbed
+
+
+def test_records_from_there(start: Callable[..., Run], s3: S3Server, tmp_path: Path) -> None:
+    """The store falters meanwhile."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "made.npz", x=draw.random((1000, 8), np.float32), y=draw.integers(0, 3, 1000))
+    fsspec.filesystem("s3").put_file(str(tmp_path / "made.npz"), "models/data/made.npz")
+    s3.fail("cut", "GET", "made.npz", times=3)
+    digests = [
+        start(str(tmp_path / "program.py"), *OPTIONS, "--data", where, "--workers", 2).digest()
+        for where in (tmp_path / "made.npz", "s3://models/data/made.npz")
+    ]
+    assert digests[0] == digests[1]
+    assert s3.heal() == 3
