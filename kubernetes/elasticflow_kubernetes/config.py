@@ -68,6 +68,8 @@ class KubernetesConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_
     """``UID`` or ``UID:GID`` of its processes; "": of whoever begins the run, who owns its folder."""
     labels: dict[str, str] = {}
     """Of each Pod and the leader's Job: of a queue that admits them (``kueue.x-k8s.io/queue-name``), ..."""
+    env_secrets: list[str] = []
+    """Secrets of the namespace whose keys are environment variables of each Pod: of an object store, say."""
     pod: dict[str, Any] = {}
     """More of each Pod's ``spec``, in Kubernetes' own words: ``nodeSelector``, ``tolerations``, ..."""
 

@@ -182,6 +182,7 @@ def _container(
         **_set({"imagePullPolicy": kubernetes.image_pull_policy}),
         "command": ["/bin/sh", "-c", script],
         "env": variables,
+        "envFrom": [{"secretRef": {"name": name}} for name in kubernetes.env_secrets],
         "resources": {"requests": amounts, "limits": _limits(amounts)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": _mounts(kubernetes),

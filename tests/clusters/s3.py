@@ -1,7 +1,7 @@
 """An S3 for tests: moto's, in a process of its own, with faults in its network.
 
-``python -m tests.clusters.s3 PORT`` serves. What is put to ``/__faults`` as JSON befalls the next requests
-that fit, each so many times.
+``python -m tests.clusters.s3 HOST PORT`` serves. What is put to ``/__faults`` as JSON befalls the next
+requests that fit, each so many times.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ START_S = 60.0
 class S3Server:
     """Runs while it is a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+            free.bind((host, 0))
+            self._at: tuple[str, int] = free.getsockname()
+        self.url = f"http://{host}:{self._at[1]}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -46,13 +46,13 @@ class S3Server:
         }
 
     def __enter__(self) -> S3Server:
-        command = [sys.executable, "-m", "tests.clusters.s3", str(self.port)]
+        command = [sys.executable, "-m", "tests.clusters.s3", *map(str, self._at)]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(command, stderr=self._log)
         until_s = time.monotonic() + START_S
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+                socket.create_connection(self._at, timeout=5).close()
                 break
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > until_s:
@@ -154,9 +154,10 @@ def main() -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
-    os.environ["MOTO_PORT"] = sys.argv[1]
+    host, port = sys.argv[1:]
+    os.environ["MOTO_PORT"] = port
     app = _Faulty(DomainDispatcherApplication(create_backend_app))
-    run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=True)
+    run_simple(host, int(port), app, threaded=True)
 
 
 if __name__ == "__main__":
