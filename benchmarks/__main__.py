@@ -43,6 +43,7 @@ NAMES = (
     "kubernetes",
     "hdfs",
     "hdfs_read",
+    "objects",
     "parquet",
     "reading",
     "examples",

@@ -5,19 +5,23 @@ Nothing of a file is executed: PyTorch's are read with ``weights_only``, Keras's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from elasticflow.checkpoint.catalog import commits, load_manifest
+from elasticflow.checkpoint.catalog import COPY_BYTES, commits, load_manifest
 from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.reader import tensors
 from elasticflow.checkpoint.torch_state import named_state, optimizer_in
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.step.layout import Array
 from elasticflow.storage import storage_of
+from elasticflow.storage.remote import client_of
 from elasticflow.storage.urls import is_url
 
 NESTED = ("state_dict", "model_state_dict", "model", "module")
@@ -39,6 +43,9 @@ def read_weights(place: str, slots: bool) -> Weights:
     Raises CheckpointError if it cannot be read, ConfigError if it is of no known kind.
     """
     path = Path(place)
+    if is_url(place) and path.suffix in READERS:
+        with _fetched(place) as copy:
+            return read_weights(copy, slots)
     if is_url(place) or path.is_dir():
         return _of_run(place, slots)
     if not path.is_file():
@@ -55,6 +62,17 @@ def read_weights(place: str, slots: bool) -> Weights:
         )
     with naming(place):
         return _torch_with_state(path) if slots else Weights(dict(read(path)))
+
+
+@contextmanager
+def _fetched(url: str) -> Iterator[str]:
+    """A copy of a remote file, as long as it is read."""
+    client, path = client_of(url)
+    with tempfile.NamedTemporaryFile(suffix=Path(path).suffix) as copy, naming(url):
+        with client.open(path) as file:
+            shutil.copyfileobj(file, copy, COPY_BYTES)
+        copy.flush()
+        yield copy.name
 
 
 def _of_run(folder: str, slots: bool) -> Weights:

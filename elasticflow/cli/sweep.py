@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from elasticflow.checkpoint.place import below
 from elasticflow.cli.asking import formatted
 from elasticflow.cli.folders import RUNS
 from elasticflow.cli.progress import scaled
@@ -157,6 +158,8 @@ class Sweep:
         self, arguments: argparse.Namespace, folder: Path, study: Study, chosen: Config, wanted: int
     ) -> None:
         self.arguments, self.folder, self.study = arguments, folder, study
+        if chosen.checkpoint_dir:  # or trials of one number would meet there, of any sweep
+            chosen = msgspec.structs.replace(chosen, checkpoint_dir=below(chosen.checkpoint_dir, str(folder)))
         self._settings, self._wanted = chosen, wanted
         self._news: queue.SimpleQueue[TrialNews] = queue.SimpleQueue()
         self._trials = self._place()

@@ -17,7 +17,7 @@ from elasticflow.doctor.finding import Diagnosis, broken, hurts, ok
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow.storage.hadoop import HadoopConf
-from elasticflow.storage.urls import is_url
+from elasticflow.storage.urls import is_hdfs
 
 if TYPE_CHECKING:
     from elasticflow.storage.webhdfs import WebHdfs
@@ -30,16 +30,16 @@ KLIST_S = 5.0
 
 def uses_hdfs(config: Config) -> bool:
     """Whether these settings have to do with HDFS."""
-    return config.backend == "yarn" or any(map(is_url, (config.run_dir, config.data)))
+    return config.backend == "yarn" or any(map(is_hdfs, (config.run_dir, config.data, config.checkpoint_dir)))
 
 
 def hdfs(config: Config) -> Iterator[Diagnosis]:
     """Of the run's folder's file system, and of the data's."""
     if not uses_hdfs(config):
         return
-    url = config.run_dir if is_url(config.run_dir) else "hdfs:///"
+    url = config.run_dir if is_hdfs(config.run_dir) else "hdfs:///"
     try:
-        yield from _written(url, is_url(config.run_dir))
+        yield from _written(url, is_hdfs(config.run_dir))
     except ConfigError as error:
         yield broken(
             "hdfs",
@@ -52,7 +52,7 @@ def hdfs(config: Config) -> Iterator[Diagnosis]:
             "DataNodes?"
         )
         yield broken("hdfs", f"{url}: {error}", cure)
-    if is_url(config.data) and not any(sign in config.data for sign in "*?["):
+    if is_hdfs(config.data) and not any(sign in config.data for sign in "*?["):
         yield _readable(config.data)
 
 

@@ -22,10 +22,12 @@ from elasticflow.process.available import available_memory
 from elasticflow.process.network import LOOPBACK, own_address
 from elasticflow.program.loading import foreign_imports
 from elasticflow.run.config import Config
-from elasticflow.storage.urls import is_url
+from elasticflow.storage.urls import is_hdfs
 
 DISTRIBUTION = "elasticflow-trainer"
 FRAMEWORKS = ("torch", "tensorflow", "keras", "lightning", "transformers")
+STORES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "abfs": ("adlfs", "azure")}
+"""By scheme, the package that speaks it, and the extra that brings it."""
 LEAST_PYTHON = (3, 10)
 PER_PROCESS = 64
 """Descriptors that a member needs, beside those for each other member."""
@@ -79,8 +81,12 @@ def wanted_packages(config: Config) -> dict[str, str]:
         found["pyarrow"] = ours % "tables"
     if config.backend == "yarn":
         found["skein"] = found["hdfs"] = ours % "yarn"
-    if is_url(config.run_dir) or is_url(config.data) or "hdfs://" in text:
+    urls = (config.run_dir, config.data, config.checkpoint_dir)
+    if any(map(is_hdfs, urls)) or "hdfs://" in text:
         found["hdfs"] = ours % "yarn"
+    for scheme, (package, extra) in STORES.items():
+        if any(url.startswith(f"{scheme}://") for url in urls) or f"{scheme}://" in text:
+            found[package] = ours % extra
     return found
 
 

@@ -9,6 +9,7 @@ from elasticflow.doctor.finding import Diagnosis
 from elasticflow.doctor.hadoop_findings import hdfs, kerberos
 from elasticflow.doctor.machine import machine
 from elasticflow.doctor.run_folder import run_folder
+from elasticflow.doctor.stores import stores
 from elasticflow.run.config import Config
 
 
@@ -24,6 +25,7 @@ def _of_cluster(name: str) -> Callable[[Config], Iterator[Diagnosis]]:
 MATTERS: Mapping[str, Callable[[Config], Iterator[Diagnosis]]] = {
     "machine": machine,
     "run folder": run_folder,
+    "stores": stores,
     **{name: _of_cluster(name) for name in CLUSTERS},
     "hdfs": hdfs,
     "kerberos": kerberos,

@@ -1,10 +1,11 @@
-"""Whether a run's folder is still there: one that was moved or removed is no outage."""
+"""Whether a run's folder is still there, and where its checkpoints lie: what was removed is no outage."""
 
 from __future__ import annotations
 
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
 from elasticflow.run.whereabouts import Whereabouts
+from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.background import Background
 
 LOOK_S = 2.0
@@ -12,13 +13,20 @@ LOOK_S = 2.0
 
 
 class Ground:
-    """Looks after a run's folder, in the background, where a storage that hangs holds up nobody."""
+    """Looks after a run's folder, in the background, where a storage that hangs holds up nobody.
 
-    def __init__(self, run: RunDir, background: Background) -> None:
-        self.is_gone = False
+    place: where checkpoints lie; "": in the folder. It is looked at when something has failed there, since
+    an object store charges for each look.
+    """
+
+    def __init__(self, run: RunDir, place: str, background: Background) -> None:
+        self.story = ""
+        """What has become of it, for people; "": all is there."""
+        self.folder_is_gone = False
         self.whereabouts = Whereabouts(run)
-        self._storage, self._background = run.storage(), background
-        self._look_s, self._looking = 0.0, False
+        self._folder, self._background = run.storage(), background
+        self._place = place
+        self._look_s, self._looking, self._has_failed = 0.0, False, False
 
     def turn(self, now_s: float) -> float:
         """Has it looked at if it is time. Returns when the next look is due."""
@@ -31,16 +39,29 @@ class Ground:
 
     def look_now(self) -> None:
         """At the next turn: something has failed there."""
-        self._look_s = 0.0
+        self._look_s, self._has_failed = 0.0, True
 
-    def _look(self) -> bool:
-        try:
-            self._storage.list()
-        except RemovedError:
-            return True
-        except OSError:  # an outage
-            pass
-        return False
+    def _look(self) -> tuple[bool, bool]:
+        """Whether the folder is gone, and the place."""
+        if _is_gone(self._folder):
+            return True, False
+        has_failed, self._has_failed = self._has_failed, False
+        return False, bool(self._place) and has_failed and _is_gone(storage_of(self._place))
 
-    def _looked(self, gone: bool | None, error: str) -> None:
-        self._looking, self.is_gone = False, bool(gone)
+    def _looked(self, gone: tuple[bool, bool] | None, error: str) -> None:
+        self._looking = False
+        self.folder_is_gone, place_is_gone = gone or (False, False)
+        if self.folder_is_gone:
+            self.story = self.whereabouts.story()
+        elif place_is_gone:
+            self.story = f"{self._place}, where its checkpoints lay, was removed while it ran"
+
+
+def _is_gone(storage: Storage) -> bool:
+    try:
+        storage.list()
+    except RemovedError:
+        return True
+    except OSError:  # an outage
+        pass
+    return False

@@ -107,7 +107,7 @@ class Master:
             standing=manifest.standing if manifest else None,
         )
         self._background = Background(config.storage_patience_s)
-        self._ground = Ground(run, self._background)
+        self._ground = Ground(run, config.checkpoint_place, self._background)
         self._keyring = Keyring(run, keys, config.storage_patience_s)
         self._starting = Starting(
             run,
@@ -225,8 +225,8 @@ class Master:
             self._excuse(woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
-        if self._ground.is_gone and self._end is None:
-            self._give_up(self._ground.whereabouts.story())
+        if self._ground.story and self._end is None:
+            self._give_up(self._ground.story)
         self._keyring.turn()
         self._succession.turn(ready)
         self._announcing.show(woken_s, self._status)
@@ -293,7 +293,7 @@ class Master:
         if self._story.parts_failed:
             self._saving.tidy()
         report = self._story.report(self._state, end, **self._counters())
-        run = self._ground.whereabouts.moved_to() if self._ground.is_gone else self._run
+        run = self._ground.whereabouts.moved_to() if self._ground.folder_is_gone else self._run
         if run:
             leave_report(run, report, self._background, self._state.config.storage_patience_s)
         self._connections.answer_watchers(self._status, all_=self._end is not None)

@@ -18,9 +18,9 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-ACTS = ("refuse", "lose", "cut", "hang", "deny")
+ACTS = ("refuse", "lose", "cut", "hang", "deny", "overwrite")
 """refuse: 503, be slower. lose: it is done, and its answer never comes. cut: half of the answer comes.
-hang: nothing is done, and nothing is answered. deny: 403."""
+hang: nothing is done, and nothing is answered. deny: 403. overwrite: a put's condition is not heeded."""
 START_S = 60.0
 
 
@@ -111,6 +111,8 @@ class _Faulty:
             list(self._app(environ, lambda *told: lambda data: None))
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionError("the answer is lost")
+        if act == "overwrite":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
         if act == "cut":
             return _half(self._app(environ, start), environ["werkzeug.socket"])
         return self._app(environ, start)  # type: ignore[no-any-return]

@@ -59,7 +59,7 @@ def url(cluster, folder):
     there = f"{cluster.hdfs_url}/user/{cluster.user}/sources"
     client, root = WebHdfs.of(there)
     for path in folder.rglob("*"):
-        if path.is_file() and client.find(f"{root}/{path.relative_to(folder) is None}"):
+        if path.is_file() and client.find(f"{root}/{path.relative_to(folder)}") is None:
             upload(path, f"{there}/{path.relative_to(folder)}")
     return there
 

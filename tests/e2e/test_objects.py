@@ -14,7 +14,7 @@ import pytest
 
 from tests.clusters.s3 import S3Server
 
-from .conftest import Run, cli
+from .conftest import PROGRAMS, Run, cli
 
 OPTIONS = ("--epochs", 6, "--batch-size", 64, "--slices", 8, "--checkpoint-every", 20)
 MODELS = "s3://models/nightly"
@@ -95,6 +95,22 @@ def test_it_waits_while_the_store_is_away(start: Callable[..., Run], s3: S3Serve
     assert run.digest() == undisturbed
 
 
+def test_it_ends_at_once_where_its_checkpoints_are_removed(start: Callable[..., Run], s3: S3Server) -> None:
+    """All that it could still compute would be lost."""
+    run = start(
+        "small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first", shut=["step 30", "step 90"]
+    )
+    run.held_at("step 30")
+    run.wait_until(lambda status: (status.checkpoint_step or 0) >= 20)
+    store = fsspec.filesystem("s3")
+    store.invalidate_cache()
+    store.rm("models/nightly", recursive=True)
+    run.open("step 30")
+    code, output = run.wait()
+    assert code == 1, output
+    assert f"{MODELS}/first, where its checkpoints lay, was removed while it ran" in run.report().text
+
+
 def test_it_goes_on_where_its_checkpoints_are(
     start: Callable[..., Run], s3: S3Server, undisturbed: str
 ) -> None:
@@ -124,7 +140,7 @@ def test_two_runs_of_one_name_and_a_store_that_is_not_there(
 ) -> None:
     """Each is told before anything begins, and leaves nothing behind."""
     start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first").finish()
-    program = Path(__file__).parent / "programs" / "small_torch.py"
+    program = PROGRAMS / "small_torch.py"
     for options, words in (
         (
             ("--checkpoint-dir", MODELS),
@@ -178,3 +194,16 @@ def test_records_from_there(start: Callable[..., Run], s3: S3Server, tmp_path: P
     ]
     assert digests[0] == digests[1]
     assert s3.heal() == 3
+
+
+def test_trials_of_a_sweep_have_places_of_their_own(s3: S3Server, tmp_path: Path) -> None:
+    """Each below the sweep's name, or those of another sweep would be in their way."""
+    program = PROGRAMS / "swept_torch.py"
+    options = ("--epochs", 1, "--batch-size", 20, "--workers", 1, "--checkpoint-dir", MODELS)
+    grid = ("--space", "width=4|8", "--sampler", "grid", "--metric", "cost")
+    for name in ("one", "two"):
+        done = cli("sweep", program, "--folder", tmp_path / name, *options, *grid)
+        assert done.returncode == 0, done.stderr
+    assert {name.rpartition("/checkpoints/")[0] for name in _objects() if name.endswith("manifest.json")} == {
+        f"{sweep}/trial-{number}" for sweep in ("one", "two") for number in range(2)
+    }

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from elasticflow import checkpoint
-from elasticflow.errors import CheckpointError
+from elasticflow.checkpoint import place
+from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.master import fence
 from elasticflow.storage import DirectoryStorage, RemoteStorage, is_url, storage_of
 from elasticflow.storage.hdfs import HdfsPath
@@ -204,3 +205,16 @@ def test_all_urls_of_a_folder_lead_there(cluster, url):
     for other in (f"hdfs://{path}", f"{cluster.webhdfs_url}{path}"):
         assert storage_of(other).list() == ["a"]
         assert (HdfsPath(other) / "a").read_bytes() == b"x"
+
+
+def test_a_place_for_checkpoints_is_one_runs_alone(url, tmp_path):
+    here = place.below(f"{url}/models", str(tmp_path / "night-1"))
+    place.settle(here, str(tmp_path / "night-1"))
+    save(storage_of(here), make_model(), 100)
+    place.check(here, str(tmp_path / "night-1"))
+    with pytest.raises(ConfigError, match="holds the checkpoints of a run already"):
+        place.settle(here, str(tmp_path / "other" / "night-1"))
+    place.check(here, str(tmp_path / "moved"))  # of the other folder there is nothing
+    assert b"moved" in (HdfsPath(here) / place.OWNER).read_bytes()
+    place.forsake(here)
+    assert storage_of(here).list() == []
