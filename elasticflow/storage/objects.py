@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 from elasticflow.errors import ConfigError
 from elasticflow.process.retry import Backoff, is_away
 from elasticflow.storage.names import TEMPORARY
+from elasticflow.storage.range_file import GAP_BYTES
 from elasticflow.storage.refusals import reason
 from elasticflow.storage.remote import FileStatus, Statuses
 from elasticflow.storage.urls import PATIENCE_S, split
@@ -30,8 +31,10 @@ T = TypeVar("T")
 
 PIECE_BYTES, AT_ONCE = 16 << 20, 4
 """A large object goes in such pieces, so many at a time: one connection alone gives some 50 MB/s on S3."""
-BUFFER_BYTES = 1 << 20
-"""Read at least: a request takes as long as reading so much."""
+BUFFER_BYTES = 1 << 16
+"""Of a file that is open; what is read at once and longer passes by it."""
+LEAST_AHEAD, MOST_AHEAD, GROWTH = 1 << 20, AT_ONCE * PIECE_BYTES, 4
+"""Read at least, as a request takes as long as reading so much; and by how much more for whoever reads on."""
 MOST_PIECES = 10_000
 """Of an object in S3."""
 
@@ -257,19 +260,51 @@ class Objects:
 
 
 class _ObjectFile(io.RawIOBase):
-    """Reads, and seeks in, the ``num_bytes`` of an object. For one thread at a time."""
+    """Reads, and seeks in, the ``num_bytes`` of an object; more and more ahead for whoever reads on.
+
+    For one thread at a time.
+    """
 
     def __init__(self, owner: Objects, path: str, num_bytes: int) -> None:
         self._owner, self._path, self._num_bytes = owner, path, num_bytes
         self._position = 0
+        self._ahead, self._ahead_at = memoryview(b""), 0
+        """Bytes that are here, and where they begin."""
+        self._next, self._ahead_bytes = -1, LEAST_AHEAD
+        """Where the last request ended, and how much the next one is for."""
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")[: max(0, self._num_bytes - self._position)]
-        count = self._owner.read_into(self._path, self._position, view) if view else 0
-        if count < len(view):
+        done = 0
+        while done < len(view):
+            done += self._take(view[done:])
+        return done
+
+    def _take(self, view: memoryview) -> int:
+        """Of what is here, or has been asked for now."""
+        at = self._position - self._ahead_at
+        if not 0 <= at < len(self._ahead):
+            is_next = 0 <= self._position - self._next <= GAP_BYTES and self._next >= 0
+            self._ahead_bytes = min(GROWTH * self._ahead_bytes, MOST_AHEAD) if is_next else LEAST_AHEAD
+            self._next = min(self._position + max(len(view), self._ahead_bytes), self._num_bytes)
+            if self._next == self._position + len(view):
+                self._fill(view)
+                return self._move(len(view))
+            self._ahead = memoryview(bytearray(self._next - self._position))
+            self._ahead_at, at = self._position, 0
+            self._fill(self._ahead)
+        found = self._ahead[at : at + len(view)]
+        view[: len(found)] = found
+        return self._move(len(found))
+
+    def _fill(self, view: memoryview) -> None:
+        if (count := self._owner.read_into(self._path, self._position, view)) < len(view):
+            self._ahead, self._next = memoryview(b""), -1
             raise OSError(errno.EIO, f"ends after {self._position + count:,} bytes", self._path)
-        self._position += count
-        return count
+
+    def _move(self, num_bytes: int) -> int:
+        self._position += num_bytes
+        return num_bytes
 
     def readall(self) -> bytes:
         whole = bytearray(max(0, self._num_bytes - self._position))
