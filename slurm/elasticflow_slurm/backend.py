@@ -29,7 +29,7 @@ from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
 from elasticflow_slurm.config import PlaceConfig, read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
-from elasticflow_slurm.scripts import python_of, worker_request
+from elasticflow_slurm.scripts import interpreter_of, worker_request
 from elasticflow_slurm.sizing import Estimate, SlurmSizing, Submit
 
 REQUEUES = 3
@@ -54,8 +54,7 @@ class SlurmBackend(SizedBackend):
         assert host is not None
         self._leader_id, self._run_id = int(host.id), host.run
         self._client = choose(os.environ)
-        python = python_of(self._slurm)
-        self._steps = steps.Steps(run_dir, config.threads, python)
+        self._steps = steps.Steps(run_dir, config.threads, interpreter_of(self._slurm))
         sizing = SlurmSizing(self._slurm, config.worker_range[0], self._run_id)
         super().__init__(sizing, Clerk(SlurmError))
         self._ends_s: dict[str, tuple[float, float]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import msgspec
@@ -57,6 +58,11 @@ class SlurmConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_field
     """So long before its time limit a worker is replaced, and the leader hands over."""
     sbatch: dict[str, str] = {}
     """More options of sbatch for workers, by their long names."""
+    container: str = ""
+    """What workers and servers are started by, such as ``apptainer exec --nv /images/torch.sif``: a command
+    that executes another one in an image, in the same network and among the same processes."""
+    container_python: str = "python3"
+    """In that image."""
 
     give_back: bool = True
     """Whether workers leave where another run of this user waits for places and has fewer."""
@@ -68,6 +74,12 @@ class SlurmConfig(ClusterConfig, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError("slurm.workers: is empty; name at least one place, such as {partition: gpu}.")
         if self.gpu_type and not self.gpus:
             raise ConfigError(f"slurm.gpu_type: {self.gpu_type!r} is set, but slurm.gpus is 0.")
+        if self.container and self.environment:
+            raise ConfigError("slurm.container, slurm.environment: name one of them; an image has its own.")
+        try:
+            shlex.split(self.container)
+        except ValueError as error:
+            raise ConfigError(f"slurm.container: {self.container!r}: cannot be read: {error}.") from error
         for name in ("time", "time_min", "leader_time"):
             if (text := getattr(self, name)) and time_s(text) is None:
                 raise ConfigError(

@@ -61,6 +61,11 @@ def python_of(slurm: SlurmConfig) -> str:
     return "python" if slurm.environment else slurm.python or sys.executable
 
 
+def interpreter_of(slurm: SlurmConfig) -> list[str]:
+    """What executes a member: the jobs' Python, or that of the container, in it."""
+    return [*shlex.split(slurm.container), slurm.container_python] if slurm.container else [python_of(slurm)]
+
+
 def worker_request(
     config: Config,
     slurm: SlurmConfig,
@@ -87,7 +92,7 @@ def worker_request(
         "output": "/dev/null",  # else SLURM could not launch it where the run's folder is not seen
         **slurm.sbatch,
     }
-    member = [python_of(slurm), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
+    member = [*interpreter_of(slurm), "-m", launch.__name__, msgspec.json.encode(settings).decode()]
     # In a step, since SLURM gives notice of a preemption to steps alone.
     step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", *ALIKE, *member]
     log = shlex.quote(str(Path(settings.run_dir, "logs", f"{settings.name}.log")))

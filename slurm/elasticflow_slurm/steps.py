@@ -66,10 +66,10 @@ def _least(told: str) -> int:
 class Steps:
     """Starts, watches and ends servers; those of a master before this one too."""
 
-    def __init__(self, run_dir: str, threads: int, python: str) -> None:
+    def __init__(self, run_dir: str, threads: int, interpreter: list[str]) -> None:
         self._logs, self._folder = Path(run_dir, "logs"), Path(run_dir, "keys", "steps")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._threads, self._python = threads, python
+        self._threads, self._interpreter = threads, interpreter
         self._allocation = Allocation(os.environ)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._sruns: dict[str, tuple[Process, int]] = {}
@@ -160,7 +160,7 @@ class Steps:
             f"--job-name={name}",
             *ALIKE,
             "--kill-on-bad-exit=0",
-            *(self._python, "-m", launch.__name__, msgspec.json.encode(settings).decode()),
+            *(*self._interpreter, "-m", launch.__name__, msgspec.json.encode(settings).decode()),
         ]
         with log.open("ab") as output:
             child = subprocess.Popen(
