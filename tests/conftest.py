@@ -23,7 +23,7 @@ SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
 SECOND = ("yarn/e2e/test_faults.py", "slurm/e2e")
 """Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
-GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "kubernetes", "hdfs")
+GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "kubernetes", "kerberos", "hdfs")
 """What takes longest begins first, and what fills the processors' gaps comes last."""
 WHOLE = ("data", "e2e", "hadoop", "hdfs", "kubernetes", "slurm", "yarn")
 """Folders with tests of whole runs: of the others nothing has to be imported for those."""
@@ -83,6 +83,8 @@ def _cluster_of(item: pytest.Item, fixtures: set[str]) -> str:
     """What its tests share; "": it needs no cluster."""
     if "hadoop" in fixtures:
         return "hadoop"
+    if "secure_hdfs" in fixtures:
+        return "kerberos"
     if "hdfs_cluster" in fixtures:
         return "hdfs"
     if "kubernetes" in fixtures:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticflow.doctor.finding import Diagnosis, broken, hurts, ok
@@ -106,6 +107,9 @@ def kerberos(config: Config) -> Iterator[Diagnosis]:
         secure = uses_hdfs(config) and HadoopConf.load().is_secure
     except ConfigError:
         secure = False
+    if keytab := os.environ.get("KRB5_CLIENT_KTNAME"):
+        yield keytab_finding(Path(keytab.removeprefix("FILE:")))
+        return
     if not (secure or os.environ.get("KRB5CCNAME")):
         return
     if shutil.which("klist") is None:
@@ -118,6 +122,20 @@ def kerberos(config: Config) -> Iterator[Diagnosis]:
     )
     longest = config.max_time_s or config.time_limit_s
     yield ticket_finding(done.stdout, datetime.now(), longest, secure=secure)
+
+
+def keytab_finding(path: Path) -> Diagnosis:
+    """Of the keytab by which the Kerberos libraries fetch tickets themselves."""
+    try:
+        with path.open("rb"):
+            mode = path.stat().st_mode
+    except OSError as error:
+        cure = "Have KRB5_CLIENT_KTNAME name a keytab that is there, and yours."
+        return broken("kerberos", f"{path}: {error.strerror}", cure)
+    if mode & 0o077:
+        cure = f"Whoever reads it is you: chmod 600 {path}."
+        return hurts("kerberos", f"{path}: others may read or write it (mode {mode & 0o777:04o})", cure)
+    return ok("kerberos", f"tickets are fetched by {path} whenever one is needed")
 
 
 def ticket_finding(text: str, now: datetime, job_s: float | None, *, secure: bool) -> Diagnosis:
@@ -144,8 +162,8 @@ def ticket_finding(text: str, now: datetime, job_s: float | None, *, secure: boo
         return hurts(
             "kerberos",
             f"{said}; {of} {wanted_s / 3600:.1f} h",
-            "Renew it while runs go on (k5start, or kinit -R by cron), with a keytab if it cannot be "
-            "renewed so long.",
+            "Have KRB5_CLIENT_KTNAME name a keytab: tickets are fetched by it while runs go on. Or renew this "
+            "one (k5start, or kinit -R by cron).",
         )
     return ok("kerberos", said)
 

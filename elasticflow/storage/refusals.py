@@ -35,6 +35,12 @@ _WORDS = (
 """What only the text tells, under the name of some other error. ESPIPE: the file ends before that byte."""
 
 
+NO_TICKET = (
+    "it asks for Kerberos, and there is no ticket that is good: run kinit, or have KRB5_CLIENT_KTNAME name a "
+    "keytab, by which tickets are fetched whenever one is needed"
+)
+
+
 class Passing(Exception):
     """A failure that may pass: ``error`` is told if it does not."""
 
@@ -45,7 +51,7 @@ class Passing(Exception):
 
 def refusal(status: int, body: bytes, path: str, who: str, user: str) -> OSError | Passing:
     """What an answer other than 2XX means. who: answered."""
-    name, text = _remote(status, body)
+    name, text = (f"HTTP {status}", NO_TICKET) if status == 401 else _remote(status, body)
     code = errno.EACCES if status == 401 else _ERRORS.get(name)
     code = next((number for words, number in _WORDS if words in text), code)
     if code == errno.EACCES:

@@ -14,7 +14,7 @@ import pytest
 from elasticflow.cli.main import main
 from elasticflow.doctor.examining import examine
 from elasticflow.doctor.finding import Diagnosis, Health
-from elasticflow.doctor.hadoop_findings import ticket_finding
+from elasticflow.doctor.hadoop_findings import keytab_finding, ticket_finding
 from elasticflow.doctor.machine import (
     descriptors_finding,
     memory_finding,
@@ -216,6 +216,16 @@ Valid starting     Expires            Service principal
 11/25/26 07:00:00  11/25/26 17:00:00  krbtgt/EXAMPLE.ORG@EXAMPLE.ORG
 \trenew until 12/02/26 07:00:00
 """
+
+
+def test_a_keytab(tmp_path: Path) -> None:
+    keytab = tmp_path / "me.keytab"
+    assert keytab_finding(keytab).health is BROKEN
+    keytab.write_bytes(b"")
+    keytab.chmod(0o640)
+    assert keytab_finding(keytab).health is HURTS
+    keytab.chmod(0o600)
+    assert keytab_finding(keytab).health is OK
 
 
 def test_tickets() -> None:
