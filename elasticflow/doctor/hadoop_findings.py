@@ -162,8 +162,8 @@ def ticket_finding(text: str, now: datetime, job_s: float | None, *, secure: boo
         return hurts(
             "kerberos",
             f"{said}; {of} {wanted_s / 3600:.1f} h",
-            "Have KRB5_CLIENT_KTNAME name a keytab: tickets are fetched by it while runs go on. Or renew this "
-            "one (k5start, or kinit -R by cron).",
+            "Have KRB5_CLIENT_KTNAME name a keytab, by which tickets are fetched while runs go on; or renew "
+            "this one (k5start, or kinit -R by cron).",
         )
     return ok("kerberos", said)
 
