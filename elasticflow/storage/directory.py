@@ -169,7 +169,7 @@ def _publish(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        if not os.path.samefile(path, temporary):  # it is, where NFS repeats what it did already
+        if not _is_same(path, temporary):  # it is, where NFS repeats what it did already
             raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
@@ -178,6 +178,13 @@ def _publish(temporary: Path, path: Path) -> None:
         if os.path.exists(path):
             raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from None
         os.rename(temporary, path)
+
+
+def _is_same(path: Path, temporary: Path) -> bool:
+    try:
+        return path.samefile(temporary)
+    except FileNotFoundError:  # the other one has been removed since
+        return False
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -25,6 +25,17 @@ def test_works_without_hard_links(storage, monkeypatch):
     assert storage.list() == ["a", "b"]
 
 
+def test_a_name_that_was_taken_and_is_free_again_was_taken(storage, monkeypatch):
+    """Whoever had it has removed it, right after it was in the way."""
+
+    def refuse(*_):
+        raise FileExistsError(directory.errno.EEXIST, "it was there")
+
+    monkeypatch.setattr(directory.os, "link", refuse)
+    with pytest.raises(FileExistsError):
+        write(storage, "a", b"second")
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, IsADirectoryError])
 def test_of_leftovers_one_that_cannot_be_removed_keeps_no_other(storage, monkeypatch, error):
     """It may be another user's, or another process may sweep as well."""

@@ -77,7 +77,7 @@ def make(srun: Srun, tmp_path: Path) -> Iterator[Make]:
     made: list[Steps] = []
 
     def make_one() -> Steps:
-        made.append(Steps(str(tmp_path / "run"), threads=1, python="python3.x"))
+        made.append(Steps(str(tmp_path / "run"), threads=1, interpreter=["python3.x"]))
         return made[-1]
 
     yield make_one
