@@ -44,16 +44,6 @@ _EXTRAS = dict.fromkeys(_S3, "s3") | dict.fromkeys(_GS, "gcs") | dict.fromkeys(_
 """By scheme, the extra that brings its client. They put an object whole, and only where there is none."""
 _WRITER = "elasticflow-writer"
 """The metadata in which an object's writer knows it again."""
-_EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "abfs": "azure",
-    "abfss": "azure",
-    "az": "azure",
-}
-"""By scheme, the extra that brings its client."""
 _IDS = ("generation", "ETag", "etag", "md5", "ino")
 _MOMENTS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 """Under which names clients tell which version of a file this is, and since when it is so."""
@@ -196,8 +186,11 @@ class Objects:
         except OSError as error:
             if not _is_taken(error):
                 raise
-            # An earlier try may have done it, and its answer was lost.
-            if not options or _writer_of(self._asked(fs), full) != writer:
+            # An earlier try may have done it, and its answer was lost; or of two that came at once neither has.
+            there = _writer_of(self._asked(fs), full)
+            if there is None:
+                raise OSError(errno.EAGAIN, "somebody else put it at the same time, in vain") from error
+            if there != writer:
                 raise FileExistsError(errno.EEXIST, "it is there already, and is never replaced") from error
 
     # --- asking ----------------------------------------------------------------------------------
@@ -349,8 +342,12 @@ def _is_taken(error: OSError) -> bool:
     return isinstance(error, FileExistsError) or code in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
-def _writer_of(fs: Any, full: str) -> str:
-    found = fs.metadata(full) if hasattr(fs, "metadata") else fs.info(full).get("metadata")
+def _writer_of(fs: Any, full: str) -> str | None:
+    """None: there is no such object."""
+    try:
+        found = fs.metadata(full) if hasattr(fs, "metadata") else fs.info(full).get("metadata")
+    except FileNotFoundError:
+        return None
     return str((found or {}).get(_WRITER, ""))
 
 
