@@ -186,7 +186,7 @@ class Objects:
         except OSError as error:
             if not _is_taken(error):
                 raise
-            # An earlier try may have done it, and its answer was lost; or of two that came at once neither has.
+            # An earlier try may have done it, and its answer was lost; or of two at once neither has.
             there = _writer_of(self._asked(fs), full)
             if there is None:
                 raise OSError(errno.EAGAIN, "somebody else put it at the same time, in vain") from error
