@@ -34,11 +34,15 @@ def fs(s3: S3Server) -> Any:
 
 
 @pytest.fixture
-def url(fs: Any) -> str:
+def url(s3: S3Server, fs: Any) -> Iterator[str]:
     """Of a folder that is there: there is something in it, which nobody is shown."""
     folder = f"{BUCKET}/{secrets.token_hex(4)}"
     fs.pipe_file(f"{folder}/.there.partial", b"")
-    return f"s3://{folder}"
+    yield f"s3://{folder}"
+    s3.heal()
+    fs.invalidate_cache()
+    if fs.exists(folder):  # the server has all in memory
+        fs.rm(folder, recursive=True)
 
 
 @pytest.fixture
