@@ -138,6 +138,18 @@ def test_names_are_what_they_are(storage, name):
     assert storage.list() == []
 
 
+@pytest.mark.parametrize("pattern", ["night*", "night?", "night[12]"])
+def test_a_name_is_no_pattern(storage, pattern):
+    for name in ("night1", "night2", pattern):
+        write(storage, f"{name}/a", name.encode())
+    assert storage.list(pattern) == ["a"]
+    storage.sweep(pattern)
+    storage.remove(f"{pattern}/a")
+    storage.remove(pattern)
+    assert storage.list() == ["night1", "night2"]
+    assert read(storage, "night1/a") == b"night1"
+
+
 def test_what_a_killed_writer_left_is_unseen_and_swept(storage, raw):
     write(storage, "a/b", b"whole")
     writing = storage.create("a/c")

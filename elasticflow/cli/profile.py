@@ -89,7 +89,7 @@ def profile(arguments: argparse.Namespace) -> int:
     sizes = powers_of_two(arguments.workers or _num_workers(chosen))
     with tempfile.TemporaryDirectory(prefix="elasticflow-profile-") as folder:
         run = RunDir(Path(folder) / "run")
-        chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path)))
+        chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path), checkpoint_dir=""))
         if copy:
             keep(run, copy)
         run.create(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from elasticflow.cli.outside import is_outside, shown
 from elasticflow.cli.progress import scaled
 from elasticflow.cli.report import remembered
 from elasticflow.cluster.presence import presence_of
-from elasticflow.errors import ElasticFlowError, NoRunError, RunError, UnknownError
+from elasticflow.errors import CheckpointError, ElasticFlowError, NoRunError, RunError, UnknownError
 from elasticflow.process.retry import is_away
 from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.run.telling import Past, Status, ToldBest, Untold
@@ -91,7 +92,10 @@ def _summary_of(run: RunDir, trust: bool) -> RunSummary:
     if isinstance(told, Untold):
         return RunSummary(run=str(run.path), state=told.state, text=told.text)
     summary = _of(run, told)
-    if not outside and (manifest := _newest(run)):
+    manifest = None
+    with suppress(CheckpointError, OSError):  # a store may be away: what is known of the run stays so
+        manifest = None if outside else _newest(run)
+    if manifest:
         summary.fingerprint = manifest.fingerprint
         if summary.state in (*ENDED, "killed"):
             summary.digest = digest_of(run, manifest)

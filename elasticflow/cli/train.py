@@ -203,11 +203,11 @@ class TrainFolder:
         self.run = RunDir(path)
         self._fresh = not resume
         self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
-        self._settings = b""
+        self._settings, self._is_ours = b"", False
         try:
             self._make_ready(path, chosen, resume, copy)
-        except ConfigError:
-            if self._fresh:
+        except BaseException:
+            if self._fresh and self._is_ours:
                 self.put_back()
             raise
 
@@ -227,6 +227,7 @@ class TrainFolder:
                     raise RunError(f"{path}: this run is under way, in job {job.id} ({job.backend}).")
                 run.job.unlink()
             self._settings = run.settings.read_bytes() if resume else b""
+            self._is_ours = True
             if copy:
                 keep(run, copy)
             run.end_attempt()

@@ -23,6 +23,7 @@ from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
 from elasticflow.storage.file_ids import STAY, FileId, changed, of_local, sampled
 from elasticflow.storage.remote import ABSENT, FileStatus, RemoteClient, client_of
+from elasticflow.storage.urls import check
 
 PATIENCE_S = 60.0
 """How long a read is tried again while HDFS, or a store, does not answer."""
@@ -40,7 +41,6 @@ Range = tuple[int, int]
 """First byte, and the one after the last."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
-_URL_OF_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 class File(ABC):
@@ -371,14 +371,12 @@ def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[
 
 
 def is_url(kind: str, path: str) -> bool:
-    """Whether this names something in HDFS or a store. Raises DataError for what was a URL."""
-    if _URL.match(path):
-        return True
-    if _URL_OF_PATH.match(path):
-        raise DataError(
-            f"{kind}: {path} was a URL, and has lost a slash. Give it as text: pathlib.Path is for paths."
-        )
-    return False
+    """Whether this names something in HDFS or a store. Raises DataError for a URL that cannot be used."""
+    try:
+        check(path)
+    except ConfigError as error:
+        raise DataError(f"{kind}: {error}") from error
+    return _URL.match(path) is not None
 
 
 class _Folders:

@@ -64,7 +64,6 @@ def _written(url: str, client: RemoteClient, path: str) -> Iterator[Diagnosis]:
         if found != DATA or [one.name for one in client.list(own)] != ["one"]:
             cure = "It gives back what was put there, at once, or is no store for checkpoints."
             yield broken("checkpoints", f"{url}: gave back other bytes, or does not list them", cure)
-            return
         took_ms = (time.monotonic() - since_s) * 1000
         yield ok("checkpoints", f"{url}: an object was put, read and listed in {took_ms:.0f} ms")
         with suppress(FileExistsError):
@@ -75,9 +74,15 @@ def _written(url: str, client: RemoteClient, path: str) -> Iterator[Diagnosis]:
                 "This store knows no conditional puts: give each run a name of its own, since two that begin "
                 "at once are not told apart.",
             )
-    finally:
+    except BaseException:
         with suppress(OSError):  # nothing was made there, or it is away, which is told
             client.remove(own)
+        raise
+    try:
+        client.remove(own)
+    except OSError as error:
+        cure = "Allow it there: checkpoints beyond keep_checkpoints stay otherwise, and cost."
+        yield hurts("checkpoints", f"{url}: what was put cannot be removed: {error.strerror}", cure)
 
 
 def _put(client: RemoteClient, path: str, data: bytes) -> None:

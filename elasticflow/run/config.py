@@ -20,6 +20,7 @@ from msgspec import Meta
 from elasticflow.adapters.scripts import script_settings
 from elasticflow.errors import ConfigError
 from elasticflow.run import dates, tracks
+from elasticflow.storage import urls
 
 MOST = 2**31 - 1
 """Of what is counted; a run of more would end after all who have begun it."""
@@ -37,6 +38,8 @@ PARAMETER_SERVER, ALL_REDUCE, AUTO = "parameter_server", "all_reduce", "auto"
 STRATEGIES = (PARAMETER_SERVER, ALL_REDUCE, AUTO)
 MOST_PLACES, USUAL_PLACES = 32, 8
 """Nobody talks to more than so many others, however many workers there are."""
+PLACES = ("data", "run_dir", "checkpoint_dir", "init_from")
+"""Settings that may be URLs."""
 DATED = ("data", "run_dir")
 """Settings that may hold dates in braces, see ``elasticflow.run.dates``."""
 
@@ -185,6 +188,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.suspect_s < self.lost_s:
             raise ConfigError(f"lost_s: {self.lost_s} must be more than suspect_s, {self.suspect_s}.")
         self.checkpoint_interval  # noqa: B018  (raises where it cannot be read)
+        for name in PLACES:
+            try:
+                urls.check(getattr(self, name))
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from error
         tracks.check_names(self.track)
         if not self.metrics_port and (self.metrics_address != "127.0.0.1" or self.metrics_token_file):
             name = "metrics_token_file" if self.metrics_token_file else "metrics_address"

@@ -236,22 +236,22 @@ class RunDir:
 
     def _settled(self, config: Config, is_new: bool) -> Config:
         """Has a new run's checkpoints lie where its settings say. Raises ConfigError, RunError."""
-        if not is_new and config.checkpoint_dir != (before := self.config()).checkpoint_dir:
+        before = Config() if is_new else self.config()
+        if not config.checkpoint_dir and not before.checkpoint_dir:
+            return msgspec.structs.replace(config, checkpoint_place="")
+        from elasticflow.checkpoint.place import below, check, normal, settle  # brings NumPy along
+
+        wanted = normal(config.checkpoint_dir) if config.checkpoint_dir else ""
+        if not is_new and wanted != before.checkpoint_dir:
             raise ConfigError(
-                f"checkpoint_dir: {config.checkpoint_dir or '(none)'}: the checkpoints of this run are in "
+                f"checkpoint_dir: {wanted or '(none)'}: the checkpoints of this run are in "
                 f"{before.checkpoint_place or 'its folder'}, and stay there; 'elasticflow checkpoint copy' "
                 "makes another run."
             )
-        if not config.checkpoint_dir:
-            return config
-        from elasticflow.checkpoint.place import below, check, settle  # brings NumPy along
-
-        if not is_new:
-            check(config.checkpoint_place, str(self.path))
-            return config
-        place = below(config.checkpoint_dir, str(self.path))
-        settle(place, str(self.path))
-        return msgspec.structs.replace(config, checkpoint_place=place)
+        place = below(wanted, str(self.path)) if is_new else before.checkpoint_place
+        act = settle if is_new else check
+        act(place, str(self.path))
+        return msgspec.structs.replace(config, checkpoint_dir=wanted, checkpoint_place=place)
 
     def forsake(self) -> None:
         """It did not begin: nothing of it stays where its checkpoints would have been."""
@@ -259,7 +259,7 @@ class RunDir:
             if (place := self.checkpoint_place) != str(self.path):
                 from elasticflow.checkpoint.place import forsake
 
-                forsake(place)
+                forsake(place, str(self.path))
 
     def create(self, config: Config) -> None:
         """Makes the folder and the keys of a new job, or new keys for one that is resumed.
@@ -395,7 +395,7 @@ class RunDir:
     def _read(self, path: RunPath, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(read_bounded(path), type=kind)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise NoRunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
         except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
             kind_of = UnknownError if is_away(error) else RunError

@@ -83,6 +83,22 @@ def test_whatever_dies_and_falters(start: Callable[..., Run], s3: S3Server, undi
     assert f"checkpoint: {MODELS}/first/checkpoints/step-" in run.output()
 
 
+def test_a_store_in_which_nothing_may_be_removed(
+    start: Callable[..., Run], s3: S3Server, undisturbed: str
+) -> None:
+    """It is said, and holds nothing up."""
+    for method in ("DELETE", "POST"):
+        s3.fail("deny", method, "models/nightly" if method == "DELETE" else "?delete", times=1_000_000)
+    options = (*OPTIONS, "--keep-checkpoints", 1, "--checkpoint-dir", MODELS)
+    run = start("small_torch.py", *options, name="first", shut=["step 30"])
+    run.held_at("step 30")
+    run.wait_until(lambda status: (status.checkpoint_step or 0) >= 20)
+    run.open("step 30")
+    assert run.digest() == undisturbed
+    assert "old checkpoints cannot be removed" in run.output()
+    assert sum(name.endswith("manifest.json") for name in _objects()) > 1
+
+
 def test_it_waits_while_the_store_is_away(start: Callable[..., Run], s3: S3Server, undisturbed: str) -> None:
     """The last checkpoint cannot be written, until it can."""
     run = start("small_torch.py", *OPTIONS, "--checkpoint-dir", MODELS, name="first", shut=["step 30"])
@@ -154,6 +170,9 @@ def test_two_runs_of_one_name_and_a_store_that_is_not_there(
         assert refused.returncode == 1, refused.stdout
         assert words in refused.stderr and "me:secret" not in refused.stderr
         assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "conf.yaml").write_text(f"checkpoint_place: {MODELS}/first\nport: 1\n")
+    cli("train", program, "--config", tmp_path / "conf.yaml", "--run-dir", tmp_path / "sly", "--epochs", 1)
+    assert "first/owner.json" in _objects(), "that place is another run's"
     refused = cli("train", program, "--run-dir", "s3://models/run")
     assert refused.returncode == 1
     assert "a run's folder is a directory, or on HDFS" in refused.stderr

@@ -216,5 +216,5 @@ def test_a_place_for_checkpoints_is_one_runs_alone(url, tmp_path):
         place.settle(here, str(tmp_path / "other" / "night-1"))
     place.check(here, str(tmp_path / "moved"))  # of the other folder there is nothing
     assert b"moved" in (HdfsPath(here) / place.OWNER).read_bytes()
-    place.forsake(here)
+    place.forsake(here, str(tmp_path / "moved"))
     assert storage_of(here).list() == []

@@ -14,6 +14,7 @@ from elasticflow import checkpoint
 from elasticflow.checkpoint import place
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.process.retry import is_away
+from elasticflow.run.config import Config
 from elasticflow.storage import RemoteStorage, storage_of
 from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
 from tests.storage_contract import read, write
@@ -131,9 +132,25 @@ def test_what_is_not_installed_and_what_nobody_knows(monkeypatch):
         storage_of("smb://host/c")
     with pytest.raises(ConfigError, match=r"nonsense://b is a URL that cannot be read. Allowed are hdfs://"):
         storage_of("nonsense://b/c")
-    with pytest.raises(ConfigError, match=r"s3://me:\.\.\.@b/c' holds a secret") as raised:
-        storage_of("s3://me:hidden@b/c")
-    assert "hidden" not in str(raised.value)
+    for url in ("s3://me:hidden@b/c", "s3://me:hid/hidden@b/c", "https://h/c?X-Amz-Signature=hidden"):
+        with pytest.raises(ConfigError, match=r"this URL holds a secret") as raised:
+            storage_of(url)
+        assert "hidden" not in str(raised.value)
+        for name in ("data", "checkpoint_dir", "init_from"):  # before anything of it is written down
+            with pytest.raises(ConfigError, match=f"{name}: .*this URL holds a secret"):
+                Config(**{name: url})
+    for wrong in ("s3:/bucket/x", "simplecache::s3://bucket/x"):
+        with pytest.raises(ConfigError, match="has lost a slash|is no URL"):
+            Config(checkpoint_dir=wrong)
+    with pytest.raises(ConfigError, match="names no bucket"):
+        storage_of("s3:///x")
+    for fine in (
+        "s3://b/a:b@c",
+        "hdfs://nn:8020/x",
+        "hdfs://[::1]:8020/x",
+        "abfs://c@a.dfs.core.windows.net/x",
+    ):
+        Config(checkpoint_dir=fine)
 
 
 def test_checkpoints_are_committed_and_pruned(storage, raw):
@@ -184,11 +201,39 @@ def test_a_place_is_one_runs_alone(fs, url, tmp_path):
     save(storage_of(here), make_model(), 100)
     with pytest.raises(ConfigError, match="holds the checkpoints of a run already"):
         place.settle(here, str(tmp_path / "night-1"))
-    place.forsake(here)
+    place.forsake(here, str(tmp_path / "other" / "night-1"))
+    assert fs.exists(here), "that is not theirs"
+    place.forsake(here, str(tmp_path / "night-1"))
     assert not fs.exists(here)
     fs.pipe_file(f"{url}/models/night-2/thesis.tex", b"...")
     with pytest.raises(ConfigError, match="is not empty: there is 'thesis.tex'"):
         place.settle(f"{url}/models/night-2", str(tmp_path / "night-2"))
+    fs.pipe_file(f"{url}/models/night-3/.there.partial", b"")
+    save(storage_of(f"{url}/models/night-3"), make_model(), 100)
+    with pytest.raises(ConfigError, match="holds the checkpoints of a run already, an unknown run"):
+        place.settle(f"{url}/models/night-3", str(tmp_path / "night-3"))
+    for name in ("night-2", "night-3"):
+        assert not fs.exists(f"{url}/models/{name}/owner.json"), "who was refused has claimed nothing"
+
+
+def test_a_run_goes_on_where_its_place_is(fs, url, tmp_path):
+    here, folder = f"{url}/models/a", tmp_path / "a"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    place.settle(here, str(folder))
+    place.check(here, str(folder))
+    (tmp_path / "link").symlink_to(tmp_path)
+    place.check(here, str(tmp_path / "link" / "a"))
+    with pytest.raises(ConfigError, match=f"holds the checkpoints of {folder}"):
+        place.check(here, str(tmp_path / "copy"))
+    folder.rename(tmp_path / "moved")
+    place.check(here, str(tmp_path / "moved"))  # nothing is saved yet
+    place.check(here, str(tmp_path / "moved"))
+    fs.rm_file(f"{here}/owner.json")
+    with pytest.raises(ConfigError, match="there is nothing of this run any more. Is it the right store"):
+        place.check(here, str(tmp_path / "moved"))
+    with pytest.raises(ConfigError, match="in this process's memory"):
+        place.settle("memory://x/a", str(folder))
 
 
 def test_of_two_runs_that_settle_at_once_one_has_the_place(url, tmp_path):

@@ -18,6 +18,7 @@ from elasticflow import checkpoint
 from elasticflow.storage import RemoteStorage
 from tests.checkpoint.saving import make_model, save
 from tests.storage_contract import *  # noqa: F403
+from tests.storage_contract import test_a_name_is_no_pattern as _patterns
 from tests.storage_contract import test_names_are_what_they_are as _names
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -91,6 +92,11 @@ def raw(fs):
         return sorted(name.rpartition("/")[2] for name in found if not name.endswith(".there.partial"))
 
     return names
+
+
+@pytest.mark.parametrize("pattern", ["night*", "night[12]"])
+def test_a_name_is_no_pattern(storage, pattern):
+    _patterns(storage, pattern)
 
 
 @pytest.mark.parametrize("name", ["a b", "ü", "100%", "a+b&c=d;e", "#LATEST", "what?", "~", "a\\b"])

@@ -31,6 +31,14 @@ def test_a_store_that_knows_no_conditional_puts(s3, url):
     assert second[1] is Health.HURTS and "in the place of another" in second[2]
 
 
+def test_a_store_in_which_nothing_may_be_removed(s3, url):
+    for method in ("DELETE", "POST"):
+        s3.fail("deny", method, "", times=99)
+    first, second = found(checkpoint_dir=url)
+    assert first[1] is Health.OK
+    assert second[1] is Health.HURTS and "cannot be removed" in second[2]
+
+
 def test_what_is_wrong_is_told(s3, url, tmp_path):
     for settings, words in (
         ({"checkpoint_dir": "s3://no-such-bucket/x"}, "s3://no-such-bucket/x: was not written"),
