@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, TypeVar
 from elasticflow.errors import ConfigError
 from elasticflow.process.retry import Backoff, is_away
 from elasticflow.storage.names import TEMPORARY
-from elasticflow.storage.range_file import GAP_BYTES
+from elasticflow.storage.range_file import GAP_BYTES, Positioned
 from elasticflow.storage.refusals import reason
 from elasticflow.storage.remote import FileStatus, Statuses
 from elasticflow.storage.urls import PATIENCE_S, split
@@ -271,15 +271,15 @@ class Objects:
             raise OSError(number, f"{words} ({self._base})", self._full(path)) from error
 
 
-class _ObjectFile(io.RawIOBase):
+class _ObjectFile(Positioned):
     """Reads, and seeks in, the ``num_bytes`` of an object; more and more ahead for whoever reads on.
 
     For one thread at a time.
     """
 
     def __init__(self, owner: Objects, path: str, num_bytes: int) -> None:
-        self._owner, self._path, self._num_bytes = owner, path, num_bytes
-        self._position = 0
+        super().__init__(path, num_bytes)
+        self._owner = owner
         self._ahead, self._ahead_at = memoryview(b""), 0
         """Bytes that are here, and where they begin."""
         self._next, self._ahead_bytes = -1, LEAST_AHEAD
@@ -322,22 +322,6 @@ class _ObjectFile(io.RawIOBase):
         whole = bytearray(max(0, self._num_bytes - self._position))
         self.readinto(whole)
         return bytes(whole)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        if start + offset < 0:
-            raise OSError(errno.EINVAL, "before the file's beginning", self._path)
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
 
 @contextmanager

@@ -17,7 +17,31 @@ LEAST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 28, 4
 """Of a range, and by how much the next is longer for whoever reads on."""
 
 
-class RangeFile(io.RawIOBase):
+class Positioned(io.RawIOBase):
+    """A remote file of ``num_bytes`` that is read from a position on."""
+
+    def __init__(self, path: str, num_bytes: int) -> None:
+        self._path, self._num_bytes = path, num_bytes
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        if start + offset < 0:
+            raise OSError(errno.EINVAL, "before the file's beginning", self._path)
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class RangeFile(Positioned):
     """Reads, and seeks in, the ``num_bytes`` of a file; longer and longer ranges, as a disk reads ahead.
 
     What fails is read again from where it stopped, as long as the owner's patience lasts. For one
@@ -25,8 +49,8 @@ class RangeFile(io.RawIOBase):
     """
 
     def __init__(self, owner: WebHdfs, path: str, num_bytes: int) -> None:
-        self._owner, self._path, self._num_bytes = owner, path, num_bytes
-        self._position = 0
+        super().__init__(path, num_bytes)
+        self._owner = owner
         self._reading: Reading | None = None
         self._at = -1
         """Position of the next byte that ``_reading`` has, or had."""
@@ -68,22 +92,6 @@ class RangeFile(io.RawIOBase):
             if is_failed:
                 self._excluded.add(self._reading.node.address)
         self._reading = None
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        if start + offset < 0:
-            raise OSError(errno.EINVAL, "before the file's beginning", self._path)
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def close(self) -> None:
         self._drop()

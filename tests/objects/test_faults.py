@@ -16,8 +16,11 @@ from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.process.retry import is_away
 from elasticflow.run.config import Config
 from elasticflow.storage import RemoteStorage, storage_of
-from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
+from tests.checkpoint.saving import make_model, save
+from tests.hdfs.test_checkpoints import test_checkpoints_are_committed_and_pruned
 from tests.storage_contract import read, write
+
+__all__ = ["test_checkpoints_are_committed_and_pruned"]
 
 DATA = np.random.default_rng(0).bytes(3 << 20)
 
@@ -151,22 +154,6 @@ def test_what_is_not_installed_and_what_nobody_knows(monkeypatch):
         "abfs://c@a.dfs.core.windows.net/x",
     ):
         Config(checkpoint_dir=fine)
-
-
-def test_checkpoints_are_committed_and_pruned(storage, raw):
-    model = make_model()
-    for step in (100, 200, 300):
-        save(storage, model, step)
-    write_parts(storage, model, 150, 1)  # begun, and never committed
-    assert checkpoint.prune(storage, keep=2) == [100, 150]
-    assert checkpoint.commits(storage) == [200, 300]
-    write_parts(storage, model, 400, 1)
-    assert checkpoint.discard_unfinished(storage) == [400]
-    manifest, damages = checkpoint.newest_intact(storage)
-    assert (manifest.step, damages) == (300, [])
-    checkpoint.commit(storage, manifest)  # a second time: nothing happens
-    with pytest.raises(CheckpointError, match="FileExistsError"):
-        checkpoint.commit(storage, make_manifest(model, 300, manifest.parts, tick=7))
 
 
 def test_damage_is_told_and_an_older_checkpoint_serves(storage, fs, url):
