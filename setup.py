@@ -93,7 +93,9 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
-        "kubernetes": ["kubernetes>=31"],
+        "kubernetes": [
+            "kubernetes>=31,<37"
+        ],  # from 37 on its python-dateutil is none that botocore (of s3) takes
         "s3": ["s3fs>=2025.7"],
         "gcs": ["gcsfs>=2025.7"],
         "azure": ["adlfs>=2025.8"],

@@ -192,10 +192,17 @@ class Saving:
             if not is_committed(self._storage, manifest, exactly=not self._config.asynchronous):
                 raise
 
-    def prune(self, step: int, best: int) -> None:
+    def prune(self, step: int, best: int) -> str:
         """Removes checkpoints that are older than so many up to this step's as are to be kept, but not the
-        best one."""
-        prune(self._storage, self._config.keep_checkpoints, step, best)
+        best one. Returns why that cannot be done, or "".
+
+        That is not tried again, which would hold commits up: the next one prunes, too.
+        """
+        try:
+            prune(self._storage, self._config.keep_checkpoints, step, best)
+        except CheckpointError as error:
+            return str(error)
+        return ""
 
     def manifest_of(self, facts: Facts, action: CommitAction) -> Manifest:
         """Of a checkpoint that is to be committed now."""

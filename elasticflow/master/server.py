@@ -447,18 +447,11 @@ class Master:
         standing = self._state.standings.at(action.tick)
         best = standing.best.step if standing else 0
 
-        def prune() -> str:
-            try:
-                self._saving.prune(step, best)
-            except (ElasticFlowError, OSError) as error:
-                return str(error)  # not tried again, which would hold commits up: the next one prunes, too
-            return ""
-
-        def pruned(told: str | None, error: str) -> None:
-            if text := told or error:
+        def pruned(refusal: str | None, error: str) -> None:
+            if text := refusal or error:
                 self._announcing.note("warning", f"old checkpoints cannot be removed: {text}")
 
-        self._background.submit(prune, pruned, lambda text: None)
+        self._background.submit(lambda: self._saving.prune(step, best), pruned, lambda text: None)
 
     def _hand_over(self, action: ac.HandOverAction) -> None:
         with contextlib.suppress(OSError, Superseded):
