@@ -93,9 +93,8 @@ setup(
             "setuptools; python_version >= '3.12'",  # Skein imports distutils, which Python has no more
             "skein>=0.8.2",
         ],
-        "kubernetes": [
-            "kubernetes>=31,<37"
-        ],  # from 37 on its python-dateutil is none that botocore (of s3) takes
+        # From 37 on it wants a python-dateutil that botocore, of s3, does not take.
+        "kubernetes": ["kubernetes>=31,<37"],
         "s3": ["s3fs>=2025.7"],
         "gcs": ["gcsfs>=2025.7"],
         "azure": ["adlfs>=2025.8"],

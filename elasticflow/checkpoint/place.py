@@ -118,7 +118,8 @@ def check(place: str, run: str) -> None:
             )
         with suppress(RemovedError):  # in an object store nothing may be left by now
             storage.remove(OWNER)
-        _put_owner(storage, mine)
+        if (owner := _put_owner(storage, mine)) != mine:
+            raise ConfigError(f"{place}: {owner} goes on with these checkpoints; this is {mine.run}.")
 
 
 def forsake(place: str, run: str) -> None:

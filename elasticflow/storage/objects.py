@@ -159,11 +159,14 @@ class Objects:
             starts = list(range(offset + done, stop, PIECE_BYTES))
             ends = [min(start + PIECE_BYTES, stop) for start in starts]
             for start, end, piece in zip(starts, ends, self._ranges(path, full, starts, ends), strict=True):
-                piece = piece[: end - start]  # a server may know no ranges
+                if len(piece) > end - start:  # whose beginning may be that of the whole file
+                    raise OSError(
+                        errno.ENOTSUP, "gives other bytes than the range that it is asked for", full
+                    )
                 view[done : done + len(piece)] = piece
                 done += len(piece)
-            if offset + done < stop:  # the file ends here
-                break
+                if len(piece) < end - start:  # the file ends here; what comes next would be in its place
+                    return done
         return done
 
     def _ranges(self, path: str, full: str, starts: Sequence[int], ends: Sequence[int]) -> Sequence[bytes]:

@@ -15,7 +15,7 @@ from elasticflow.checkpoint import place
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.process.retry import is_away
 from elasticflow.run.config import Config
-from elasticflow.storage import RemoteStorage, storage_of
+from elasticflow.storage import RemoteStorage, objects, storage_of
 from tests.checkpoint.saving import make_model, save
 from tests.hdfs.test_checkpoints import test_checkpoints_are_committed_and_pruned
 from tests.storage_contract import read, write
@@ -176,6 +176,30 @@ def test_a_commit_whose_answer_is_lost_is_committed(s3, storage):
     save(storage, model, 100)
     assert s3.heal() == 1
     assert checkpoint.commits(storage) == [100]
+
+
+def test_ranges_that_are_none(storage, monkeypatch):
+    """Bytes that are not those of a range are never taken for it."""
+    write(storage, "f/a", DATA)
+    client, path = storage._client, f"{storage.root}/f/a"
+    monkeypatch.setattr(objects, "PIECE_BYTES", 1 << 20)
+    buffer = memoryview(bytearray(len(DATA)))
+    assert client.read_into(path, 0, buffer) == len(DATA) and buffer == DATA
+    monkeypatch.setattr(client, "_ranges", lambda path, full, starts, ends: [DATA for _ in starts])
+    with pytest.raises(OSError, match="other bytes than the range") as raised:
+        client.read_into(path, 1 << 20, buffer[: 2 << 20])
+    assert not is_away(raised.value)
+
+    def cut(path, full, starts, ends):
+        pieces = [DATA[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [pieces[0], pieces[1][:5], pieces[2]]
+
+    monkeypatch.setattr(client, "_ranges", cut)
+    buffer = memoryview(bytearray(len(DATA)))
+    assert client.read_into(path, 0, buffer) == (1 << 20) + 5
+    assert buffer[: (1 << 20) + 5] == DATA[: (1 << 20) + 5] and not any(buffer[(1 << 20) + 5 :])
+    with pytest.raises(OSError, match="ends after"):
+        read(storage, "f/a")
 
 
 def test_a_place_is_one_runs_alone(fs, url, tmp_path):
