@@ -35,7 +35,12 @@ class FairShare:
 
     def see(self, others: Iterable[OtherRun], now_s: float) -> None:
         """All there are now."""
-        before, self._others = self._others, {one.name: one for one in others if one.waiting}
+        shown = list(others)
+        before, self._others = self._others, {one.name: one for one in shown if one.waiting}
+        for one in shown:
+            if (was := before.get(one.name)) is not None and was.running < one.running:
+                # A place that was given back goes to any of those as poor, not to the one it was meant for.
+                self._gave = {name: had for name, had in self._gave.items() if had < was.running}
         for name, one in self._others.items():
             known = before.get(name)
             if known is None or known.running != one.running:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticflow.cluster.news import taken
@@ -105,6 +105,7 @@ def test_who_gains_nothing_by_it_holds_up_nobody_for_long() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.integers(1, 90)), min_size=1, max_size=6)
 )
+@example([("a", 1, 1), ("b", 4, 1), ("c", 2, 1), ("a", 2, 1)])  # the place given back went to c, not to a
 def test_in_the_end_nothing_is_idle_and_nobody_has_two_more_than_one_who_waits(
     moves: Sequence[tuple[str, int, int]],
 ) -> None:
