@@ -10,6 +10,7 @@ import msgspec
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
+from elasticflow.data import pins
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.program.copy import fetch, keep
 from elasticflow.run.folder import RunDir, remove_tree
@@ -147,6 +148,7 @@ def copy(arguments: argparse.Namespace) -> int:
             if settings.program_sha256:
                 keep(run, fetch(before, settings.program_sha256))
             run.create(msgspec.structs.replace(settings, run_dir=str(run.path), checkpoint_place=""))
+            pins.copy(before.storage(), run.storage())
             checkpoint.copy(source, manifest, run.checkpoints())
             if problems := checkpoint.verify(run.checkpoints(), manifest.step):
                 raise CheckpointError(f"{run.path}: what was copied is damaged: {'; '.join(problems)}.")

@@ -352,8 +352,18 @@ def _data_files(kind: str, path: str) -> list[File]:
 
 def _below(folder: str) -> Iterator[str]:
     for where, folders, names in os.walk(folder):
+        _refuse_lake(where, [*folders, *names])
         folders[:] = [name for name in folders if not _is_beside(name)]
         yield from (os.path.join(where, name) for name in names if not _is_beside(name))
+
+
+def _refuse_lake(folder: str, names: Sequence[str]) -> None:
+    """Raises DataError for a table of a lake: not all that lies there is what it holds now."""
+    found = "Delta" if "_delta_log" in names else ""
+    if posixpath.basename(folder) == "metadata" and any(name.endswith(".metadata.json") for name in names):
+        folder, found = posixpath.dirname(folder), "Iceberg"
+    if found:
+        raise DataError(f"{folder}: is a table of {found}. Read it by ef.data.{found}({folder!r}).")
 
 
 def _is_beside(name: str) -> bool:
@@ -367,7 +377,7 @@ def identities(files: Sequence[File]) -> tuple[FileId, ...]:
 
 def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[Result]:
     """As ``map``; several at a time where files answer with a delay."""
-    return map_ahead(act, files) if files[0].is_remote else map(act, files)
+    return map_ahead(act, files) if any(file.is_remote for file in files[:1]) else map(act, files)
 
 
 def is_url(kind: str, path: str) -> bool:
@@ -418,7 +428,9 @@ class _Folders:
         if not status.is_dir:
             yield status
             return
-        for one in self._client.list(status.path):
+        there = self._client.list(status.path)
+        _refuse_lake(self._named(status), [one.name for one in there])
+        for one in there:
             if not _is_beside(one.name):
                 yield from self._below(one)
 
@@ -459,10 +471,13 @@ class _Folders:
         except ABSENT:
             return False
 
-    def _file(self, status: FileStatus) -> File:
+    def _named(self, status: FileStatus) -> str:
         authority = _URL.match(self._url)
         assert authority is not None
-        name = authority[0] + status.path
+        return authority[0] + status.path
+
+    def _file(self, status: FileStatus) -> File:
+        name = self._named(status)
         if status.is_dir:
             raise DataError(f"{self._kind}: {name} is a directory, not a file.")
         return RemoteFile(name, self._client, status)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from elasticflow.data.files import data_files
+from elasticflow.data.listing import ADVICE, Listing
 from elasticflow.data.opening import kind_of, open_columns
-from elasticflow.data.parquet import _ADVICE, Parquet, _metadata, _partitions
+from elasticflow.data.parquet import TableSource, raw_groups
 from elasticflow.data.source import Source
 from elasticflow.data.tables import arrow_errors
 from elasticflow.errors import DataError
@@ -26,10 +26,10 @@ class KeptColumns:
         if missing := [name for name in names if name not in there]:
             listed = ", ".join(map(repr, there))
             raise DataError(f"{path}: there is no column {missing[0]!r} to keep. There are: {listed}.")
-        self._tables: _RowGroups | None = None
+        self._tables: _Kept | None = None
         self._source: Source | None = None
-        if kind_of(path) is Parquet:
-            self._tables = _RowGroups(path, names)
+        if issubclass(kind := kind_of(path), TableSource):
+            self._tables = _Kept(kind.listing_of(path), names)
             self.num_rows = int(self._tables.starts[-1])
         else:
             self._source = open_columns(path, {name: name for name in names})
@@ -43,19 +43,14 @@ class KeptColumns:
         return dict(self._source.rows(np.arange(first, last)))
 
 
-class _RowGroups:
-    """Of Parquet files, with a cache of one. starts: the first record of each, and the number of all."""
+class _Kept:
+    """Of a table of Parquet files, with a cache of one row group. starts: the first record of each, and the
+    number of all."""
 
-    def __init__(self, path: str, names: Sequence[str]) -> None:
-        self._names = list(names)
-        self._files = data_files("Parquet", path)
-        self._partitions, self._types = _partitions(f"Parquet {path}", self._files)
-        self._groups = [
-            (file, number, metadata.row_group(number).num_rows)
-            for file, metadata in enumerate(map(_metadata, self._files))
-            for number in range(metadata.num_row_groups)
-        ]
-        self.starts = np.cumsum([0, *(count for _, _, count in self._groups)])
+    def __init__(self, listing: Listing, names: Sequence[str]) -> None:
+        self._names, self._what = list(names), listing.what
+        self._groups = list(raw_groups(listing))
+        self.starts = np.cumsum([0, *(group.num_rows for group in self._groups)])
         self._last: tuple[int, Any] = (-1, None)
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
@@ -71,28 +66,12 @@ class _RowGroups:
         try:
             whole = pa.concat_tables(parts)
         except pa.ArrowException as error:
-            raise DataError(
-                f"{self._files[0]} and others: columns to keep differ in type: {error}."
-            ) from error
+            raise DataError(f"{self._what}: columns to keep differ in type: {error}.") from error
         return {name: whole.column(name) for name in self._names}
 
     def _table(self, number: int) -> Any:
         if self._last[0] != number:
-            self._last = number, self._read(number)
+            group = self._groups[number]
+            with group.of.file.unchanged(), arrow_errors(str(group.of.file), ADVICE):
+                self._last = number, group.read(self._names)
         return self._last[1]
-
-    def _read(self, number: int) -> Any:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        place, group, count = self._groups[number]
-        file, partition = self._files[place], self._partitions[place]
-        inside = [name for name in self._names if name not in partition]
-        with file.unchanged(), arrow_errors(str(file), _ADVICE):
-            with pq.ParquetFile(file.open() if file.is_remote else file.name) as opened:
-                table = opened.read_row_group(group, columns=inside, use_threads=False)
-        for name in self._names:
-            if name in partition:
-                values = pa.repeat(pa.scalar(partition[name], self._types[name]), count)
-                table = table.append_column(name, values)
-        return table.select(self._names)

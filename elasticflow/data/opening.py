@@ -13,6 +13,7 @@ import numpy as np
 
 from elasticflow.data.arrays import Arrays
 from elasticflow.data.csv_files import CSV
+from elasticflow.data.delta import Delta, is_delta
 from elasticflow.data.files import matching_files
 from elasticflow.data.hdf5 import HDF5
 from elasticflow.data.mapped import Indexed
@@ -176,17 +177,17 @@ def _check_alike(train: Source, test: Source, name: str = "") -> None:
 def open_path(path: str) -> Source:
     """All columns of the file, or of the files that a glob pattern matches; the suffix tells the format.
 
-    A folder holds Parquet files; so does a URL that ends with a slash.
+    A folder holds Parquet files, or a table of Delta Lake; so does a URL that ends with a slash.
 
     Raises DataError for an unknown suffix, and whatever the source raises.
     """
     return kind_of(path)(path)
 
 
-def kind_of(path: str) -> type[CSV] | type[NPZ] | type[HDF5] | type[Parquet]:
+def kind_of(path: str) -> type[CSV] | type[NPZ] | type[HDF5] | type[Parquet] | type[Delta]:
     """What reads such a file, or such files. Raises DataError as ``open_path`` does."""
     if is_table(path):
-        return Parquet
+        return Delta if is_delta(path) else Parquet
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in _BY_SUFFIX and glob.has_magic(path):
         suffix = os.path.splitext(matching_files("data", path)[0].name)[1].lower()

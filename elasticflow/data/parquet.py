@@ -8,19 +8,27 @@ is found with ``pyarrow.dataset``; a row group is what is read as a whole.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
 from elasticflow.data.blocks import CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
-from elasticflow.data.files import File, Range, data_files, identities, map_files
+from elasticflow.data.listing import (
+    ADVICE,
+    Listing,
+    RowGroup,
+    TableFile,
+    hive_listing,
+    known,
+    left_by,
+    listed,
+    row_groups,
+)
 from elasticflow.data.ragged import Pad
 from elasticflow.data.source import Records, Source, kind_of, names_in, reopened
 from elasticflow.data.tables import Selection, Wanted, arrow_errors
-from elasticflow.data.typed import is_text, rules_of
+from elasticflow.data.typed import ColumnRules, is_text, rules_of
 from elasticflow.errors import DataError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -28,44 +36,145 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 LOCAL_AHEAD = 2
 """Row groups that other cores may decode before they are wanted."""
 
-_FAR = 1 << 63
-_ADVICE = "Is it a whole Parquet file? Write it again."
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_INTEGER, _DATE = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
 
+class _Group(NamedTuple):
+    """num_rows: those that the filters leave; where they leave all, ``fragment`` is not needed.
 
-class _RowGroup(NamedTuple):
-    """num_rows: those that the filters leave; where they leave all, ``fragment`` is not needed."""
+    filtered: they are applied to what was read, since there is no fragment that stands for it.
+    """
 
-    file: File
-    metadata: Any  # of the file: it is not parsed again for each block
-    number: int
+    of: RowGroup
     num_rows: int
-    partition: Mapping[str, Any]
     fragment: Any = None
+    filtered: bool = False
 
-    def ranges(self, names: Sequence[str]) -> list[Range]:
-        """Where the columns lie in the file. Nested ones have several parts."""
-        group = self.metadata.row_group(self.number)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-        wanted = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in names]
-        starts = [min(chunk.dictionary_page_offset or _FAR, chunk.data_page_offset) for chunk in wanted]
-        sizes = [chunk.total_compressed_size for chunk in wanted]
-        return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
-    def has_few_values(self, name: str) -> bool:
-        """Whether a column of texts is little more than numbers of values that come again and again."""
-        group = self.metadata.row_group(self.number)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-        return any(
-            chunk.path_in_schema == name
-            and chunk.dictionary_page_offset is not None
-            and 3 * (chunk.data_page_offset - chunk.dictionary_page_offset) < chunk.total_compressed_size
-            for chunk in chunks
+class TableSource(BlockSource):
+    """Records of a table of Parquet files, whoever lists them. See ``Parquet`` for its arguments."""
+
+    def __init__(
+        self,
+        listing: Listing,
+        selection: Selection,
+        rules: ColumnRules,
+        filters: Any = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        what = listing.what
+        if listing.types is not None:
+            listing = left_by(listing, _expression(what, filters, listing.types))
+        self.files = listing.identities
+        opened = listing.opened()
+        schemas = listing.types_of(opened)
+        self._types = listing.column_types(schemas)
+        self._wanted = Wanted(what, selection, list(self._types), rules)
+        inside = [name for name in self._wanted.names if name not in listing.partitions]
+        if listing.types is None:
+            _check_same(inside, listing.files, schemas, rules.defaults)
+        self._coded = [name for name in rules.coded if is_text(self._types[name])]
+        self._filter = _expression(what, filters, self._types)
+        self._groups = [
+            group for each in row_groups(opened, self._types) for group in self._left(each) if group.num_rows
+        ]
+        if not self._groups and self._filter is not None:
+            raise DataError(f"{what}: the filters leave no record: {self._filter}.")
+        rows = [group.num_rows for group in self._groups]
+        is_remote = any(each.file.is_remote for each in listing.files[:1])
+        ahead = REMOTE_AHEAD if is_remote else LOCAL_AHEAD
+        super().__init__(what, rows, cache_bytes, ahead=ahead, pads=self._wanted.pads)
+
+    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
+        there = names_in(path)
+        selection, rules = self._wanted.over(there, wanted)
+        if isinstance(path, Records):
+            return path.opened(selection, rules)
+        kind = kind_of(path)
+        if not issubclass(kind, TableSource):
+            if rules.any:
+                raise DataError(
+                    f"data {path}: vocabularies, hashing, defaults and pad, by which the run has read its "
+                    "columns, are those of ef.data.Parquet. Give Parquet."
+                )
+            return reopened(path, selection)
+        if not selection:
+            raise DataError(f"Parquet {path}: has none of the columns that are wanted, but {listed(there)}.")
+        opened: Source = kind(path, selection, **msgspec.structs.asdict(rules))
+        return opened
+
+    # --- filters ---------------------------------------------------------------------------------
+
+    def _left(self, groups: Sequence[RowGroup]) -> list[_Group]:
+        """Of a file's row groups, what the filters leave of each."""
+        if self._filter is None:
+            return [_Group(group, group.num_rows) for group in groups]
+        if groups and (groups[0].of.names or groups[0].of.kept is not None):
+            return [self._counted(group) for group in groups]
+        return self._pushed_down(groups)
+
+    def _counted(self, group: RowGroup) -> _Group:
+        """Of a file of which no fragment can be made: records were deleted, or it has names of its own."""
+        with group.of.file.unchanged(), arrow_errors(group.name, "Do the filters fit the columns?"):
+            count = group.read(list(self._types)).filter(self._filter).num_rows
+        return _Group(group, count, filtered=count < group.num_rows)
+
+    def _pushed_down(self, groups: Sequence[RowGroup]) -> list[_Group]:
+        if not groups:
+            return []
+        of, schema, found = groups[0].of, self._arrow_schema(), []
+        with of.file.unchanged(), arrow_errors(str(of.file), "Do the filters fit the columns?"):
+            whole = self._fragment(of, of.file.open() if of.file.is_remote else of.file.name)
+            for fragment in whole.split_by_row_group(self._filter, schema=schema):
+                group = groups[fragment.row_groups[0].id]
+                scanner = fragment.scanner(schema=schema, filter=self._filter, use_threads=False)
+                # Where all must fit the filter pyarrow counts the whole file, whatever the row group.
+                count = min(scanner.count_rows(), group.num_rows)
+                found.append(_Group(group, count, fragment if count < group.num_rows else None))
+        return found
+
+    def _fragment(self, of: TableFile, source: Any, number: int | None = None) -> Any:
+        """What pyarrow's datasets are made of: a file, or a row group of it."""
+        import pyarrow.dataset as ds
+        from pyarrow.fs import LocalFileSystem
+
+        return ds.ParquetFileFormat().make_fragment(
+            source,
+            filesystem=None if of.file.is_remote else LocalFileSystem(),
+            partition_expression=known(of.partition, self._types),
+            row_groups=None if number is None else [number],
         )
 
+    def _arrow_schema(self) -> Any:
+        import pyarrow as pa
 
-class Parquet(BlockSource):
+        return pa.schema(list(self._types.items()))
+
+    # --- blocks ----------------------------------------------------------------------------------
+
+    def read_block(self, number: int) -> Block:
+        group = self._groups[number]
+        with group.of.of.file.unchanged(), arrow_errors(group.of.name, ADVICE):
+            table = self._read(group)
+        return self._wanted.fields(group.of.name, table, int(self.block_starts[number]))
+
+    def _read(self, group: _Group) -> Any:
+        names = self._wanted.names
+        if group.filtered:
+            return group.of.read(list(self._types)).filter(self._filter).select(names)
+        if group.fragment is None:
+            coded = [name for name in self._coded if group.of.has_few_values(name)]
+            return group.of.read(names, coded)
+        fragment, of = group.fragment, group.of.of
+        if of.file.is_remote:
+            fragment = self._fragment(of, of.file.open(group.of.ranges(names)), group.of.number)
+        return fragment.to_table(
+            schema=self._arrow_schema(), columns=names, filter=self._filter, use_threads=False
+        )
+
+    def block_name(self, number: int) -> str:
+        return self._groups[number].of.name
+
+
+class Parquet(TableSource):
     """Records of Parquet files, in the order of the files' names.
 
     ``Parquet("clicks", x=["a", "b", "c"], y="label", filters=[("date", ">=", "2026-11-01")])``
@@ -99,155 +208,38 @@ class Parquet(BlockSource):
         cache_bytes: int = CACHE_BYTES,
         **named: str | Sequence[str],
     ) -> None:
-        files = data_files("Parquet", path)
-        self.files = identities(files)
-        what = f"Parquet {_shown(path)}"
-        metadata = list(map_files(_metadata, files))
-        partitions, of_partitions = _partitions(what, files)
-        schemas = [_schema(file, found, of_partitions) for file, found in zip(files, metadata, strict=True)]
-        rules = rules_of(what, vocabularies, hashing, defaults, pad)
-        self._types = _all_types(schemas) | of_partitions
-        self._wanted = Wanted(what, _selection(what, columns, named), list(self._types), rules)
-        inside = [name for name in self._wanted.names if name not in of_partitions]
-        _check_same(inside, files, schemas, rules.defaults)
-        self._coded = [name for name in rules.coded if is_text(self._types[name])]
-        self._filter = _expression(what, filters, self._types)
-        self._groups = [
-            group
-            for file, found, partition in zip(files, metadata, partitions, strict=True)
-            for group in self._row_groups(file, found, partition)
-        ]
-        if not self._groups and self._filter is not None:
-            raise DataError(f"{what}: the filters leave no record: {self._filter}.")
-        rows = [group.num_rows for group in self._groups]
-        super().__init__(
-            what,
-            rows,
-            cache_bytes,
-            ahead=REMOTE_AHEAD if files[0].is_remote else LOCAL_AHEAD,
-            pads=self._wanted.pads,
-        )
+        listing = self.listing_of(path)
+        rules = rules_of(listing.what, vocabularies, hashing, defaults, pad)
+        chosen = selection_of(listing.what, columns, named)
+        super().__init__(listing, chosen, rules, filters, cache_bytes)
 
     @staticmethod
-    def names_in(path: Paths) -> list[str]:
+    def listing_of(path: Paths) -> Listing:
+        """Its files. Raises DataError."""
+        return hive_listing(f"Parquet {_shown(path)}", path)
+
+    @classmethod
+    def names_in(cls, path: Paths) -> list[str]:
         """What the files, and the folders that they are in, call their columns. Raises DataError."""
-        files = data_files("Parquet", path)
-        _, partitions = _partitions(f"Parquet {_shown(path)}", files)
-        schemas = [_schema(file, _metadata(file), partitions) for file in files]
-        return list(_all_types(schemas) | partitions)
-
-    def over(self, path: str | Records, wanted: Mapping[str, str] | None) -> Source:
-        there = names_in(path)
-        selection, rules = self._wanted.over(there, wanted)
-        if isinstance(path, Records):
-            return path.opened(selection, rules)
-        if kind_of(path) is not Parquet:
-            if rules.any:
-                raise DataError(
-                    f"data {path}: vocabularies, hashing, defaults and pad, by which the run has read its "
-                    "columns, are those of ef.data.Parquet. Give Parquet."
-                )
-            return reopened(path, selection)
-        if not selection:
-            raise DataError(f"Parquet {path}: has none of the columns that are wanted, but {_listed(there)}.")
-        return Parquet(path, selection, **msgspec.structs.asdict(rules))
-
-    def _row_groups(self, file: File, metadata: Any, partition: Mapping[str, Any]) -> list[_RowGroup]:
-        """Those that the filters leave something of."""
-        rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        groups = [_RowGroup(file, metadata, n, count, partition) for n, count in enumerate(rows)]
-        if self._filter is None:
-            return [group for group in groups if group.num_rows]
-        found = []
-        with file.unchanged(), arrow_errors(str(file), "Do the filters fit the columns?"):
-            whole = self._fragment(file, file.open() if file.is_remote else file.name, partition)
-            schema = self._arrow_schema()
-            for fragment in whole.split_by_row_group(self._filter, schema=schema):
-                group = groups[fragment.row_groups[0].id]
-                scanner = fragment.scanner(schema=schema, filter=self._filter, use_threads=False)
-                # Where all must fit the filter pyarrow counts the whole file, whatever the row group.
-                if count := min(scanner.count_rows(), group.num_rows):
-                    kept = None if count == group.num_rows else fragment
-                    found.append(group._replace(num_rows=count, fragment=kept))
-        return found
-
-    def _fragment(
-        self, file: File, source: Any, partition: Mapping[str, Any], number: int | None = None
-    ) -> Any:
-        """What pyarrow's datasets are made of: a file, or a row group of it."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-        from pyarrow.fs import LocalFileSystem
-
-        known: Any = ds.scalar(True)
-        for name, value in partition.items():
-            field = ds.field(name)
-            known &= field.is_null() if value is None else field == pa.scalar(value, self._types[name])
-        return ds.ParquetFileFormat().make_fragment(
-            source,
-            filesystem=None if file.is_remote else LocalFileSystem(),
-            partition_expression=known,
-            row_groups=None if number is None else [number],
-        )
-
-    def _arrow_schema(self) -> Any:
-        import pyarrow as pa
-
-        return pa.schema(list(self._types.items()))
-
-    def read_block(self, number: int) -> Block:
-        group = self._groups[number]
-        with group.file.unchanged(), arrow_errors(self.block_name(number), _ADVICE):
-            table = self._read(group) if group.fragment is None else self._read_some(group)
-        return self._wanted.fields(self.block_name(number), table, int(self.block_starts[number]))
-
-    def _read(self, group: _RowGroup) -> Any:
-        """Local files are read by pyarrow itself. Threads of its own would be lost in a fork."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        inside = set(group.metadata.schema.to_arrow_schema().names) - group.partition.keys()
-        names = [name for name in self._wanted.names if name in inside]
-        source = group.file.open(group.ranges(names)) if group.file.is_remote else group.file.name
-        coded = [name for name in self._coded if group.has_few_values(name)]
-        with pq.ParquetFile(source, metadata=group.metadata, pre_buffer=False, read_dictionary=coded) as file:
-            table = file.read_row_group(group.number, columns=names, use_threads=False)
-        for name in self._wanted.names:
-            if name not in inside:
-                value = pa.scalar(group.partition.get(name), self._types[name])
-                table = table.append_column(name, pa.repeat(value, group.num_rows))
-        return table
-
-    def _read_some(self, group: _RowGroup) -> Any:
-        """The records of a row group that the filters leave."""
-        fragment = group.fragment
-        if group.file.is_remote:
-            opened = group.file.open(group.ranges(self._wanted.names))
-            fragment = self._fragment(group.file, opened, group.partition, group.number)
-        return fragment.to_table(
-            schema=self._arrow_schema(), columns=self._wanted.names, filter=self._filter, use_threads=False
-        )
-
-    def block_name(self, number: int) -> str:
-        return f"{self._groups[number].file}, row group {self._groups[number].number}"
+        listing = cls.listing_of(path)
+        return list(listing.column_types(listing.types_of(listing.opened())))
 
 
-def raw_tables(path: Paths) -> Iterator[tuple[str, Any]]:
+def raw_groups(listing: Listing) -> Iterator[RowGroup]:
+    """All there is, as Arrow has it: see ``raw_names``. Raises DataError."""
+    groups = row_groups(listing.opened(), listing.types or listing.partitions)
+    return (group for each in groups for group in each)
+
+
+def raw_tables(path: str) -> Iterator[tuple[str, Any]]:
     """All there is, as Arrow has it, row group by row group, with what it is called. Raises DataError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files = data_files("Parquet", path)
-    partitions, types = _partitions(f"Parquet {_shown(path)}", files)
-    for file, partition in zip(files, partitions, strict=True):
-        with file.unchanged(), arrow_errors(str(file), _ADVICE):
-            with pq.ParquetFile(file.open() if file.is_remote else file.name) as opened:
-                for number in range(opened.metadata.num_row_groups):
-                    table = opened.read_row_group(number, use_threads=False)
-                    for name, value in partition.items():
-                        column = pa.repeat(pa.scalar(value, types[name]), len(table))
-                        table = table.append_column(name, column)
-                    yield f"{file}, row group {number}", table
+    listing = kind_of(path).listing_of(path)
+    for group in raw_groups(listing):
+        own = {its: name for name, its in group.of.names.items()}
+        inside = [own.get(name, name) for name in group.metadata.schema.to_arrow_schema().names]
+        names = list(listing.types) if listing.types else list(dict.fromkeys([*inside, *group.of.partition]))
+        with group.of.file.unchanged(), arrow_errors(str(group.of.file), ADVICE):
+            yield group.name, group.read(names)
 
 
 def _shown(path: Paths) -> str:
@@ -256,68 +248,10 @@ def _shown(path: Paths) -> str:
     return ", ".join(os.fspath(each) for each in path)
 
 
-def _metadata(file: File) -> Any:
-    import pyarrow.parquet as pq
-
-    with file.unchanged(), arrow_errors(str(file), _ADVICE):
-        return pq.read_metadata(file.open() if file.is_remote else file.name)
-
-
-def _schema(file: File, metadata: Any, partitions: Collection[str]) -> dict[str, Any]:
-    """Types by column name, without those that folders are named after."""
-    with arrow_errors(str(file), _ADVICE):
-        fields = metadata.schema.to_arrow_schema()
-        return {field.name: field.type for field in fields if field.name not in partitions}
-
-
-def _all_types(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all columns, each as in the first file that has it."""
-    types: dict[str, Any] = {}
-    for schema in schemas:
-        types = {**schema, **types}
-    return {name: types[name] for name in dict.fromkeys([*schemas[0], *types])}
-
-
-def _partitions(what: str, files: Sequence[File]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What the names of its folders say of each file, and the types of that: whole numbers, dates or texts,
-    as all of a name are."""
-    import pyarrow as pa
-
-    found = [_named(file) for file in files]
-    for file, named in zip(files, found, strict=True):
-        if named.keys() != found[0].keys():
-            raise DataError(
-                f"{what}: {file} lies in folders of the partitions {_listed(named)}, {files[0]} in those of "
-                f"{_listed(found[0])}. All files of one source must have the same."
-            )
-    types = {}
-    for name in found[0]:
-        texts = [text for each in found if (text := each[name]) is not None]
-        is_whole, is_date = (all(map(kind.fullmatch, texts)) for kind in (_INTEGER, _DATE))
-        types[name] = (
-            pa.string() if not (texts and (is_whole or is_date)) else pa.int64() if is_whole else pa.date32()
-        )
-    try:
-        values = [
-            {name: pa.scalar(text).cast(types[name]).as_py() for name, text in each.items()} for each in found
-        ]
-    except pa.ArrowException as error:
-        raise DataError(f"{what}: a folder is named after a date that is none: {error}.") from error
-    return values, types
-
-
-def _named(file: File) -> dict[str, str | None]:
-    parts = [part.partition("=") for part in file.name.split("/")[:-1] if "=" in part]
-    return {name: None if text == _NO_VALUE else unquote(text) for name, _, text in parts}
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
-
-
-def _selection(
+def selection_of(
     what: str, columns: Sequence[str] | Selection | None, named: Mapping[str, str | Sequence[str]]
 ) -> Selection:
+    """The columns that are wanted, as both ways of naming them say. Raises DataError."""
     if isinstance(columns, str):
         raise DataError(
             f"{what}: columns is a text, {columns!r}. Give a list of names, [{columns!r}], or a dict."
@@ -348,7 +282,7 @@ def _expression(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
 
     def typed(name: str, operator: str, value: Any) -> tuple[str, str, Any]:
         if name not in types:
-            raise DataError(f"{what}: filters names a column {name!r}. There are: {_listed(types)}.")
+            raise DataError(f"{what}: filters names a column {name!r}. There are: {listed(types)}.")
         many = list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
         values = [pa.scalar(each).cast(types[name]) for each in many]
         return (
@@ -369,7 +303,7 @@ def _expression(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
 
 def _check_same(
     names: Sequence[str],
-    files: Sequence[File],
+    files: Sequence[TableFile],
     schemas: Sequence[Mapping[str, Any]],
     defaults: Collection[str],
 ) -> None:
@@ -382,12 +316,12 @@ def _check_same(
             found = schema.get(name)
             if found is None and name not in defaults:
                 raise DataError(
-                    f"{file}: column {name!r} is missing, but holds {expected} in {files[first]}. All files "
-                    f"of one source must have the same columns, unless defaults={{{name!r}: ...}} says what "
-                    f"stands for it."
+                    f"{file.file}: column {name!r} is missing, but holds {expected} in {files[first].file}. "
+                    "All files of one source must have the same columns, unless "
+                    f"defaults={{{name!r}: ...}} says what stands for it."
                 )
             if found not in (None, expected):
                 raise DataError(
-                    f"{file}: column {name!r} holds {found}, but holds {expected} in {files[first]}. "
-                    "All files of one source must have the same columns."
+                    f"{file.file}: column {name!r} holds {found}, but holds {expected} in "
+                    f"{files[first].file}. All files of one source must have the same columns."
                 )

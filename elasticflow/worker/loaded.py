@@ -17,7 +17,8 @@ import xxhash
 
 from elasticflow.api import HUGE, PER_TENSOR, is_number
 from elasticflow.checkpoint import commits, frozen_of, load_manifest, read_frozen
-from elasticflow.data import Source, Sources, open_path, open_source
+from elasticflow.data import Source, Sources, open_path, open_source, pins
+from elasticflow.data.pins import Pins
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import DataError, LoopError, ProgramError, UnreadableError
 from elasticflow.frameworks import CHANGED, CostError, Replica, check_cost, open_replica, set_up
@@ -410,6 +411,8 @@ def load_sources(settings: MemberSettings) -> tuple[Program, Sources]:
     import_library(settings.program, copy)
     set_up(settings.seed, settings.threads)
     arguments.give(settings.args)
+    # A worker of a run has a master; others only look at what was trained.
+    pins.keep(Pins(storage_of(settings.run_dir), bool(settings.master)) if settings.run_dir else Pins())
     program = load(settings.program, copy)
     return program, _open_sources(program, settings.data)
 

@@ -1,0 +1,75 @@
+"""Which version of a table a run reads: found by whoever comes first, and kept in the run's folder.
+
+Tables of a lake grow while a run is under way. All its workers, those of its resumption and whoever evaluates
+its model later read the same records: of the version that is written down here, once, where no other is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from elasticflow.errors import UnreadableError
+from elasticflow.storage import Storage
+
+FOLDER = "tables"
+MOST_BYTES = 1 << 16
+
+
+class _Pin(msgspec.Struct, frozen=True):
+    table: str
+    version: str
+
+
+class Pins(NamedTuple):
+    """storage: of the run's folder; None: there is no run. writes: whether a new table's is written down."""
+
+    storage: Storage | None = None
+    writes: bool = False
+
+    def version(self, table: str, find: Callable[[], str]) -> str:
+        """Of a table. find: the newest one there is, where none is written down. Raises UnreadableError."""
+        if self.storage is None:
+            return find()
+        name = f"{FOLDER}/{hashlib.blake2b(table.encode(), digest_size=16).hexdigest()}.json"
+        try:
+            if not self.storage.exists(name):
+                if not self.writes:
+                    return find()
+                self._write(name, _Pin(table, find()))
+            with self.storage.open(name) as file:
+                return msgspec.json.decode(file.read(MOST_BYTES), type=_Pin).version
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UnreadableError(f"{table}: which version this run reads cannot be told: {error}") from error
+
+    def _write(self, name: str, pin: _Pin) -> None:
+        assert self.storage is not None
+        try:
+            with self.storage.create(name) as file:
+                file.write(msgspec.json.encode(pin))
+        except FileExistsError:  # another worker was faster
+            pass
+
+
+_current = Pins()
+
+
+def keep(pins: Pins) -> None:
+    """Before a program's ``data()`` is called: what its tables follow."""
+    global _current
+    _current = pins
+
+
+def version_of(table: str, find: Callable[[], str]) -> str:
+    """See ``Pins.version``."""
+    return _current.version(table, find)
+
+
+def copy(source: Storage, target: Storage) -> None:
+    """To a run that goes on from another's checkpoint. Raises OSError."""
+    for name in source.list(FOLDER):
+        with source.open(f"{FOLDER}/{name}") as old, target.create(f"{FOLDER}/{name}") as new:
+            new.write(old.read(MOST_BYTES))

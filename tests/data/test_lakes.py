@@ -1,0 +1,399 @@
+"""Tables of Delta Lake and Iceberg: a version's records, as their own libraries read them, and no others."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+deltalake = pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+import pyarrow.parquet as pq  # noqa: E402
+from pyiceberg.catalog import load_catalog  # noqa: E402
+from pyiceberg.types import DoubleType, LongType  # noqa: E402
+from pyiceberg.utils.config import Config  # noqa: E402
+
+from elasticflow.data import Delta, Iceberg, Parquet, open_path, pins  # noqa: E402
+from elasticflow.data.describing import describe  # noqa: E402
+from elasticflow.data.kept import KeptColumns  # noqa: E402
+from elasticflow.data.pins import Pins  # noqa: E402
+from elasticflow.errors import DataError, UnreadableError  # noqa: E402
+from elasticflow.storage import DirectoryStorage  # noqa: E402
+
+DAYS = [datetime.date(2026, 11, day) for day in (24, 25, 26)]
+
+
+def clicks(first: int, count: int = 90) -> Any:
+    numbers = np.arange(first, first + count)
+    return pa.table(
+        {
+            "id": numbers,
+            "age": pa.array(numbers % 70, pa.int32()),
+            "site": pa.array([f"a b={n % 3}/ü%" for n in numbers]),
+            "at": pa.array([datetime.datetime(2026, 11, 24, 0, 0, int(n) % 60) for n in numbers]),
+            "tags": pa.array([[int(n), int(n) + 1] for n in numbers]),
+            "date": pa.array([DAYS[n % 3] for n in numbers]),
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_run() -> Iterator[None]:
+    yield
+    pins.keep(Pins())
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> str:
+    """Three versions; the last has no records of ids below 30."""
+    place = str(tmp_path / "clicks of delta")
+    deltalake.write_deltalake(place, clicks(0), partition_by=["date", "site"])
+    deltalake.write_deltalake(place, clicks(90), mode="append")
+    deltalake.DeltaTable(place).delete("id < 30")
+    return place
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYICEBERG_CATALOG__TESTS__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__TESTS__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__TESTS__WAREHOUSE", f"file://{tmp_path}/warehouse")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which it reads once, when it is imported
+    made = load_catalog("tests")
+    made.create_namespace("lake")
+    return made
+
+
+@pytest.fixture
+def iceberg(catalog: Any) -> Any:
+    """Partitioned by date; two snapshots."""
+    table = catalog.create_table("lake.clicks", schema=clicks(0).schema)
+    with table.update_spec() as spec:
+        spec.add_identity("date")
+    table.append(clicks(0))
+    table.append(clicks(90))
+    return table
+
+
+def content(source: Any) -> dict[int, tuple[Any, ...]]:
+    """By id, what a record has."""
+    rows = source.rows(np.arange(source.num_rows))
+    names = [column.name for column in source.columns]
+    return {
+        int(rows["id"][place]): tuple(np.asarray(rows[name][place]).tolist() for name in names)
+        for place in range(source.num_rows)
+    }
+
+
+def opened(kind: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    return kind(*args, hashing={"site": None}, **more)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[int, tuple[Any, ...]]:
+    """All that both tables ever held, by id, from a plain file."""
+    pq.write_table(pa.concat_tables([clicks(0), clicks(90)]), tmp_path / "whole.parquet")
+    return content(opened(Parquet, tmp_path / "whole.parquet"))
+
+
+def only(whole: Mapping[int, Any], wanted: Callable[[int], bool]) -> dict[int, Any]:
+    return {number: record for number, record in whole.items() if wanted(number)}
+
+
+# --- Delta --------------------------------------------------------------------------------------------
+
+
+def test_a_version_of_delta(delta: str, whole: dict[int, Any]) -> None:
+    assert content(opened(Delta, delta)) == only(whole, lambda n: n >= 30)
+    assert content(opened(Delta, delta, version=1)) == whole
+    assert content(opened(Delta, delta, version=0)) == only(whole, lambda n: n < 90)
+    assert opened(Delta, delta).files[0].name == f"{delta}@2"
+    with pytest.raises(DataError, match="version 7"):
+        Delta(delta, version=7)
+    with pytest.raises(DataError, match="is no table of Delta Lake"):
+        Delta(os.path.dirname(delta))
+
+
+def test_filters_of_delta_open_no_file_of_another_partition(delta: str, whole: dict[int, Any]) -> None:
+    source = opened(Delta, delta, filters=[("date", ">=", "2026-11-26"), ("id", "<", 100)])
+    assert content(source) == only(whole, lambda n: n % 3 == 2 and 30 <= n < 100)
+    assert all("date=2026-11-26" in file.name for file in source.files[1:])
+    others = [path for path in Path(delta).rglob("*.parquet") if "date=2026-11-24" in str(path)]
+    assert others
+    for path in others:
+        path.write_bytes(b"no Parquet any more")
+    assert content(opened(Delta, delta, filters=[("date", "=", "2026-11-26")], version=1)) == only(
+        whole, lambda n: n % 3 == 2
+    )
+    with pytest.raises(DataError, match="leave no record"):
+        opened(Delta, delta, filters=[("date", ">", "2027-01-01")])
+
+
+def test_files_that_were_vacuumed(delta: str) -> None:
+    deltalake.DeltaTable(delta).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert opened(Delta, delta).num_rows == 150
+    with pytest.raises(DataError, match="version 1: a file of it is gone; was it vacuumed since"):
+        Delta(delta, version=1)
+
+
+def test_columns_that_came_later_and_have_a_larger_type(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    deltalake.write_deltalake(place, pa.table({"id": pa.array([1, 2], pa.int64())}))
+    later = pa.table({"id": pa.array([3], pa.int64()), "new": pa.array([0.5])})
+    deltalake.write_deltalake(place, later, mode="append", schema_mode="merge")
+    found = Delta(place)
+    rows = found.rows(np.arange(3))
+    values = dict(zip(rows["id"].tolist(), rows["new"].tolist(), strict=True))
+    assert values[3] == 0.5 and np.isnan(values[1]) and np.isnan(values[2])
+
+
+def delete_by_vector(place: str, deleted: Callable[[int], bool]) -> None:
+    """As Spark deletes: a vector beside a file, of which the next commit of the log tells."""
+    from pyroaring import BitMap
+
+    table = deltalake.DeltaTable(place)
+    version, actions = table.version() + 1, []
+    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+        path = action["path"]
+        ids = pq.read_table(f"{place}/{path}").column("id").to_pylist()
+        places = BitMap([at for at, id in enumerate(ids) if deleted(id)])
+        serialized = struct.pack("<IQI", 1681511377, 1, 0) + places.serialize()
+        padded = serialized + b"\0" * (-len(serialized) % 4)
+        told = {
+            "storageType": "i",
+            "pathOrInlineDv": base64.b85encode(padded).decode().translate(Z85),
+            "sizeInBytes": len(serialized),
+            "cardinality": len(places),
+        }
+        common = {"path": path, "partitionValues": {}, "dataChange": True}
+        actions.append({"remove": {**common, "deletionTimestamp": 1}})
+        stats = json.dumps({"numRecords": len(ids)})
+        added = {"size": action["size_bytes"], "modificationTime": 1, "stats": stats, "deletionVector": told}
+        actions.append({"add": {**common, **added}})
+    path = Path(place) / "_delta_log" / f"{version:020}.json"
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+Z85 = str.maketrans(
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+)
+
+
+def test_records_that_vectors_delete_are_never_read(tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    table = deltalake.DeltaTable.create(
+        place,
+        deltalake.Schema.from_arrow(clicks(0).schema),
+        configuration={"delta.enableDeletionVectors": "true"},
+    )
+    deltalake.write_deltalake(table, clicks(0), mode="append")
+    delete_by_vector(place, lambda id: id % 4 == 1)
+    left = [n for n in range(90) if n % 4 != 1]
+    assert sorted(content(opened(Delta, place))) == left
+    old = opened(Delta, place, filters=[("age", ">=", 40)])
+    assert sorted(content(old)) == [n for n in left if n % 70 >= 40]
+    assert KeptColumns(place, ["id"]).num_rows == len(left)
+    assert sorted(content(opened(Delta, place, version=1))) == list(range(90))
+
+
+# --- Iceberg ------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_iceberg(iceberg: Any, whole: dict[int, Any]) -> None:
+    source = opened(Iceberg, "lake.clicks", catalog="tests")
+    assert content(source) == whole
+    first, second = (each.snapshot_id for each in iceberg.snapshots())
+    assert source.files[0].name.endswith(f"@{second}")
+    old = opened(Iceberg, "lake.clicks", catalog="tests", snapshot=first)
+    assert content(old) == only(whole, lambda n: n < 90)
+    metadata = iceberg.metadata_location
+    assert content(opened(Iceberg, metadata)) == content(opened(Iceberg, metadata.removeprefix("file://")))
+    with pytest.raises(DataError, match=f"no snapshot 17.*{first}, {second}"):
+        Iceberg("lake.clicks", catalog="tests", snapshot=17)
+    with pytest.raises(DataError, match="lake.none"):
+        Iceberg("lake.none", catalog="tests")
+    with pytest.raises(DataError, match="nowhere"):
+        Iceberg("lake.clicks", catalog="nowhere")
+
+
+def test_filters_of_iceberg_open_no_file_of_another_partition(iceberg: Any, whole: dict[int, Any]) -> None:
+    for task in iceberg.scan().plan_files():
+        if task.file.partition[0] != (DAYS[2] - datetime.date(1970, 1, 1)).days:
+            Path(task.file.file_path.removeprefix("file://")).write_bytes(b"no Parquet any more")
+    source = opened(
+        Iceberg, "lake.clicks", catalog="tests", filters=[("date", ">=", "2026-11-26"), ("id", "<", 100)]
+    )
+    assert content(source) == only(whole, lambda n: n % 3 == 2 and n < 100)
+
+
+def test_columns_of_iceberg_are_found_by_their_ids(iceberg: Any, whole: dict[int, Any]) -> None:
+    """One was renamed; another one now has the name of a third that was dropped."""
+    with iceberg.update_schema() as change:
+        change.update_column("age", LongType())
+        change.rename_column("age", "years")
+        change.delete_column("tags")
+    with iceberg.update_schema() as change:
+        change.add_column("tags", DoubleType())
+    later = clicks(180, 3).drop_columns(["age", "tags"])
+    later = later.append_column("years", pa.array([1, 2, 3])).append_column("tags", pa.array([0.25] * 3))
+    iceberg.append(later.select([field.name for field in iceberg.schema().fields]))
+    source = Iceberg("lake.clicks", ["id", "years", "tags"], catalog="tests")
+    rows = source.rows(np.arange(source.num_rows))
+    years = dict(zip(rows["id"].tolist(), rows["years"].tolist(), strict=True))
+    tags = dict(zip(rows["id"].tolist(), rows["tags"].tolist(), strict=True))
+    assert years == {n: n % 70 for n in range(180)} | {180: 1, 181: 2, 182: 3}
+    assert all(np.isnan(tags[n]) for n in range(180)) and tags[181] == 0.25
+    some = Iceberg("lake.clicks", ["id"], catalog="tests", filters=[("years", ">", 60)])
+    assert sorted(some.rows(np.arange(some.num_rows))["id"]) == [n for n in range(180) if n % 70 > 60]
+
+
+def delete_by_positions(table: Any, deleted: Callable[[int], bool]) -> None:
+    """As Spark deletes when it merges on reading: a file that names places in others."""
+    from pyiceberg.manifest import (
+        DataFile,
+        DataFileContent,
+        FileFormat,
+        ManifestContent,
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestWriterV2,
+    )
+    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.update.snapshot import _FastAppendFiles
+    from pyiceberg.typedef import Record
+
+    paths, places = [], []
+    for task in table.scan().plan_files():
+        ids = pq.read_table(task.file.file_path.removeprefix("file://")).column("id").to_pylist()
+        mine = [at for at, id in enumerate(ids) if deleted(id)]
+        paths += [task.file.file_path] * len(mine)
+        places += mine
+    where = f"{table.location()}/data/deletes.parquet"
+    rows = pa.table({"file_path": paths, "pos": pa.array(places, pa.int64())})
+    pq.write_table(rows, where.removeprefix("file://"))
+
+    class DeletesWriter(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return {**super()._meta, "content": "deletes"}
+
+    class Deletes(_FastAppendFiles):
+        def _manifests(self) -> list[Any]:
+            output = table.io.new_output(f"{table.location()}/metadata/deletes.avro")
+            spec = table.specs()[0]
+            with DeletesWriter(spec, table.schema(), output, self._snapshot_id, "null") as writer:
+                file = DataFile.from_args(
+                    content=DataFileContent.POSITION_DELETES,
+                    file_path=where,
+                    file_format=FileFormat.PARQUET,
+                    partition=Record(),
+                    record_count=len(places),
+                    file_size_in_bytes=os.path.getsize(where.removeprefix("file://")),
+                    column_sizes={},
+                    value_counts={},
+                    null_value_counts={},
+                    nan_value_counts={},
+                    lower_bounds={},
+                    upper_bounds={},
+                )
+                file._spec_id = 0
+                entry = ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self._snapshot_id,
+                    sequence_number=None,
+                    file_sequence_number=None,
+                    data_file=file,
+                )
+                writer.add_entry(entry)
+            return [writer.to_manifest_file(), *self._existing_manifests()]
+
+    with table.transaction() as transaction:
+        with Deletes(Operation.DELETE, transaction, table.io):
+            pass
+
+
+def test_records_that_positions_delete_are_never_read(catalog: Any, whole: dict[int, Any]) -> None:
+    table = catalog.create_table("lake.merged", schema=clicks(0).schema)
+    table.append(clicks(0))
+    table.append(clicks(90))
+    delete_by_positions(table, lambda id: id % 5 == 2)
+    left = only(whole, lambda n: n % 5 != 2)
+    table = catalog.load_table("lake.merged")
+    assert sorted(table.scan().to_arrow().column("id").to_pylist()) == sorted(left), "as pyiceberg reads it"
+    assert content(opened(Iceberg, "lake.merged", catalog="tests")) == left
+    some = opened(Iceberg, "lake.merged", catalog="tests", filters=[("id", ">=", 100)])
+    assert content(some) == only(left, lambda n: n >= 100)
+
+
+# --- a run's version ----------------------------------------------------------------------------------
+
+
+def test_all_of_a_run_read_the_version_that_the_first_one_found(
+    delta: str, iceberg: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    storage = DirectoryStorage(tmp_path / "run")
+    pins.keep(Pins(storage, writes=True))
+    first = Delta(delta), Iceberg("lake.clicks", catalog="tests")
+    deltalake.write_deltalake(delta, clicks(180), mode="append")
+    iceberg.append(clicks(180))
+    for found, other in zip(first, (Delta(delta), Iceberg("lake.clicks", catalog="tests")), strict=True):
+        assert content(found) == content(other) and found.files == other.files
+    pins.keep(Pins(storage))
+    assert Delta(delta).num_rows == 150, "who looks at the run later, too"
+    (tmp_path / "copy").mkdir()
+    pins.copy(storage, DirectoryStorage(tmp_path / "copy"))
+    pins.keep(Pins(DirectoryStorage(tmp_path / "copy"), writes=True))
+    assert Iceberg("lake.clicks", catalog="tests").num_rows == 180
+    (tmp_path / "other").mkdir()
+    pins.keep(Pins(DirectoryStorage(tmp_path / "other")))
+    assert Delta(delta).num_rows == 240 and not list((tmp_path / "other").iterdir())
+    pins.keep(Pins(DirectoryStorage(tmp_path / "gone"), writes=True))
+    with pytest.raises(UnreadableError, match="which version this run reads"):
+        Delta(delta)
+
+
+def test_a_snapshot_whose_metadata_file_is_gone_is_found_by_the_catalog(iceberg: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pins.keep(Pins(DirectoryStorage(tmp_path / "run"), writes=True))
+    Iceberg("lake.clicks", catalog="tests")
+    old = iceberg.metadata_location.removeprefix("file://")
+    iceberg.append(clicks(180))
+    os.remove(old)
+    assert Iceberg("lake.clicks", catalog="tests").num_rows == 180
+
+
+# --- folders ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_a_lake_is_not_taken_for_one_of_files(delta: str, iceberg: Any) -> None:
+    with pytest.raises(DataError, match=r"is a table of Delta. Read it by ef.data.Delta\('"):
+        Parquet(delta)
+    with pytest.raises(DataError, match="is a table of Iceberg. Read it by ef.data.Iceberg"):
+        Parquet(iceberg.location().removeprefix("file://"))
+
+
+def test_what_data_means_on_the_command_line(delta: str, whole: dict[int, Any]) -> None:
+    narrow = Delta(delta, ["id", "age"])
+    assert isinstance(narrow.over(delta, None), Delta)
+    assert [column.name for column in Delta(delta, ["id"]).columns] == ["id"]
+    assert isinstance(open_path(delta), Delta)
+    kept = KeptColumns(delta, ["id", "site", "date"])
+    rows = kept.rows(0, kept.num_rows)
+    assert sorted(rows["id"].to_pylist()) == sorted(only(whole, lambda n: n >= 30))
+    assert set(rows["date"].to_pylist()) == set(DAYS)
+    stories = {story.name: story for story in describe(delta)}
+    assert stories["id"].records == 150 and stories["site"].values and len(stories["site"].values) == 3
