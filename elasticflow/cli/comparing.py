@@ -23,7 +23,7 @@ OWN = ("run_dir", "date", "program_sha256")
 
 class Comparison(msgspec.Struct, kw_only=True):
     """Lists are in the order of the runs. settings, metrics, fingerprint: by name; only those that differ of
-    settings and fingerprint. same_program, same_digest: None: not known of all.
+    settings and fingerprint. same_program, same_data, same_digest: None: not known of all.
     """
 
     runs: list[RunSummary]
@@ -31,6 +31,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     fingerprint: dict[str, list[Any]]
     metrics: dict[str, list[Any]]
     same_program: bool | None
+    same_data: bool | None
     same_digest: bool | None
 
 
@@ -62,6 +63,7 @@ def compared(runs: Sequence[RunDir], trust: bool = False) -> Comparison:
         else {},
         metrics=_together([measured(each.evaluation) for each in summaries]),
         same_program=_same(hashes),
+        same_data=_same([each.data or None for each in summaries]),
         same_digest=_same([each.digest for each in summaries]),
     )
 
@@ -107,7 +109,9 @@ def page(found: Comparison) -> list[str]:
     rows += [("digest", *((run.digest or "")[:PREFIX] for run in runs))]
     lines = _columns(rows)
     lines += ["", f"digests: {_words(found.same_digest)}{_groups(names, runs)}"]
-    lines += [f"programs: {_words(found.same_program)}"]
+    lines += [f"programs: {_words(found.same_program)}", f"data: {_words(found.same_data)}"]
+    if found.same_data is False:
+        lines += _columns([(name, run.data) for name, run in zip(names, runs, strict=True)])
     for title, values in (("settings", found.settings), ("fingerprints", found.fingerprint)):
         if values:
             lines += [f"{title} differ in:", *_columns([(n, *map(_text, v)) for n, v in values.items()])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
 
     begun_at: since 1970, of its first attempt. seconds: of all attempts. worker_hours, faults, best: of the
     last attempt. digest: of the newest checkpoint, of a run that is over. fingerprint: what decides its bits.
+    data: the files of its records: runs that say the same have read the same; "": none is known.
     """
 
     run: str
@@ -54,6 +56,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     checkpoint_step: int | None = None
     digest: str | None = None
     fingerprint: dict[str, Any] = {}
+    data: str = ""
 
     @property
     def metric(self) -> str:
@@ -96,7 +99,7 @@ def _summary_of(run: RunDir, trust: bool) -> RunSummary:
     with suppress(CheckpointError, OSError):  # a store may be away: what is known of the run stays so
         manifest = None if outside else _newest(run)
     if manifest:
-        summary.fingerprint = manifest.fingerprint
+        summary.fingerprint, summary.data = manifest.fingerprint, _data_of(manifest)
         if summary.state in (*ENDED, "killed"):
             summary.digest = digest_of(run, manifest)
     return summary
@@ -141,6 +144,15 @@ def _of(run: RunDir, told: Past) -> RunSummary:
         evaluation=told.evaluation,
         checkpoint_step=told.checkpoint_step,
     )
+
+
+def _data_of(manifest: Manifest) -> str:
+    """Such as ``clicks.parquet and 11 more, 4,210,000 bytes, 3f2a91c4``."""
+    if not (sources := manifest.sources):
+        return ""
+    digest = hashlib.blake2b(msgspec.json.encode(sources), digest_size=4).hexdigest()
+    more = f" and {len(sources) - 1} more" if sources[1:] else ""
+    return f"{sources[0][0]}{more}, {sum(count for _, count, _ in sources):,} bytes, {digest}"
 
 
 def _newest(run: RunDir) -> Manifest | None:

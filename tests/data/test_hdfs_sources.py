@@ -172,3 +172,29 @@ def test_a_run_on_hdfs_has_the_digest_of_a_local_one(url, folder, tmp_path):
     assert digest(tmp_path, WHERE=url) == digest(tmp_path, WHERE=str(folder))
     remote, local = (digest(tmp_path, "--data", f"{where}/plain.npz") for where in (url, folder))
     assert remote == local
+
+
+def test_tables_of_a_lake(cluster, tmp_path):
+    pytest.importorskip("deltalake")
+    pytest.importorskip("pyiceberg")
+    from elasticflow.data import Delta, Iceberg
+
+    from .lakes import content, opened, write_delta, write_iceberg
+
+    there = f"{cluster.hdfs_url}/user/{cluster.user}/lakes"
+    client, root = WebHdfs.of(there)
+    client.remove(root)
+    write_delta(tmp_path / "delta")
+    metadata = write_iceberg(tmp_path / "iceberg", f"{there}/iceberg")
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            upload(path, f"{there}/{path.relative_to(tmp_path)}")
+    local = write_iceberg(tmp_path / "here", str(tmp_path / "here"))
+    recent = [("date", ">=", "2026-11-26")]
+    for more in {}, {"filters": recent}:
+        found = content(opened(Delta, f"{there}/delta", **more))
+        assert found == content(opened(Delta, tmp_path / "delta", **more))
+        found = content(opened(Iceberg, metadata, **more))
+        assert found == content(opened(Iceberg, local, **more))
+    with pytest.raises(DataError, match="is a table of Delta"):
+        Parquet(f"{there}/delta")

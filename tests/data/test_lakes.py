@@ -7,7 +7,7 @@ import datetime
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,7 @@ from elasticflow.data.pins import Pins  # noqa: E402
 from elasticflow.errors import DataError, UnreadableError  # noqa: E402
 from elasticflow.storage import DirectoryStorage  # noqa: E402
 
-DAYS = [datetime.date(2026, 11, day) for day in (24, 25, 26)]
-
-
-def clicks(first: int, count: int = 90) -> Any:
-    numbers = np.arange(first, first + count)
-    return pa.table(
-        {
-            "id": numbers,
-            "age": pa.array(numbers % 70, pa.int32()),
-            "site": pa.array([f"a b={n % 3}/ü%" for n in numbers]),
-            "at": pa.array([datetime.datetime(2026, 11, 24, 0, 0, int(n) % 60) for n in numbers]),
-            "tags": pa.array([[int(n), int(n) + 1] for n in numbers]),
-            "date": pa.array([DAYS[n % 3] for n in numbers]),
-        }
-    )
+from .lakes import DAYS, clicks, content, only, opened, write_delta  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +40,8 @@ def no_run() -> Iterator[None]:
 
 @pytest.fixture
 def delta(tmp_path: Path) -> str:
-    """Three versions; the last has no records of ids below 30."""
-    place = str(tmp_path / "clicks of delta")
-    deltalake.write_deltalake(place, clicks(0), partition_by=["date", "site"])
-    deltalake.write_deltalake(place, clicks(90), mode="append")
-    deltalake.DeltaTable(place).delete("id < 30")
-    return place
+    write_delta(tmp_path / "clicks of delta")
+    return str(tmp_path / "clicks of delta")
 
 
 @pytest.fixture
@@ -84,29 +66,11 @@ def iceberg(catalog: Any) -> Any:
     return table
 
 
-def content(source: Any) -> dict[int, tuple[Any, ...]]:
-    """By id, what a record has."""
-    rows = source.rows(np.arange(source.num_rows))
-    names = [column.name for column in source.columns]
-    return {
-        int(rows["id"][place]): tuple(np.asarray(rows[name][place]).tolist() for name in names)
-        for place in range(source.num_rows)
-    }
-
-
-def opened(kind: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    return kind(*args, hashing={"site": None}, **more)
-
-
 @pytest.fixture
 def whole(tmp_path: Path) -> dict[int, tuple[Any, ...]]:
     """All that both tables ever held, by id, from a plain file."""
     pq.write_table(pa.concat_tables([clicks(0), clicks(90)]), tmp_path / "whole.parquet")
     return content(opened(Parquet, tmp_path / "whole.parquet"))
-
-
-def only(whole: Mapping[int, Any], wanted: Callable[[int], bool]) -> dict[int, Any]:
-    return {number: record for number, record in whole.items() if wanted(number)}
 
 
 # --- Delta --------------------------------------------------------------------------------------------

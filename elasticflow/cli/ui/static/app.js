@@ -273,10 +273,10 @@ function comparePage(names, comparison, runs, open) {
   const rows = (values, shown = text) => Object.entries(values).map(([name, row]) => [name, ...row.map(shown)]);
   const exact = (value) => value === null || value === undefined ? "" : String(value);
   const glance = [["state", (run) => run.state], ["begun", (run) => date(run.begun_at)], ["took", (run) => span(run.seconds)], ["steps", (run) => text(run.step)],
-    ["loss", (run) => text(run.loss)], ["worker hours", (run) => text(run.worker_hours)], ["faults", (run) => text(run.faults)], ["digest", (run) => (run.digest || "").slice(0, 12)]];
+    ["loss", (run) => text(run.loss)], ["worker hours", (run) => text(run.worker_hours)], ["faults", (run) => text(run.faults)], ["digest", (run) => (run.digest || "").slice(0, 12)], ["data", (run) => run.data]];
   return [
     h("h1", {}, names.flatMap((name, n) => [n ? " beside " : "", h("a", {href: link(name), class: `k${n % 6}`}, name)])),
-    h("p", {}, `Models: ${words(comparison.same_digest)}. Programs: ${words(comparison.same_program)}.`),
+    h("p", {}, `Models: ${words(comparison.same_digest)}. Programs: ${words(comparison.same_program)}. Data: ${words(comparison.same_data)}.`),
     h("div", {class: "charts"}, chart("loss, of training", of((each) => each.losses.map((point) => [point.step, point.loss]))),
       metrics.map((metric) => chart(`${metric}, of tests`, of((each) => ofMetric(each.evaluations, metric))))),
     h("h2", {}, "At a glance"), table("A column a run", ["", ...names], [...glance.map(([name, pick]) => [name, ...comparison.runs.map(pick)]), ...rows(comparison.metrics)], open, "glance"),
