@@ -11,7 +11,7 @@ PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-w
 # Every process of a test would compile all that it imports, and pip has compiled nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-kubernetes thorough quick check bench clean
+.PHONY: demo test test-kubernetes thorough quick check man bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
@@ -36,6 +36,9 @@ check: $(VENV)/.test
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 	PYTHONPATH=.:kubernetes:ps:slurm:yarn $(RUN)/lint-imports --no-logo
+
+man: $(VENV)/.test
+	$(RUN)/python -m elasticflow.cli.manual > docs/elasticflow.1
 
 bench: $(VENV)/.test
 	$(RUN)/python -m benchmarks overhead scaling start kill join seal dense shared update overlap sparse

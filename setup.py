@@ -76,6 +76,7 @@ setup(
         "pyyaml>=6",
         "pyzmq>=25",
         "rich>=13",
+        "shtab>=1.7",
         "xxhash>=3.1",
     ],
     extras_require={
@@ -137,5 +138,6 @@ setup(
             "types-PyYAML",
         ],
     },
+    data_files=[("share/man/man1", ["docs/elasticflow.1"])],
     entry_points={"console_scripts": ["elasticflow = elasticflow.cli:main"]},
 )

@@ -26,7 +26,7 @@ def run(settings: MemberSettings) -> int:
     """A member's whole life; returns its exit code."""
     faulthandler.enable()
     bear_any_text()
-    stamp_output()
+    stamp_output(settings.log_format, settings.name)
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(f"ef-{settings.name}", encoding="utf-8")
     run_dir = RunDir(settings.run_dir)

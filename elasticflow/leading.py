@@ -24,6 +24,7 @@ from elasticflow.master.tracking import await_tracking
 from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.retry import Backoff, is_curable
+from elasticflow.process.stamps import stamp_output
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
@@ -156,6 +157,7 @@ def host(
     term leave behind. ended: is told the run's exit code, and why. Both are left to those of a newer term, if
     there is one. patience_s: see ``masters``.
     """
+    stamp_output(patiently(run.config).log_format, "leader")
     term = patiently(lambda: claim(run.storage()))
     again = patiently(run.journal.exists)  # only now: whoever was stopped before it claimed may come last
     patiently(sign)

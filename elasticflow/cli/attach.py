@@ -11,6 +11,7 @@ from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import follow, show_end
 from elasticflow.cluster.presence import how_it_ended, presence_of
 from elasticflow.errors import RunError
+from elasticflow.process.stamps import stamp_if_json
 from elasticflow.run.folder import EXIT_CODES, RunDir
 
 RECALLED = 10
@@ -29,6 +30,7 @@ def attach(arguments: argparse.Namespace) -> int:
 
 def attach_to(run: RunDir) -> int:
     """The same, for a run that may have ended by now."""
+    stamp_if_json(run.config().log_format, "attach")
     with lasting_output():
         try:
             with Display(RECALLED) as display:

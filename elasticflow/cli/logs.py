@@ -10,11 +10,14 @@ import select
 import sys
 import time
 
+import msgspec
+
 from elasticflow.cli.folders import add_run_argument, find_shown
 from elasticflow.cli.outside import shown_logs
 from elasticflow.cluster.logbook import LogBook, log_book_of
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
+from elasticflow.process.stamps import record_of
 from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
 
@@ -37,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--role", choices=ROLES, help="only logs of these; master and leader are the same one")
     which.add_argument("--name", metavar="NAME", help="only this log, such as worker-3")
     parser.add_argument("--follow", "-f", action="store_true", help="go on until the run is over")
+    parser.add_argument("--json", action="store_true", help="each line as JSON, with its process")
     parser.add_argument("--lines", "-n", type=_count, metavar="N", help="begin with the last N lines of each")
 
 
@@ -62,7 +66,8 @@ def logs(arguments: argparse.Namespace) -> int:
 def _show(run: RunDir, wanted: _Wanted, arguments: argparse.Namespace) -> int:
     names = wanted.names()
     is_one = arguments.name or arguments.role in MASTERS or (len(names) == 1 and not arguments.follow)
-    shown = _Plain() if is_one else _Prefixed(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    shown = _Json() if arguments.json else _Plain() if is_one else _Prefixed(in_colour)
     try:
         if arguments.follow:
             _follow(run, wanted, shown)
@@ -165,12 +170,11 @@ class _Plain:
         sys.stdout.buffer.write(harmless(text).encode())
 
 
-class _Prefixed(_Plain):
-    """Whole lines of several logs, each behind the name of its log."""
+class _Lines(_Plain):
+    """Whole lines of several logs."""
 
-    def __init__(self, in_colour: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._in_colour = in_colour
         self._halves: dict[str, bytes] = {}
         """By log: a line that has not ended yet."""
 
@@ -180,9 +184,10 @@ class _Prefixed(_Plain):
             lines.append(half[:LONGEST])
             half = half[LONGEST:]
         self._halves[name] = half
-        prefix = self._prefix(name, max(map(len, names)))
-        texts = (harmless(line.decode(errors="backslashreplace")).encode() for line in lines)
-        sys.stdout.buffer.write(b"".join(b"%s%s\n" % (prefix, text) for text in texts))
+        self._show(name, [line.decode(errors="backslashreplace") for line in lines], names)
+
+    def _show(self, name: str, lines: list[str], names: list[str]) -> None:
+        raise NotImplementedError
 
     def end(self) -> None:
         for name, half in self._halves.items():
@@ -190,9 +195,29 @@ class _Prefixed(_Plain):
                 self.show(name, b"\n", list(self._halves))
         super().end()
 
+
+class _Prefixed(_Lines):
+    """Each line behind the name of its log."""
+
+    def __init__(self, in_colour: bool) -> None:
+        super().__init__()
+        self._in_colour = in_colour
+
+    def _show(self, name: str, lines: list[str], names: list[str]) -> None:
+        prefix = self._prefix(name, max(map(len, names)))
+        sys.stdout.buffer.write(b"".join(b"%s%s\n" % (prefix, harmless(line).encode()) for line in lines))
+
     def _prefix(self, name: str, width: int) -> bytes:
         text = f"{harmless(name):<{width}} | "
         if self._in_colour:
             number = list(self._halves).index(name)
             text = f"\x1b[{COLOURS[number % len(COLOURS)]}m{text}\x1b[0m"
         return text.encode(errors="backslashreplace")
+
+
+class _Json(_Lines):
+    """Each line a ``LogLine``, however it was written."""
+
+    def _show(self, name: str, lines: list[str], names: list[str]) -> None:
+        found = (msgspec.json.encode(record_of(line, name)) for line in lines)
+        sys.stdout.buffer.write(b"".join(b"%s\n" % line for line in found))

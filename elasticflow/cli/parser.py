@@ -14,12 +14,16 @@ class Parser(argparse.ArgumentParser):
 
     fill: Callable[[Parser], None] | None = None
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As its base."""
+    def fill_in(self) -> Parser:
+        """With all its options."""
         if self.fill:
             fill, self.fill = self.fill, None
             fill(self)
-        return super().parse_known_args(args, namespace)
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As its base."""
+        return super(Parser, self.fill_in()).parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As its base; an option that a verb does not know is told by that verb's parser."""

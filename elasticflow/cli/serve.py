@@ -45,7 +45,7 @@ def serve(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.share is not None:
         return _share(folder_of(config.folder), arguments.share)
-    stamp_output()
+    stamp_output(process="service")
     measuring = _begin_metrics(config) if config.metrics_port else None
     try:
         serve_until_ended(config)

@@ -114,6 +114,6 @@ def lead(arguments: argparse.Namespace) -> int:
 
 def operate(arguments: argparse.Namespace) -> int:
     """Is the controller of a namespace's ElasticFlowJobs, until it is ended."""
-    stamp_output()
+    stamp_output(process="controller")
     code: int = load_cluster("kubernetes", "operator").operate(arguments.config)
     return code

@@ -28,6 +28,7 @@ from elasticflow.cli.watching import show_end, watch
 from elasticflow.cluster.contract import load_backend
 from elasticflow.cluster.presence import is_alive, read_address, wait_until_over
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.stamps import stamp_if_json
 from elasticflow.program.arguments import parsed
 from elasticflow.program.copy import Copy, keep, take
 from elasticflow.program.loading import parse
@@ -82,6 +83,7 @@ OPTIONS = {
     "track": "draw curves in some of tensorboard, mlflow, wandb, csv, below RUN/tracks",
     "metrics_port": "port at which Prometheus may ask (default: it may not)",
     "port": "port of the master (default: any free one)",
+    "log_format": "lines of logs, and of this command: text (default), or json for who collects them",
 }
 SWITCHES = {
     "force_quarantine": "leave out so many even if they are more than 1 %% of the records",
@@ -113,6 +115,7 @@ METAVARS = {
     "max_time": "TIME",
     "track": "NAME,...",
     "run_dir": "DIR",
+    "log_format": "text|json",
 }
 
 
@@ -286,9 +289,11 @@ def make_folder(chosen: Config, resume: bool) -> TrainFolder:
 
 def train(arguments: argparse.Namespace) -> int:
     """Runs the program to its end; returns the exit code."""
+    stamp_if_json(arguments.log_format or "", "train")
     if arguments.program and not arguments.resume:
         parse(arguments.program)
     chosen = settings(arguments)
+    stamp_if_json(chosen.log_format, "train")
     load_backend(chosen.backend)
     if chosen.backend != "local" and not arguments.resume:
         raise ConfigError(

@@ -117,6 +117,9 @@ VERBS = {
     "serve-model": Verb(
         "answer requests over HTTP with a run's model", "serving_options.add_options", "serving.serve_model"
     ),
+    "completion": Verb(
+        "print what has a shell complete verbs, options and paths", "shells.add_options", "shells.completion"
+    ),
     "doctor": Verb("what here will hurt a run, and what cures it", "doctor.add_options", "doctor.doctor"),
 }
 
@@ -129,6 +132,14 @@ def parser() -> argparse.ArgumentParser:
     for name, verb in VERBS.items():
         verbs.add_parser(name, help=verb.help).fill = partial(_call, verb.options)
     return found
+
+
+def verbs_of(found: argparse.ArgumentParser) -> dict[str, Parser]:
+    """Those of a parser, or of a verb, by name; their options are not filled in."""
+    for action in found._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return {name: each for name, each in action.choices.items() if isinstance(each, Parser)}
+    return {}
 
 
 def run(arguments: argparse.Namespace) -> int:

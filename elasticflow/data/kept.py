@@ -26,10 +26,10 @@ class KeptColumns:
         if missing := [name for name in names if name not in there]:
             listed = ", ".join(map(repr, there))
             raise DataError(f"{path}: there is no column {missing[0]!r} to keep. There are: {listed}.")
-        self._tables: _Kept | None = None
+        self._tables: _KeptTable | None = None
         self._source: Source | None = None
         if issubclass(kind := kind_of(path), TableSource):
-            self._tables = _Kept(kind.listing_of(path), names)
+            self._tables = _KeptTable(kind.listing_of(path), names)
             self.num_rows = int(self._tables.starts[-1])
         else:
             self._source = open_columns(path, {name: name for name in names})
@@ -43,7 +43,7 @@ class KeptColumns:
         return dict(self._source.rows(np.arange(first, last)))
 
 
-class _Kept:
+class _KeptTable:
     """Of a table of Parquet files, with a cache of one row group. starts: the first record of each, and the
     number of all."""
 

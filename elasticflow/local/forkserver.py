@@ -43,13 +43,14 @@ from elasticflow.local.modules import modules_of
 from elasticflow.local.process import Process, end, recorded
 from elasticflow.process.fingerprint import environment, own_code
 from elasticflow.process.stacks import num_threads
+from elasticflow.process.stamps import FORMAT, PROCESS
 from elasticflow.process.unix_sockets import nearby, uid_of
 from elasticflow.run.folder import RunDir
 
 VARIABLE = "ELASTICFLOW_FORK_SERVERS"
 """Of the environment: the folder in which runs look for fork servers."""
 FRAMEWORKS = ("torch", "tensorflow")
-INDIFFERENT = frozenset({"PWD", "OLDPWD", "SHLVL", "_", VARIABLE})
+INDIFFERENT = frozenset({"PWD", "OLDPWD", "SHLVL", "_", VARIABLE, FORMAT, PROCESS})
 """Of the environment: nothing that is loaded reads these."""
 ANSWER_S = 2.0
 """So long a master waits for an answer: a fork server does nothing else, so one that is silent is stuck."""

@@ -41,7 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     run = RunDir(arguments.run_dir)
     try:
         run.hold()  # the master forked from here shares it
-        backend = load_backend(run.config().backend)
+        config = run.config()
+        stamp_output(config.log_format, "master")
+        backend = load_backend(config.backend)
     except ElasticFlowError as error:
         return ready.failed(error)
     with one_thread():

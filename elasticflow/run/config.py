@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from elasticflow.adapters.scripts import script_settings
 from elasticflow.errors import ConfigError
+from elasticflow.process.stamps import FORMATS
 from elasticflow.run import dates, tracks
 from elasticflow.storage import urls
 
@@ -123,6 +124,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     start_s: PositiveSeconds = 900.0
     stall_s: PositiveSeconds = 600.0
     timeline: bool = False
+    log_format: str = ""
+    """One of ``elasticflow.process.stamps.FORMATS``; "": as the environment of each process says."""
     track: list[str] = []
     """Who draws the run's curves, see ``elasticflow.run.tracks``."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
@@ -171,6 +174,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"device: {self.device!r}; allowed are auto, cpu and cuda.")
         if self.on_nan not in ("stop", "skip"):
             raise ConfigError(f"on_nan: {self.on_nan!r}; allowed are stop and skip.")
+        if self.log_format not in ("", *FORMATS):
+            raise ConfigError(f"log_format: {self.log_format!r}; allowed are text and json.")
         if self.share not in ("nobody", "group"):
             raise ConfigError(f"share: {self.share!r}; allowed are nobody and group.")
         if self.client_gone not in ("continue", "stop"):

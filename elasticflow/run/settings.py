@@ -45,6 +45,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     top_k: float = 0.01
     on_nan: str = "stop"
     timeline: bool
+    log_format: str = ""
     started_s: float = 0.0
     """Wall-clock time at which the process was asked for; 0: its start counts, since it may have waited for
     a place, and another machine's clock may differ."""
@@ -114,6 +115,7 @@ _SAME = (
     "top_k",
     "on_nan",
     "timeline",
+    "log_format",
     "program_sha256",
     "drop_last",
     "args",

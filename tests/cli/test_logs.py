@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -242,3 +243,17 @@ def test_names_have_colours_on_a_terminal(run: RunDir, monkeypatch: pytest.Monke
     assert on_terminal().splitlines()[0] == b"\x1b[36mworker-2  | \x1b[0mtwo"
     monkeypatch.setenv("NO_COLOR", "1")
     assert on_terminal().splitlines()[0] == b"worker-2  | two"
+
+
+def test_each_line_as_json_however_it_was_written(run: RunDir) -> None:
+    facts = {"time": "T", "level": "error", "process": "worker-3", "stream": "stderr"}
+    json_line = json.dumps({**facts, "message": 'Error: "no"'}) + "\n"
+    write(run, **{"worker-3": "2026-11-23T08:50:00.123+01:00 warning: late\n" + json_line + "no end"})
+    found = [json.loads(line) for line in said(run, "--name", "worker-3", "--json").splitlines()]
+    assert [(each.get("level", "info"), each["process"], each["message"]) for each in found] == [
+        ("warning", "worker-3", "warning: late"),
+        ("error", "worker-3", 'Error: "no"'),
+        ("info", "worker-3", "no end"),
+    ]
+    assert found[0]["time"] == "2026-11-23T08:50:00.123+01:00" and found[1]["time"] == "T"
+    assert len(said(run, "--json").splitlines()) == 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import sys
 import threading
 
@@ -11,7 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from elasticflow.process.stamps import STAMP, Stamped, now, stamp_output, unstamped
+from elasticflow.process.stamps import (
+    FORMAT,
+    PROCESS,
+    STAMP,
+    JsonLines,
+    LogLine,
+    Speaker,
+    Stamped,
+    level_of,
+    now,
+    record_of,
+    stamp_output,
+    unstamped,
+)
 
 
 @given(some.lists(some.text("ab\n\r\u2028", max_size=6)))
@@ -64,3 +78,78 @@ def test_what_a_process_writes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     shown = capsys.readouterr()
     assert [unstamped(line) for line in shown.out.splitlines()] == ["one", "two"]
     assert STAMP.match(shown.err) and unstamped(shown.err) == "three\n"
+
+
+def json_lines(pieces: list[str], process: str = "worker-1") -> str:
+    written = io.StringIO()
+    stream = JsonLines(written, process, "stdout", Speaker(), lambda: "T ")  # type: ignore[arg-type]
+    for piece in pieces:
+        assert stream.write(piece) == len(piece)
+    return written.getvalue()
+
+
+@given(some.lists(some.text(max_size=6) | some.text('a"\\\n\r\u2028\ud800', max_size=6)))
+def test_each_line_is_a_json_object_in_however_many_pieces(pieces: list[str]) -> None:
+    *lines, rest = json_lines(pieces).split("\n")
+    *expected, half = "".join(pieces).split("\n")
+    found = [json.loads(line) for line in lines]
+    assert [each["message"] for each in found] == expected
+    assert all(each["time"] == "T" and each["process"] == "worker-1" for each in found)
+    assert bool(rest) == bool(half)
+
+
+def test_what_a_line_says_of_itself() -> None:
+    for line, level in (
+        ("warning: the disk is full", "warning"),
+        ("Error: no", "error"),
+        ("ValueError: no", "error"),
+        ("torch.OutOfMemoryError: no", "error"),
+        ("[1:02:03] Warning: worker-1 has died", "warning"),
+        ("errors of yesterday", "info"),
+        ("epoch 1/3", "info"),
+        ("", "info"),
+    ):
+        assert level_of(line) == level
+        assert json.loads(json_lines([line, "\n"]))["level"] == level
+
+
+def test_a_line_of_json_is_read_again() -> None:
+    line = json_lines(['Error: "no"\n'])
+    assert unstamped(line) == 'Error: "no"\n'
+    assert record_of(line.strip()) == LogLine("T", "error", "worker-1", "stdout", 'Error: "no"')
+    assert record_of(f"{now()}Error: no", "master").level == "error"
+    assert record_of(line.strip()[:-2]).message == 'Error: "no"', "its process has died"
+    cut = line[:20]
+    assert record_of(cut, "master") == LogLine("", "info", "master", "", cut)
+    assert record_of("from a library in C", "master").message == "from a library in C"
+
+
+def test_half_lines_of_two_streams_do_not_meet() -> None:
+    written, speaker = io.StringIO(), Speaker()
+    out, err = (JsonLines(written, "p", name, speaker) for name in ("stdout", "stderr"))  # type: ignore[arg-type]
+    out.write("a half")
+    err.write("a whole line\nand")
+    out.write(" and its rest\n")
+    found = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [(each["stream"], each["message"]) for each in found] == [
+        ("stdout", "a half"),
+        ("stderr", "a whole line"),
+        ("stderr", "and"),
+        ("stdout", " and its rest"),
+    ]
+
+
+def test_a_process_turns_to_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    for name in (FORMAT, PROCESS):
+        monkeypatch.setenv(name, "")
+    stamp_output()
+    stamp_output("json", "server-1")
+    stamp_output()  # as those that it starts do
+    print("warning: one")
+    print("two", file=sys.stderr)
+    shown = capsys.readouterr()
+    assert record_of(shown.out.strip()).process == "server-1" and not sys.stdout.isatty()
+    assert record_of(shown.out.strip()).level == "warning"
+    assert record_of(shown.err.strip()).stream == "stderr" and unstamped(shown.err) == "two\n"
