@@ -122,7 +122,7 @@ class Speaker:
 class JsonLines(Stamped):
     """A text stream whose lines are each a ``LogLine``. What comes of a line is written at once, in pieces.
 
-    speaker: with other streams, whose half lines end where a line of this one begins.
+    speaker: of this and other streams, whose half lines end where a line of this one begins.
     """
 
     def __init__(
