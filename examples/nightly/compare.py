@@ -5,9 +5,9 @@ Both are tested on the day's records that are kept back. Exits with 9 if tonight
 
 import sys
 
-import numpy as np
 import torch
-from sales import FOLDER, forward
+from make_data import records
+from sales import forward
 
 import elasticflow as ef
 
@@ -16,7 +16,7 @@ WORSE = 9
 
 
 def main(day, *runs):
-    test = [torch.from_numpy(column) for column in np.load(FOLDER / f"{day}-test.npz").values()]
+    test = [torch.from_numpy(column) for column in records(day, "test")]
     with torch.no_grad():
         costs = [forward(*test, ef.Run(run).model()).item() for run in runs]
     for run, cost in zip(runs, costs, strict=True):

@@ -13,7 +13,7 @@ good=runs/sales-good # holds the name of the run whose model is out
 before=$(cat "$good" 2>/dev/null || true)
 
 if [ "$before" != "$run" ]; then
-    set -- train "$here/sales.py" --set "day=$day" --epochs 5 --batch-size 128 --workers 1 --slices 2
+    set -- train "$here/sales.py" --config "$here/night.yaml" --set "day=$day"
     [ -z "$before" ] || set -- "$@" --init-from "$before"
     "$here/nightly.sh" "$run" "$@"
     python "$here/compare.py" "$day" "$run" $before

@@ -2,10 +2,9 @@
 
 import sys
 
-import numpy as np
 import torch
-from make_data import DAYS
-from sales import BATCH, EPOCHS, FOLDER, LR, forward, net
+from make_data import DAYS, records
+from sales import BATCH, EPOCHS, LR, forward, net
 
 MORE = 1.02  # as in compare.py
 
@@ -14,10 +13,7 @@ def main(seed=0, epochs=EPOCHS, days=None):
     torch.manual_seed(seed)
     good = None
     for day in DAYS[:days]:
-        train, test = (
-            [torch.from_numpy(a) for a in np.load(FOLDER / f"{day}-{p}.npz").values()]
-            for p in ("train", "test")
-        )
+        train, test = ([torch.from_numpy(a) for a in records(day, part)] for part in ("train", "test"))
         today = net()
         if good:
             today.load_state_dict(good.state_dict())

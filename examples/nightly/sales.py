@@ -23,7 +23,8 @@ def net():
 
 
 def data():
-    return {part: ef.data.NPZ(FOLDER / f"{settings.day}-{part}.npz") for part in ("train", "test")}
+    day = FOLDER / f"day={settings.day}"
+    return {part: ef.data.Parquet(day / f"part={part}", ["x", "y"]) for part in ("train", "test")}
 
 
 def model():

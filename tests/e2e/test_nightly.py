@@ -155,3 +155,39 @@ def test_yesterdays_records(tmp_path: Path) -> None:
         "--run-dir", tmp_path / "other",
     )  # fmt: skip
     assert missing.returncode == 1 and "2026-11-18.npz" in missing.stderr
+
+
+def late(run: Path, *command: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [str(SCRIPT.with_name("late.sh")), str(run), *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.usefixtures("on_path")
+def test_somebody_is_told_of_a_run_that_is_late(start: Callable[..., Run], tmp_path: Path) -> None:
+    assert late(tmp_path / "none") == (
+        1,
+        f"{tmp_path}/none: is absent, and not done. See: elasticflow status {tmp_path}/none\n",
+    )
+    early = start("small_torch.py", *TRAINING, "--deadline", "+8h", shut=["step 20"])
+    early.held_at("step 20")
+    early.wait_until(lambda status: status.eta_at)
+    assert late(early.path) == (0, "")
+    early.open("step 20")
+    early.finish()
+    assert late(early.path) == (0, "")
+    missed = start("small_torch.py", *TRAINING, "--deadline", "+1s", shut=["step 20"])
+    missed.held_at("step 20")
+    missed.wait_until(lambda status: status.met_deadline is False)
+    code, text = late(missed.path, "sed", "s/^/told: /")
+    assert code == 1 and text.startswith(f"told: {missed.path}: has missed its deadline, 20")
+    stopped = start("small_torch.py", *TRAINING, "--deadline", "+8h", shut=["step 20"])
+    stopped.held_at("step 20")
+    stopped.stop("step 20")
+    stopped.wait()
+    assert late(stopped.path)[1].startswith(f"{stopped.path}: is stopped, and not done.")
