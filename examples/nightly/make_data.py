@@ -1,4 +1,4 @@
-"""Writes some days of sales to data/, as Hive would leave them: day=2026-11-18/part=train/0.parquet and so on.
+"""Writes some days of sales to data/, as Hive leaves them: day=2026-11-18/part=train/0.parquet and so on.
 
 What people buy drifts, and of the last day something went wrong.
 """
