@@ -52,7 +52,7 @@ $(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] e
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
-	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,delta,iceberg,safetensors,onnx,kubernetes,s3,yarn,trackers,metrics,serving,examples,bench,test]'
+	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,delta,hive,iceberg,safetensors,onnx,kubernetes,s3,yarn,trackers,metrics,serving,examples,bench,test]'
 	touch $@
 
 clean:

@@ -85,6 +85,7 @@ setup(
         "tables": ["pyarrow>=14"],
         "sql": ["duckdb>=2", "pyarrow>=14"],
         "delta": ["deltalake>=1", "pyarrow>=14"],
+        "hive": ["pyarrow>=17", "pyiceberg[hive]>=0.9"],
         "iceberg": ["pyarrow>=17", "pyiceberg>=0.9"],
         "safetensors": ["safetensors>=0.4"],
         "onnx": ["onnx>=1.16", "onnxscript>=0.1", "tf2onnx>=1.16"],

@@ -14,7 +14,9 @@ import hypothesis
 import pytest
 
 from tests.clusters import hadoop as hadoop_cluster
+from tests.clusters import hive
 from tests.clusters.hadoop import HadoopCluster
+from tests.clusters.hive import HiveMetastore
 from tests.clusters.s3 import S3Server
 from tests.thorough import THOROUGH
 
@@ -23,7 +25,16 @@ SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
 SECOND = ("yarn/e2e/test_faults.py", "slurm/e2e")
 """Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
-GROUPS = (f"hadoop {SECOND[0]}", "hadoop", f"slurm {SECOND[1]}", "slurm", "kubernetes", "kerberos", "hdfs")
+GROUPS = (
+    f"hadoop {SECOND[0]}",
+    "hadoop",
+    f"slurm {SECOND[1]}",
+    "slurm",
+    "kubernetes",
+    "kerberos",
+    "hive",
+    "hdfs",
+)
 """What takes longest begins first, and what fills the processors' gaps comes last."""
 WHOLE = ("data", "e2e", "hadoop", "hdfs", "kubernetes", "slurm", "yarn")
 """Folders with tests of whole runs: of the others nothing has to be imported for those."""
@@ -85,6 +96,8 @@ def _cluster_of(item: pytest.Item, fixtures: set[str]) -> str:
         return "hadoop"
     if "secure_hdfs" in fixtures:
         return "kerberos"
+    if "hive_metastore" in fixtures:
+        return "hive"
     if "hdfs_cluster" in fixtures:
         return "hdfs"
     if "kubernetes" in fixtures:
@@ -115,6 +128,14 @@ def hadoop(hdfs_cluster: HadoopCluster) -> HadoopCluster:
     """HDFS and YARN."""
     hdfs_cluster.start_yarn()
     return hdfs_cluster
+
+
+@pytest.fixture(scope="session")
+def hive_metastore() -> Iterator[HiveMetastore]:
+    """Of Hive, in which nothing is yet."""
+    hive.require()
+    with HiveMetastore() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

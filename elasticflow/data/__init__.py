@@ -9,6 +9,7 @@ from elasticflow.data.combined import Concat, Mix, Repeat, Take, Weighted
 from elasticflow.data.csv_files import CSV
 from elasticflow.data.delta import Delta
 from elasticflow.data.hdf5 import HDF5
+from elasticflow.data.hive import Hive
 from elasticflow.data.iceberg import Iceberg
 from elasticflow.data.mapped import Collate, Indexed, Transform
 from elasticflow.data.npz import NPZ
@@ -21,7 +22,7 @@ from elasticflow.data.source import Column, Source
 from elasticflow.data.typed import vocabularies
 
 __all__ = [
-    "CSV", "HDF5", "NPZ", "Arrays", "Collate", "Column", "Concat", "Delta", "Field", "Iceberg", "Indexed",
-    "Mix", "Pad", "Parquet", "Query", "Ragged", "Repeat", "Shuffle", "Source", "Sources", "Take", "Transform",
-    "Weighted", "open_path", "open_source", "vocabularies",
+    "CSV", "HDF5", "NPZ", "Arrays", "Collate", "Column", "Concat", "Delta", "Field", "Hive", "Iceberg",
+    "Indexed", "Mix", "Pad", "Parquet", "Query", "Ragged", "Repeat", "Shuffle", "Source", "Sources", "Take",
+    "Transform", "Weighted", "open_path", "open_source", "vocabularies",
 ]  # fmt: skip

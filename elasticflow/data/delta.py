@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from elasticflow.data.blocks import CACHE_BYTES
-from elasticflow.data.files import PATIENCE_S, existing_file, is_url
+from elasticflow.data.files import PATIENCE_S, existing_file, is_url, path_of
 from elasticflow.data.listing import Listing, TableFile
 from elasticflow.data.parquet import TableSource, selection_of
 from elasticflow.data.pins import version_of
@@ -168,9 +168,7 @@ def _of_partition(
 
 def _path(place: str, text: str) -> str:
     """Of a file; a shallow copy of a table has files of the other one's, by their whole names."""
-    path = unquote(text)
-    if path.startswith("file:"):
-        path = re.sub("^file:/*", "/", path)
+    path = path_of(unquote(text))
     return path if is_url("Delta", path) or path.startswith("/") else f"{place}/{path}"
 
 

@@ -321,16 +321,18 @@ def matching_files(kind: str, pattern: str | os.PathLike[str]) -> list[File]:
     return [LocalFile(path) for path in found]
 
 
-def data_files(kind: str, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[File]:
+def data_files(
+    kind: str, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, empty: bool = False
+) -> list[File]:
     """As ``matching_files``, of each path; a folder stands for the files below it.
 
     Not for those whose name, or whose folder's, begins with "." or "_", which tools leave beside the data.
-    Sorted by name. Raises DataError if there are none, or one twice.
+    Sorted by name. Raises DataError if there are none, unless folders may be empty, or one twice.
     """
     single = isinstance(paths, (str, os.PathLike))
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = [file for path in named for file in _data_files(kind, os.fspath(path))]
-    if not found:
+    if not found and not empty:
         raise DataError(f"{kind}: {named[0] if single else named}: there is no file of data.")
     names = [file.name for file in found]
     if twice := sorted(
@@ -378,6 +380,13 @@ def identities(files: Sequence[File]) -> tuple[FileId, ...]:
 def map_files(act: Callable[[File], Result], files: Sequence[File]) -> Iterator[Result]:
     """As ``map``; several at a time where files answer with a delay."""
     return map_ahead(act, files) if any(file.is_remote for file in files[:1]) else map(act, files)
+
+
+def path_of(location: str) -> str:
+    """A location in a table's words as a path of this machine's, or a URL."""
+    if location.startswith("file:"):
+        return "/" + location.removeprefix("file:").lstrip("/")
+    return location
 
 
 def is_url(kind: str, path: str) -> bool:

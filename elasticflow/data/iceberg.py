@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.data.blocks import CACHE_BYTES
-from elasticflow.data.files import existing_file, is_url
+from elasticflow.data.files import existing_file, is_url, path_of
 from elasticflow.data.listing import Listing, TableFile
 from elasticflow.data.parquet import TableSource, selection_of
 from elasticflow.data.pins import version_of
@@ -139,8 +139,6 @@ def _as_pinned(name: str, table: str, catalog: str, pinned: _Snapshot) -> Any:
 def _listing(name: str, table: str, catalog: str, pinned: _Snapshot) -> Listing:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    from elasticflow.data.iceberg_files import path_of
-
     what = f"Iceberg {name}, snapshot {pinned.snapshot}"
     opened = _as_pinned(name, table, catalog, pinned)
     with _told(name):
@@ -232,8 +230,6 @@ def _positions(what: str, file: Any) -> dict[str, Any]:
     from pyiceberg.manifest import DataFileContent
     from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
     from pyiceberg.table.puffin import PuffinFile
-
-    from elasticflow.data.iceberg_files import path_of
 
     if file.content != DataFileContent.POSITION_DELETES or file.file_format.name not in ("PARQUET", "PUFFIN"):
         raise DataError(

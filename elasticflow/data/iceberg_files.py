@@ -10,15 +10,8 @@ from typing import Any, cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
-from elasticflow.data.files import RemoteFile, existing_file, is_url
+from elasticflow.data.files import RemoteFile, existing_file, is_url, path_of
 from elasticflow.errors import DataError, UnreadableError
-
-
-def path_of(location: str) -> str:
-    """A location in the table's words as a path of this machine's, or a URL."""
-    if location.startswith("file:"):
-        return "/" + location.removeprefix("file:").lstrip("/")
-    return location
 
 
 class _Input(InputFile):

@@ -19,7 +19,8 @@ NOWHERE = "\0"
 """What a file calls a column that it does not have."""
 _FAR = 1 << 63
 _ID = b"PARQUET:field_id"
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive calls a partition whose value is missing."""
 _INTEGER, _DATE = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -50,7 +51,8 @@ class Listing(NamedTuple):
     what: the table, in errors. partitions: the types of values that files have for all their records.
     types: of all columns, as the table has them, to which files' are made; None: files alone tell.
     version: of the table, among the files of which a run is told; None: it has none.
-    ids: by which files know columns, whatever they are called there; None: by their names.
+    ids: by which files know columns, whatever they are called there; None: by their names. any_case: files
+    may write these otherwise.
     """
 
     what: str
@@ -59,6 +61,7 @@ class Listing(NamedTuple):
     types: Mapping[str, Any] | None = None
     version: FileId | None = None
     ids: Mapping[str, int] | None = None
+    any_case: bool = False
 
     @property
     def identities(self) -> tuple[FileId, ...]:
@@ -80,6 +83,9 @@ class Listing(NamedTuple):
 
     def _names(self, each: TableFile, metadata: Any) -> Mapping[str, str]:
         """By ids, columns that were renamed are found, and one that has an older one's name is not that."""
+        if self.any_case:
+            written = {name.lower(): name for name in metadata.schema.to_arrow_schema().names}
+            return {name: its for name in self.types or () if (its := written.get(name, name)) != name}
         if self.ids is None:
             return each.names
         fields = metadata.schema.to_arrow_schema()
@@ -205,20 +211,29 @@ def left_by(listing: Listing, filter: Any) -> Listing:
 
     Of a table that knows its types before any file is seen.
     """
+    if listing.types is None:
+        return listing
+    left = satisfiable([each.partition for each in listing.files], listing.types, filter)
+    return listing._replace(files=[listing.files[number] for number in left])
+
+
+def satisfiable(
+    partitions: Sequence[Mapping[str, Any]], types: Mapping[str, Any], filter: Any
+) -> Sequence[int]:
+    """Which partitions may have records for an expression of pyarrow; for None, all."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
-    if filter is None or listing.types is None:
-        return listing
-    form, here, types = ds.ParquetFileFormat(), LocalFileSystem(), listing.types
+    if filter is None:
+        return range(len(partitions))
+    form, here = ds.ParquetFileFormat(), LocalFileSystem()
     fragments = [
-        form.make_fragment(str(number), here, partition_expression=known(each.partition, types))
-        for number, each in enumerate(listing.files)
+        form.make_fragment(str(number), here, partition_expression=known(each, types))
+        for number, each in enumerate(partitions)
     ]
     dataset = ds.FileSystemDataset(fragments, pa.schema(list(types.items())), form, here)
-    left = sorted(int(fragment.path) for fragment in dataset.get_fragments(filter))
-    return listing._replace(files=[listing.files[number] for number in left])
+    return sorted(int(fragment.path) for fragment in dataset.get_fragments(filter))
 
 
 def known(partition: Mapping[str, Any], types: Mapping[str, Any]) -> Any:
@@ -290,4 +305,4 @@ def _partitions(what: str, files: Sequence[File]) -> tuple[list[dict[str, Any]],
 
 def _named(file: File) -> dict[str, str | None]:
     parts = [part.partition("=") for part in file.name.split("/")[:-1] if "=" in part]
-    return {name: None if text == _NO_VALUE else unquote(text) for name, _, text in parts}
+    return {name: None if text == NO_VALUE else unquote(text) for name, _, text in parts}

@@ -62,7 +62,7 @@ class TableSource(BlockSource):
     ) -> None:
         what = listing.what
         if listing.types is not None:
-            listing = left_by(listing, _expression(what, filters, listing.types))
+            listing = left_by(listing, expression_of(what, filters, listing.types))
         self.files = listing.identities
         opened = listing.opened()
         schemas = listing.types_of(opened)
@@ -72,7 +72,7 @@ class TableSource(BlockSource):
         if listing.types is None:
             _check_same(inside, listing.files, schemas, rules.defaults)
         self._coded = [name for name in rules.coded if is_text(self._types[name])]
-        self._filter = _expression(what, filters, self._types)
+        self._filter = expression_of(what, filters, self._types)
         self._groups = [
             group for each in row_groups(opened, self._types) for group in self._left(each) if group.num_rows
         ]
@@ -266,7 +266,7 @@ def selection_of(
     return {**chosen, **named}
 
 
-def _expression(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
+def expression_of(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
     """pyarrow's expression, None for no filters. Values are made those of the columns' types."""
     import pyarrow as pa
     import pyarrow.dataset as ds

@@ -16,7 +16,8 @@ from elasticflow.errors import UnreadableError
 from elasticflow.storage import Storage
 
 FOLDER = "tables"
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 26
+"""Of a table of very many partitions."""
 
 
 class _Pin(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Java and Hadoop's jars, which Maven brings once and which then stay in a cache.
+"""Java and the jars of Hadoop, or of another pom.xml, which Maven brings once and which then stay in a cache.
 
 Needs nothing but Python's own library, so that it works before the project's environment is there.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.clusters.processes import ClusterError
 
 POM = Path(__file__).with_name("pom.xml")
+HIVE_POM = Path(__file__).with_name("hive.pom.xml")
 JAVA_VERSIONS = range(11, 23)
 """The flags are of Java 9 and later; Java 23 and later lack what Hadoop's logins are built upon."""
 
@@ -53,36 +54,36 @@ def _java_version(java: str) -> int:
     return int(found[1])
 
 
-def cache() -> Path:
+def cache(pom: Path = POM) -> Path:
     """The jars' folder: another one for every other pom.xml."""
-    pom = POM.read_text()
-    version = re.search(r"<hadoop.version>(.+?)</hadoop.version>", pom)
-    assert version is not None, "pom.xml says which Hadoop it is"
+    text = pom.read_text()
+    found = re.search(r"<(\w+)\.version>(.+?)</", text)
+    assert found is not None, "it says which version of what it is"
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(pom.encode()).hexdigest()[:12]
-    return root / "elasticflow" / f"hadoop-{version[1]}-{digest}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return root / "elasticflow" / f"{found[1]}-{found[2]}-{digest}"
 
 
-def fetch() -> Path:
+def fetch(pom: Path = POM) -> Path:
     """The jars' folder, whole; Maven is asked if it is not there. Raises ClusterError if that fails."""
-    folder = cache()
+    folder = cache(pom)
     if folder.is_dir():
         return folder
     if shutil.which("mvn") is None:
-        raise ClusterError("no Hadoop here, and no `mvn` that could bring it: `.ci/hadoop` does both")
+        raise ClusterError(f"no {folder.name} here, and no `mvn` that could bring it: `.ci/hadoop` does both")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
-            _fetch_into(folder)
+            _fetch_into(folder, pom)
     return folder
 
 
-def _fetch_into(folder: Path) -> None:
+def _fetch_into(folder: Path, pom: Path) -> None:
     unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         done = subprocess.run(
             [
-                *("mvn", "--batch-mode", "--quiet", "--file", str(POM)),
+                *("mvn", "--batch-mode", "--quiet", "--file", str(pom)),
                 *("dependency:copy-dependencies", "-DincludeScope=runtime"),
                 f"-DoutputDirectory={unfinished}",
             ],
@@ -95,11 +96,11 @@ def _fetch_into(folder: Path) -> None:
         )
         if done.returncode != 0:
             said = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")] or ["nothing"]
-            raise ClusterError(f"Maven could not bring Hadoop's jars; it said: {said[0]}")
+            raise ClusterError(f"Maven could not bring the jars of {folder.name}; it said: {said[0]}")
         unfinished.chmod(0o755)
         unfinished.rename(folder)
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"Maven did not bring Hadoop's jars within {FETCH_S:g} s") from None
+        raise ClusterError(f"Maven did not bring the jars of {folder.name} within {FETCH_S:g} s") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -111,13 +112,17 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def skip_reason() -> str:
-    """Empty where a cluster can be started here, otherwise why not and what to do. May fetch the jars."""
+def skip_reason(*poms: Path) -> str:
+    """Empty where a cluster can be started here, otherwise why not and what to do. May fetch the jars.
+
+    poms: of what it needs beside Hadoop.
+    """
     if not sys.platform.startswith("linux"):
         return "a Hadoop cluster for tests needs Linux"
     try:
         java_home()
-        fetch()
+        for pom in (POM, *poms):
+            fetch(pom)
     except (ClusterError, OSError) as error:
         return str(error)
     return ""
