@@ -49,8 +49,14 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "", id: str = ""
             path.unlink(missing_ok=True)
         if copy:
             keep(run, copy)
-        run.create(chosen)
-        publish(run.job, HostJob(chosen.backend, job, id or secrets.token_hex(6)))
+        told = HostJob(chosen.backend, job, id or secrets.token_hex(6))
+        if run.settings.exists():
+            run.create(chosen)
+            publish(run.job, told)
+        else:  # whoever comes after a leader that was lost here is to know whose the folder is
+            run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            publish(run.job, told)
+            run.create(chosen)
     except OSError as error:
         text = error.strerror or error
         raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error

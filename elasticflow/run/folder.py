@@ -291,13 +291,13 @@ class RunDir:
                 self._admit(config.share)
         if config.timeline:
             (self.folder / "timelines").mkdir(exist_ok=True)
-        self.write_settings(self._settled(config, is_new))
         self.client_keys.parent.mkdir(mode=0o700, exist_ok=True)
         remove_tree(self._members_keys)  # of a run that is resumed
         self._members_keys.mkdir(mode=0o700, exist_ok=True)
         keys = make_keys()
         write_secret(self.client_keys, msgspec.json.encode(keys.of(CLIENT)))
         write_secret(self.master_keys, msgspec.json.encode(keys))
+        self.write_settings(self._settled(config, is_new))  # last: where they are, there is a run
 
     def write_settings(self, config: Config) -> None:
         """Those that are not the defaults. Raises OSError."""

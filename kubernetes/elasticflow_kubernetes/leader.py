@@ -89,7 +89,9 @@ class JobLeader:
     def _code_of(self, arguments: argparse.Namespace) -> int:
         run, job = self._run, self._job
         known = patiently(run.host)
-        if arguments.program is None or (known and known.run == job.run):
+        # Where a Pod was lost while it made the folder, the settings are not there yet, but whose it is.
+        is_begun = known is not None and known.run == job.run and patiently(run.settings.exists)
+        if arguments.program is None or is_begun:
             patiently(lambda: check_begun(run))
             assert known is not None
             self._id = known.run
