@@ -19,7 +19,8 @@ import numpy as np
 from elasticflow.applying.crew import Crew
 from elasticflow.applying.orders import EVALUATE, PREDICT, LoadOrder, ProcessReady
 from elasticflow.applying.outputs import FORMATS, OutputFormat
-from elasticflow.applying.workplace import Workplace, sync_folder
+from elasticflow.applying.target import sync_folder
+from elasticflow.applying.workplace import Workplace
 from elasticflow.checkpoint import Manifest
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.data.files import is_url

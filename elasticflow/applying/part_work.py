@@ -17,7 +17,8 @@ from elasticflow.applying.outputs import FORMATS
 from elasticflow.applying.predicting import LoadedModel, Say, of_records
 from elasticflow.applying.restoring import restore
 from elasticflow.applying.sources import opened
-from elasticflow.applying.workplace import part_in, sync_folder, told
+from elasticflow.applying.target import sync_folder
+from elasticflow.applying.workplace import part_in, told
 from elasticflow.data import Source, Sources
 from elasticflow.data.kept import KeptColumns
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError

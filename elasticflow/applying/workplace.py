@@ -1,6 +1,6 @@
-"""The folder beside the output in which it comes into being; a command that was killed leaves it to the next.
+"""The folder in which an output comes into being; a command that was killed leaves it to the next.
 
-.NAME.predict/      beside NAME
+.NAME.predict/      beside NAME; of an output elsewhere, see ``target``
     lock            held by the command
     inputs.json     what parts follow from; of other inputs none is used
     weights-HASH/   the checkpoint, unpacked
@@ -21,18 +21,10 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.applying.target import Target, target_of
+from elasticflow.errors import RunError
 from elasticflow.process.locked_files import hold
 from elasticflow.run.folder import replace
-
-
-def sync_folder(path: Path) -> None:
-    """What has a name in this folder has it also after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Workplace:
@@ -42,18 +34,9 @@ class Workplace:
     """
 
     def __init__(self, out: str, ending: str, *, is_folder: bool) -> None:
-        self.out = Path(out.rstrip("/") or "/").absolute()
+        self.out = target_of(out, is_folder=is_folder)
         self._ending, self.is_folder = ending, is_folder
-        if not self.out.parent.is_dir():
-            raise ConfigError(f"--out {out}: there is no folder {self.out.parent}; make it first.")
-        if is_folder and self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise ConfigError(
-                f"--out {out}: is there already, and not empty; a folder cannot be replaced in one act. "
-                "Remove it, or name another."
-            )
-        if not is_folder and self.out.is_dir():
-            raise ConfigError(f"--out {out}: is a folder; name a file, or a folder without an ending.")
-        self.path = self.out.with_name(f".{self.out.name}.predict")
+        self.path = self.out.work
         self.parts, self.logs = self.path / "parts", self.path / "logs"
         self._inputs = self.path / "inputs.json"
         self._lock = -1
@@ -104,10 +87,7 @@ class Workplace:
     def publish(self, joined: Path) -> None:
         """Gives what is complete its name, and removes all else of this place."""
         with told(self.out):
-            if self.is_folder and self.out.exists():
-                self.out.rmdir()
-            joined.rename(self.out)
-            sync_folder(self.out.parent)
+            self.out.publish(joined)
         shutil.rmtree(self.path, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -130,7 +110,7 @@ def part_in(folder: Path, number: int, ending: str) -> Path:
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def told(path: Path | Target) -> Iterator[None]:
     """Turns what the disk refuses into a RunError that says what to do."""
     try:
         yield

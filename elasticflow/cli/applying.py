@@ -19,7 +19,7 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         "--out",
         required=True,
         metavar="FILE|FOLDER",
-        help=".parquet, .csv or .npz; a folder is of Parquet files",
+        help=".parquet, .csv or .npz; a folder is of Parquet files; also on HDFS and in object stores",
     )
     parser.add_argument("--keep", default="", metavar="NAMES", help="columns of the data, such as id,name")
     text = "the unit of work, and of memory (default: 16,384)"
@@ -55,13 +55,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from elasticflow.applying.outputs import format_of
     from elasticflow.applying.workplace import Workplace
     from elasticflow.errors import ConfigError
-    from elasticflow.storage.urls import is_url
 
-    if is_url(arguments.out):
-        raise ConfigError(
-            f"--out {arguments.out}: predictions are written to a folder of this machine's, or one that is "
-            "mounted; 'hdfs dfs -put' takes them on."
-        )
     for name in ("part_records", "batch_records"):
         if getattr(arguments, name) < 0:
             raise ConfigError(f"--{name.replace('_', '-')}: must be a number of records, at least 1.")

@@ -29,6 +29,20 @@ def forward(x, y, params):
     return torch.nn.functional.cross_entropy(params["net"](x), y)
 """
 
+PREDICTING = """
+import torch
+import elasticflow as ef
+
+def model():
+    return {"net": torch.nn.Linear(3, 1), "optimizer": ef.SGD(lr=0.01)}
+
+def forward(a, b, c, age, params):
+    return torch.nn.functional.mse_loss(predict(a, b, c, params), age)
+
+def predict(a, b, c, params):
+    return params["net"](torch.stack([a, b, c], 1)).squeeze(1)
+"""
+
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
@@ -226,3 +240,40 @@ def test_trials_of_a_sweep_have_places_of_their_own(s3: S3Server, tmp_path: Path
     assert {name.rpartition("/checkpoints/")[0] for name in _objects() if name.endswith("manifest.json")} == {
         f"{sweep}/trial-{number}" for sweep in ("one", "two") for number in range(2)
     }
+
+
+def test_predictions_go_there(s3: S3Server, tmp_path: Path) -> None:
+    """Whole, or not at all: also where the command is killed, or the store is away, while it puts them."""
+    draw = np.random.default_rng(0)
+    columns = {name: draw.random(600, np.float32) for name in ("a", "b", "c", "age")}
+    np.savez(tmp_path / "given.npz", **columns)
+    program = tmp_path / "program.py"
+    program.write_text(PREDICTING)
+    run = tmp_path / "run"
+    trained = cli("train", program, "--data", tmp_path / "given.npz", "--run-dir", run, "--epochs", 1)
+    assert trained.returncode == 0, trained.stderr
+    command = ("predict", run, "--data", tmp_path / "given.npz", "--part-records", 100, "--workers", 1)
+    assert cli(*command, "--out", tmp_path / "local.parquet").returncode == 0
+    assert cli(*command, "--out", tmp_path / "folder").returncode == 0
+    done = cli(*command, "--out", "s3://models/scores/today.parquet")
+    assert done.returncode == 0 and done.stdout == "s3://models/scores/today.parquet\n", done.stderr
+    store = fsspec.filesystem("s3")
+    assert store.cat_file("models/scores/today.parquet") == (tmp_path / "local.parquet").read_bytes()
+    refused = cli(*command, "--out", "s3://models/scores/today.parquet")
+    assert refused.returncode == 1 and "is there already" in refused.stderr
+    s3.fail("deny", "PUT", "part-000003", times=1_000_000)
+    failed = cli(*command, "--out", "s3://models/scores/days/")
+    assert failed.returncode == 1 and "give the same command again" in failed.stderr, failed.stderr
+    store.invalidate_cache()
+    assert [name.rpartition("/")[2] for name in store.ls("models/scores/days", detail=False)] == [
+        f"part-{number:06}.parquet" for number in range(3)
+    ]
+    s3.heal()
+    done = cli(*command, "--out", "s3://models/scores/days/")
+    assert done.returncode == 0 and "7 of them from before" in done.stderr, done.stderr
+    store.invalidate_cache()
+    there = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find("models/scores/days")}
+    assert there.pop("_SUCCESS") == b""
+    assert there == {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()}
+    again = cli(*command, "--out", "s3://models/scores/days")
+    assert again.returncode == 1 and "is there already" in again.stderr
