@@ -105,6 +105,7 @@ class RemoteTarget:
     def publish(self, whole: Path) -> None:
         """Parts of a command that was killed while it did so are replaced: they may be of other data."""
         if not whole.is_dir():
+            self._client.mkdirs(posixpath.dirname(self._path))
             _put(self._client, whole, self._path)
             return
         if self._client.find(self._path) is None:

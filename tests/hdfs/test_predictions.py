@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,29 +13,25 @@ from elasticflow.storage.webhdfs import WebHdfs
 pytestmark = pytest.mark.hdfs
 
 
-@pytest.fixture
-def url(hdfs_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    for name in ("HADOOP_CONF_DIR", "HADOOP_USER_NAME"):
-        monkeypatch.setenv(name, hdfs_cluster.environment[name])
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    hdfs_cluster.reset()
-    return f"{hdfs_cluster.hdfs_url}/user/{hdfs_cluster.user}/predictions"
 
 
 def test_a_file_and_a_folder(url: str, tmp_path: Path) -> None:
     client, root = WebHdfs.of(url)
-    client.remove(root)
     (tmp_path / "whole.parquet").write_bytes(b"bytes of a file" * 1000)
-    RemoteTarget(f"{url}/whole.parquet", is_folder=False).publish(tmp_path / "whole.parquet")
-    with client.open(f"{root}/whole.parquet") as file:
+    RemoteTarget(f"{url}/new/whole.parquet", is_folder=False).publish(tmp_path / "whole.parquet")
+    with client.open(f"{root}/new/whole.parquet") as file:
         assert file.read() == b"bytes of a file" * 1000
     with pytest.raises(ConfigError, match="is there already"):
-        RemoteTarget(f"{url}/whole.parquet", is_folder=False)
+        RemoteTarget(f"{url}/new/whole.parquet", is_folder=False)
     parts = tmp_path / "parts"
     parts.mkdir()
     for number in range(3):
         (parts / f"part-{number:06}.parquet").write_bytes(b"%d" % number)
     target = RemoteTarget(f"{url}/folder", is_folder=True)
+    client.mkdirs(f"{root}/folder")
     with client.create(f"{root}/folder/part-000001.parquet") as left:
         left.write(b"of a command that was killed")
     with pytest.raises(ConfigError, match="is there already"):
