@@ -12,6 +12,7 @@ from elasticflow.checkpoint import Manifest
 from elasticflow.cli.folders import find_run
 from elasticflow.data import pins
 from elasticflow.errors import CheckpointError, RunError
+from elasticflow.process.texts import as_json
 from elasticflow.program.copy import fetch, keep
 from elasticflow.run.folder import RunDir, remove_tree
 from elasticflow.step.layout import PASSING, Rule
@@ -55,13 +56,37 @@ def list_(arguments: argparse.Namespace) -> int:
     """Prints one line a checkpoint, the newest last."""
     storage = _storage(arguments.dir, arguments.trust)
     best = _best_step(storage)
-    for step in checkpoint.commits(storage):
-        manifest = checkpoint.load_manifest(storage, step)
-        size, count = sum(manifest.files.values()), len(manifest.files)
-        files = f"{count} file" + "s" * (count > 1)
-        mark = "  best" if step == best else ""
-        print(f"step {step}  epoch {manifest.epoch}  {files}  {size:,} bytes  {manifest.folder}{mark}")
+    there = [_listed(checkpoint.load_manifest(storage, step), best) for step in checkpoint.commits(storage)]
+    if arguments.json:
+        print(msgspec.json.format(as_json(there)).decode())
+        return 0
+    for each in there:
+        files = f"{each.files} file" + "s" * (each.files > 1)
+        mark = "  best" if each.best else ""
+        print(f"step {each.step}  epoch {each.epoch}  {files}  {each.bytes:,} bytes  {each.folder}{mark}")
     return 0
+
+
+class ListedCheckpoint(msgspec.Struct):
+    """A line of ``checkpoint list``."""
+
+    step: int
+    epoch: int
+    files: int
+    bytes: int
+    folder: str
+    best: bool
+
+
+def _listed(manifest: Manifest, best: int | None) -> ListedCheckpoint:
+    return ListedCheckpoint(
+        step=manifest.step,
+        epoch=manifest.epoch,
+        files=len(manifest.files),
+        bytes=sum(manifest.files.values()),
+        folder=manifest.folder,
+        best=manifest.step == best,
+    )
 
 
 def _best_step(storage: Storage) -> int | None:
@@ -73,6 +98,11 @@ def _best_step(storage: Storage) -> int | None:
 def show(arguments: argparse.Namespace) -> int:
     """Prints what one checkpoint holds."""
     manifest = _manifest(_storage(arguments.dir, arguments.trust), arguments.dir, arguments.step)
+    if arguments.json:  # but for the lengthy account of which bytes lie where
+        told = msgspec.structs.asdict(manifest)
+        del told["parts"]
+        print(msgspec.json.format(as_json(told)).decode())
+        return 0
     print(f"{manifest.program}, step {manifest.step}, epoch {manifest.epoch}")
     for use in manifest.programs:
         print(f"program from step {use.from_step} on: {use.name}, {use.sha256}")
@@ -120,7 +150,10 @@ def verify(arguments: argparse.Namespace) -> int:
     if not steps:
         raise CheckpointError(f"{arguments.dir}: holds no committed checkpoint.")
     problems = {step: checkpoint.verify(storage, step) for step in steps}
-    for step, found in problems.items():
+    if arguments.json:
+        told = [{"step": step, "problems": found} for step, found in problems.items()]
+        print(msgspec.json.format(as_json(told)).decode())
+    for step, found in problems.items() if not arguments.json else ():
         print(f"step {step}: " + ("; ".join(found) if found else "whole"))
     damaged = [step for step, found in problems.items() if found]
     if damaged:

@@ -95,6 +95,8 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
             each.add_argument("to", metavar="TO", help="a new folder, or URL on HDFS, for --resume --run-dir")
         if action != "list":
             each.add_argument("--step", type=int, metavar="N", help="default: the newest")
+        if action in ("list", "show", "verify"):
+            each.add_argument("--json", action="store_true")
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

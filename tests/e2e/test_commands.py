@@ -210,6 +210,12 @@ def test_status_of_an_ended_run(seen: Seen) -> None:
 def test_checkpoint_commands(seen: Seen) -> None:
     """Steps are multiples of --checkpoint-every and the last; the last 3 are kept; one digest everywhere."""
     listed = cli("checkpoint", "list", seen.path).stdout.splitlines()
+    told = json.loads(cli("checkpoint", "list", seen.path, "--json").stdout)
+    assert [f"step {each['step']}" for each in told] == [line.partition("  ")[0] for line in listed]
+    shown = json.loads(cli("checkpoint", "show", seen.path, "--json").stdout)
+    assert shown["step"] == told[-1]["step"] and shown["entries"]
+    found = json.loads(cli("checkpoint", "verify", seen.path, "--json").stdout)
+    assert found == [{"step": each["step"], "problems": []} for each in told]
     assert [line.split("  ")[0] for line in listed] == ["step 30", "step 40", f"step {STEPS}"]
     assert "2 files" in listed[0] and "bytes" in listed[0]
     shown = cli("checkpoint", "show", seen.path, "--step", 40).stdout
