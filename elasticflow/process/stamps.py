@@ -73,6 +73,10 @@ class Stamped:
         self._lock = threading.Lock()
         self._is_new = True
 
+    def renew_lock(self) -> None:
+        """In a child of a fork: another thread may have been writing, and is not here to let go."""
+        self._lock = threading.Lock()
+
     @property
     def plain(self) -> TextIO:
         """The stream itself."""
@@ -141,6 +145,10 @@ class JsonLines(Stamped):
                 self._stream.flush()
         return len(text)
 
+    def renew_lock(self) -> None:
+        super().renew_lock()
+        self._speaker.lock = threading.RLock()
+
     def end(self) -> None:
         """Its half line is one."""
         if not self._is_new:
@@ -201,3 +209,12 @@ def stamp_output(form: str = "", process: str = "") -> None:
         own = os.environ.get(PROCESS, "")
         stamped = JsonLines(plain, own, name, speaker) if is_json() else Stamped(plain)
         setattr(sys, name, cast(TextIO, stamped))
+
+
+def _renew_locks() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Stamped):
+            stream.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import select
+import signal
 import sys
 import threading
 
@@ -137,6 +140,40 @@ def test_half_lines_of_two_streams_do_not_meet() -> None:
         ("stderr", "and"),
         ("stdout", " and its rest"),
     ]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_child_that_was_forked_while_another_thread_wrote(
+    form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in (FORMAT, PROCESS):
+        monkeypatch.setenv(name, "")
+    with capfd.disabled(), open(os.devnull, "w") as nothing:
+        monkeypatch.setattr(sys, "stdout", nothing)
+        monkeypatch.setattr(sys, "stderr", sys.stdout)
+        stamp_output(form)
+        writing, forked = threading.Event(), threading.Event()
+        inner = sys.stdout.plain.write  # type: ignore[attr-defined]
+
+        def slow(text: str) -> int:
+            writing.set()
+            forked.wait(60)
+            return int(inner(text))
+
+        monkeypatch.setattr(sys.stdout.plain, "write", slow)  # type: ignore[attr-defined]
+        thread = threading.Thread(target=print, args=("held",))
+        thread.start()
+        writing.wait(60)
+        if not (pid := os.fork()):
+            forked.set()
+            print("of the child")
+            os._exit(7)
+        forked.set()
+        thread.join()
+        with os.fdopen(os.pidfd_open(pid)) as child:
+            if not select.select([child], [], [], 60)[0]:
+                os.kill(pid, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_a_process_turns_to_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
