@@ -9,6 +9,7 @@ from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
 from elasticflow.cli.verbs import parser, run
 from elasticflow.errors import EXIT_UNKNOWN, ElasticFlowError, UnknownError
 from elasticflow.process.retry import is_away
+from elasticflow.process.stamps import check_format
 from elasticflow.process.texts import bear_any_text
 
 
@@ -26,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _told(argv: list[str] | None) -> int:
     try:
+        check_format()
         return run(parser().parse_args(argv))
     except ElasticFlowError as error:
         with contextlib.suppress(OSError):  # nobody reads it any more

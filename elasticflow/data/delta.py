@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+
 from elasticflow.data.blocks import CACHE_BYTES
 from elasticflow.data.files import PATIENCE_S, existing_file, is_url, path_of
 from elasticflow.data.listing import Listing, TableFile
@@ -37,6 +39,13 @@ _PHYSICAL = "delta.columnMapping.physicalName"
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:(\d{10})\.(\d{10})\.)?")
 """Of a version; of several parts, the number of one, and how many there are."""
 _DELETIONS = re.compile(r"deletion_vector_.*\.bin")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """id: of the table: another one may take its place."""
+
+    version: int
+    id: str
 
 
 class Delta(TableSource):
@@ -76,9 +85,13 @@ class Delta(TableSource):
         place = os.fspath(path).rstrip("/") or "/"
         if not is_url("Delta", place):
             place = os.path.abspath(place)
-        if version is None:
-            version = int(version_of(place, lambda: _newest(place)))
-        return _listing(place, version)
+        if version is not None:
+            if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+                raise DataError(f"Delta {place}: version is {version!r}; it is a whole number from 0 on.")
+            return _listing(place, version)
+        pinned = version_of(place, lambda: msgspec.json.encode(_newest(place)).decode())
+        chosen = msgspec.json.decode(pinned, type=_Version)
+        return _listing(place, chosen.version, chosen.id)
 
     @classmethod
     def names_in(cls, path: str) -> list[str]:
@@ -97,14 +110,14 @@ def is_delta(path: str) -> bool:
         raise UnreadableError(f"data: {path} cannot be read: {error}") from error
 
 
-def _newest(place: str) -> str:
-    with _opened(place, None) as table:
-        return str(table.version())
+def _newest(place: str) -> _Version:
+    with _opened(place, None) as (table, _):
+        return _Version(table.version(), table.metadata().id)
 
 
 @contextmanager
-def _opened(place: str, version: int | None) -> Iterator[Any]:
-    """deltalake's table. Raises DataError."""
+def _opened(place: str, version: int | None) -> Iterator[tuple[Any, str]]:
+    """deltalake's table, and the folder that it takes for the table's. Raises DataError."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -116,8 +129,15 @@ def _opened(place: str, version: int | None) -> Iterator[Any]:
             _copy_log(what, place, Path(folder), version)
         elif not os.path.isdir(os.path.join(place, LOG)):
             raise DataError(f"{what}: is no table of Delta Lake: there is no folder {LOG} in it.")
+        elif "%" in place:  # which deltalake takes for the beginning of a character's number
+            here = folder
+            for path in (*Path(place, LOG).rglob("*"), *Path(place).rglob("deletion_vector_*.bin")):
+                if path.is_file():
+                    copy = Path(folder, path.relative_to(place))
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, copy)
         try:
-            yield DeltaTable(here, version=version)
+            yield DeltaTable(here, version=version), here
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
@@ -125,16 +145,23 @@ def _opened(place: str, version: int | None) -> Iterator[Any]:
             raise DataError(f"{what}{wanted}: {error}") from error
 
 
-def _listing(place: str, version: int) -> Listing:
+def _listing(place: str, version: int, id: str = "") -> Listing:
+    """id: of the table that is meant; "": whichever lies there."""
     import pyarrow as pa
 
     what = f"Delta {place}, version {version}"
-    with _opened(place, version) as table:
+    with _opened(place, version) as (table, here):
+        if id and table.metadata().id != id:
+            raise DataError(f"{what}: another table lies there now than when this run began.")
         schema = pa.schema(table.schema().to_arrow())
         physical = {field.name: field.metadata.get(_PHYSICAL, field.name) for field in table.schema().fields}
         added = pa.table(table.get_add_actions(flatten=False))
         partitions = table.metadata().partition_columns
-        kept = _kept(table, place) if "deletionVectors" in (table.protocol().reader_features or ()) else {}
+        kept = {}
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            if is_url("Delta", place):
+                _copy_vectors(what, place, Path(here))
+            kept = _kept(table, place, here)
     types = {field.name: field.type for field in schema}
     values = (
         added.column("partition").to_pylist() if partitions and "partition" in added.column_names else None
@@ -172,16 +199,16 @@ def _path(place: str, text: str) -> str:
     return path if is_url("Delta", path) or path.startswith("/") else f"{place}/{path}"
 
 
-def _kept(table: Any, place: str) -> dict[str, Any]:
+def _kept(table: Any, place: str, here: str) -> dict[str, Any]:
     """By file, which of its records were not deleted."""
     import numpy as np
 
     found = {}
-    root = table.table_uri.rstrip("/")
+    root = Path(here).as_uri()
     for batch in table.deletion_vectors():
         names, masks = (batch.column(name).to_pylist() for name in ("filepath", "selection_vector"))
         for name, mask in zip(names, masks, strict=True):
-            path = name[len(root) :].lstrip("/") if name.startswith(root) else name
+            path = name[len(root) :].lstrip("/") if name.startswith(f"{root}/") else name
             found[_path(place, path)] = np.array(mask, bool)
     return found
 
@@ -197,13 +224,12 @@ def _client(what: str, url: str) -> tuple[RemoteClient, str]:
 
 
 def _copy_log(what: str, url: str, target: Path, version: int | None) -> None:
-    """What of the log a version needs, and where records are deleted by files of their own, those."""
+    """What of the log a version needs."""
     client, root = _client(what, url)
     log = posixpath.join(root, LOG)
     try:
         found = client.list(log)
         wanted = [f"{LOG}/{name}" for name in _needed([each.name for each in found], version)]
-        wanted += [each.name for each in client.list(root) if _DELETIONS.fullmatch(each.name)]
         if SIDECARS in (each.name for each in found):
             wanted += [f"{LOG}/{SIDECARS}/{each.name}" for each in client.list(posixpath.join(log, SIDECARS))]
     except ABSENT as error:
@@ -212,7 +238,26 @@ def _copy_log(what: str, url: str, target: Path, version: int | None) -> None:
         raise DataError(f"{what}: may not be read: {error}") from error
     except OSError as error:
         raise UnreadableError(f"{what}: cannot be read: {error}") from error
+    _fetch(what, client, root, wanted, target)
 
+
+def _copy_vectors(what: str, url: str, target: Path) -> None:
+    """The files that say which records were deleted; they may lie in folders with names drawn by lot."""
+    client, root = _client(what, url)
+    try:
+        there = client.list(root)
+        folders = [each.name for each in there if each.is_dir and "=" not in each.name]
+        folders = [name for name in folders if not name.startswith(("_", "."))]
+        below = map_ahead(lambda name: client.list(posixpath.join(root, name)), folders)
+        names = [each.name for each in there]
+        names += [f"{name}/{each.name}" for name, found in zip(folders, below, strict=True) for each in found]
+    except OSError as error:
+        raise UnreadableError(f"{what}: cannot be read: {error}") from error
+    vectors = [name for name in names if _DELETIONS.fullmatch(posixpath.basename(name))]
+    _fetch(what, client, root, vectors, target)
+
+
+def _fetch(what: str, client: RemoteClient, root: str, names: Sequence[str], target: Path) -> None:
     def fetch(name: str) -> None:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +265,7 @@ def _copy_log(what: str, url: str, target: Path, version: int | None) -> None:
             shutil.copyfileobj(source, copy)
 
     try:
-        for _ in map_ahead(fetch, wanted):
+        for _ in map_ahead(fetch, names):
             pass
     except OSError as error:  # a part that is gone, too: the log may have been cleaned up just now
         raise UnreadableError(f"{what}: its log cannot be read: {error}") from error

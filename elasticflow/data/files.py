@@ -30,6 +30,8 @@ PATIENCE_S = 60.0
 PAGE_BYTES = 64 << 10
 """What is read at least where a file is read in bits: headers, indexes. These pages are kept."""
 MOST_PAGES = 64
+MOST_PARTITIONS = 20
+"""Folders within one another."""
 HOLE_BYTES = 1 << 20
 """Ranges that lie closer together are read at once: a request takes as long as reading so much."""
 
@@ -153,6 +155,14 @@ class RemoteFile(File):
     def identity(self, num_files: int) -> FileId:
         found = self._found
         return FileId(self.name, found.length, f"{found.modified_at:.3f}", str(found.id))
+
+    def has_beside(self, folder: str, name: str) -> bool:
+        """Whether there is something of this name in a folder around the file. Raises UnreadableError."""
+        path = self._found.path[: len(self._found.path) - len(self.name) + len(folder)]
+        try:
+            return self._client.find(posixpath.join(path, name)) is not None
+        except OSError as error:
+            raise self._lost(error) from error
 
     @property
     def length(self) -> int:
@@ -334,6 +344,8 @@ def data_files(
     found = [file for path in named for file in _data_files(kind, os.fspath(path))]
     if not found and not empty:
         raise DataError(f"{kind}: {named[0] if single else named}: there is no file of data.")
+    for file in found[:1] + found[-1:]:
+        _refuse_inside_lake(file)
     names = [file.name for file in found]
     if twice := sorted(
         {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
@@ -363,9 +375,27 @@ def _refuse_lake(folder: str, names: Sequence[str]) -> None:
     """Raises DataError for a table of a lake: not all that lies there is what it holds now."""
     found = "Delta" if "_delta_log" in names else ""
     if posixpath.basename(folder) == "metadata" and any(name.endswith(".metadata.json") for name in names):
-        folder, found = posixpath.dirname(folder), "Iceberg"
+        folder = posixpath.dirname(folder)
+        raise DataError(
+            f"{folder}: is a table of Iceberg. Read it by ef.data.Iceberg, by its name in a catalog, or a "
+            "file of its metadata."
+        )
     if found:
         raise DataError(f"{folder}: is a table of {found}. Read it by ef.data.{found}({folder!r}).")
+
+
+def _refuse_inside_lake(file: File) -> None:
+    """The same for files that were named by a pattern, or one by one. Of a table's, all are in its folder."""
+    folder = posixpath.dirname(file.name)
+    for _ in range(MOST_PARTITIONS):
+        if "=" not in posixpath.basename(folder):
+            if isinstance(file, RemoteFile):
+                names = ["_delta_log"] if file.has_beside(folder, "_delta_log") else []
+            else:
+                names = ["_delta_log"] if os.path.isdir(os.path.join(folder, "_delta_log")) else []
+            _refuse_lake(folder, names)
+            return
+        folder = posixpath.dirname(folder)
 
 
 def _is_beside(name: str) -> bool:

@@ -98,16 +98,23 @@ def _listing(name: str, metastore: str, filters: Any) -> Listing:
     def find() -> str:
         return msgspec.json.encode(_asked(what, metastore, database, plain)).decode()
 
-    text = version_of(f"hive:{database}.{plain}", find)
+    where = ",".join(sorted(each.strip() for each in metastore.split(",")))
+    text = version_of(f"{where}/{database}.{plain}", find)
     table = msgspec.json.decode(text, type=_Table)
     keys = {key: _type_of(kind) for key, kind in table.keys}
+    if unknown := [f"{key!r} of {kind}" for key, kind in table.keys if keys[key] is None]:
+        raise DataError(f"{what}: is partitioned by {unknown[0]}, a type that is not read here.")
     types = {column: _type_of(kind) for column, kind in table.columns} | keys
     types = {column: kind for column, kind in types.items() if kind is not None}
     values = [_values(what, each, keys) for each in table.partitions]
     left = satisfiable(values, types, expression_of(what, filters, types))
     found = list(map_ahead(lambda n: data_files(what, path_of(table.partitions[n].place), empty=True), left))
+    inner = _nested([path_of(each.place).rstrip("/") for each in table.partitions])
     files = [
-        TableFile(file, values[number]) for number, each in zip(left, found, strict=True) for file in each
+        TableFile(file, values[number])
+        for number, each in zip(left, found, strict=True)
+        for file in each
+        if not file.name.startswith(inner[number])
     ]
     if not files:
         raise DataError(f"{what}: {'the filters leave' if filters is not None else 'has'} no record.")
@@ -115,6 +122,21 @@ def _listing(name: str, metastore: str, filters: Any) -> Listing:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     version = FileId(f"{database}.{plain}@{digest}", 0, "")
     return Listing(what, files, keys, types, version, any_case=True)
+
+
+def _nested(places: Sequence[str]) -> list[tuple[str, ...]]:
+    """Of each partition's folder, folders of others within it: what lies there is theirs."""
+    ordered = sorted((f"{place}/", number) for number, place in enumerate(places))
+    found: list[list[str]] = [[] for _ in places]
+    around: list[tuple[str, int]] = []
+    for place, number in ordered:
+        while around and not place.startswith(around[-1][0]):
+            around.pop()
+        for other, outer in around:
+            if other != place:
+                found[outer].append(place)
+        around.append((place, number))
+    return [tuple(each) for each in found]
 
 
 def _values(what: str, partition: _Partition, keys: Mapping[str, Any]) -> dict[str, Any]:

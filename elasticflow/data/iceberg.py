@@ -32,10 +32,12 @@ _METADATA = ".metadata.json"
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
-    """Of a table. metadata: where the file lies that was the newest when it was chosen."""
+    """Of a table. metadata: where the file lies that was the newest when it was chosen. schema: the id of
+    that by which it is read: columns may have been renamed since it was made."""
 
     metadata: str
     snapshot: int
+    schema: int
 
 
 class Iceberg(TableSource):
@@ -95,7 +97,7 @@ def _told(name: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise DataError(f"Iceberg {name}: {error}") from error
-    except (ConnectionError, TimeoutError) as error:
+    except OSError as error:  # those of requests, too
         raise UnreadableError(f"Iceberg {name}: does not answer: {error}") from error
     except Exception as error:  # each catalog has a library of its own
         raise DataError(f"Iceberg {name}: {type(error).__name__}: {error}") from error
@@ -110,7 +112,15 @@ def _opened(name: str, table: str, catalog: str) -> Any:
             return load_catalog(catalog, **_OUR_FILES).load_table(table)
         from pyiceberg.table import StaticTable
 
-        return StaticTable.from_metadata(table.rstrip("/"), _OUR_FILES)
+        try:
+            return StaticTable.from_metadata(table.rstrip("/"), _OUR_FILES)
+        except FileNotFoundError as error:
+            if table.endswith(_METADATA):
+                raise
+            raise DataError(
+                f"Iceberg {name}: no version-hint.text says which of its metadata is the newest. Name the "
+                f"table in a catalog (catalog=), or a file of its metadata, *{_METADATA}."
+            ) from error
 
 
 def _chosen(name: str, table: Any, snapshot: int | None) -> _Snapshot:
@@ -120,7 +130,10 @@ def _chosen(name: str, table: Any, snapshot: int | None) -> _Snapshot:
     if found is None:
         there = ", ".join(str(each.snapshot_id) for each in table.snapshots()) or "none"
         raise DataError(f"Iceberg {name}: there is no snapshot {snapshot}. There are: {there}.")
-    return _Snapshot(table.metadata_location, found.snapshot_id)
+    schema = table.schema().schema_id if snapshot is None else found.schema_id
+    if schema is None:  # made before snapshots said so
+        schema = table.schema().schema_id
+    return _Snapshot(table.metadata_location, found.snapshot_id, schema)
 
 
 def _as_pinned(name: str, table: str, catalog: str, pinned: _Snapshot) -> Any:
@@ -142,8 +155,9 @@ def _listing(name: str, table: str, catalog: str, pinned: _Snapshot) -> Listing:
     what = f"Iceberg {name}, snapshot {pinned.snapshot}"
     opened = _as_pinned(name, table, catalog, pinned)
     with _told(name):
-        scan = opened.scan(snapshot_id=pinned.snapshot)
-        tasks, schema = list(scan.plan_files()), scan.projection()
+        tasks = list(opened.scan(snapshot_id=pinned.snapshot).plan_files())
+        schema = opened.schemas()[pinned.schema]
+        mapping = opened.name_mapping()
         types = {
             field.name: _small(field.type) for field in schema_to_pyarrow(schema, include_field_ids=False)
         }
@@ -174,6 +188,8 @@ def _listing(name: str, table: str, catalog: str, pinned: _Snapshot) -> Listing:
         types,
         FileId(f"{opened.metadata.location}@{pinned.snapshot}", 0, ""),
         {field.name: field.field_id for field in schema.fields},
+        {name: each.field_id for each in mapping.root for name in each.names} if mapping else None,
+        {field.name: field.initial_default for field in schema.fields if field.initial_default is not None},
     )
 
 

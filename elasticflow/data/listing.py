@@ -51,8 +51,9 @@ class Listing(NamedTuple):
     what: the table, in errors. partitions: the types of values that files have for all their records.
     types: of all columns, as the table has them, to which files' are made; None: files alone tell.
     version: of the table, among the files of which a run is told; None: it has none.
-    ids: by which files know columns, whatever they are called there; None: by their names. any_case: files
-    may write these otherwise.
+    ids: by which files know columns, whatever they are called there; None: by their names. by_name: the ids
+    of columns of files that know none. initial: what columns have in files that lack them, if not null.
+    any_case: files may write names otherwise.
     """
 
     what: str
@@ -61,6 +62,8 @@ class Listing(NamedTuple):
     types: Mapping[str, Any] | None = None
     version: FileId | None = None
     ids: Mapping[str, int] | None = None
+    by_name: Mapping[str, int] | None = None
+    initial: Mapping[str, Any] = {}
     any_case: bool = False
 
     @property
@@ -73,9 +76,16 @@ class Listing(NamedTuple):
         """Each file, with what it says of itself. Raises DataError."""
         found = map_files(_metadata, [each.file for each in self.files])
         return [
-            OpenedFile(each._replace(names=self._names(each, metadata)), metadata)
+            OpenedFile(self._known(each, metadata), metadata)
             for each, metadata in zip(self.files, found, strict=True)
         ]
+
+    def _known(self, each: TableFile, metadata: Any) -> TableFile:
+        """With what it calls columns, and what it has of those that it lacks."""
+        names = self._names(each, metadata)
+        there = set(metadata.schema.to_arrow_schema().names) if self.initial else ()
+        lacks = {name: value for name, value in self.initial.items() if names.get(name, name) not in there}
+        return each._replace(names=names, partition={**lacks, **each.partition})
 
     def types_of(self, found: Sequence[OpenedFile]) -> list[dict[str, Any]]:
         """By file, the types of its columns by the table's names, without partitions."""
@@ -83,14 +93,17 @@ class Listing(NamedTuple):
 
     def _names(self, each: TableFile, metadata: Any) -> Mapping[str, str]:
         """By ids, columns that were renamed are found, and one that has an older one's name is not that."""
+        fields = metadata.schema.to_arrow_schema()
         if self.any_case:
-            written = {name.lower(): name for name in metadata.schema.to_arrow_schema().names}
-            return {name: its for name in self.types or () if (its := written.get(name, name)) != name}
+            return {
+                name: its for name in self.types or () if (its := _written(each, fields.names, name)) != name
+            }
         if self.ids is None:
             return each.names
-        fields = metadata.schema.to_arrow_schema()
         own = {int(field.metadata[_ID]): field.name for field in fields if _ID in (field.metadata or {})}
-        if not own:  # written before the table was one of Iceberg's
+        if not own and self.by_name is not None:  # written before the table was one of Iceberg's
+            own = {self.by_name[name]: name for name in fields.names if name in self.by_name}
+        elif not own:
             return each.names
         return {name: its for name, id in self.ids.items() if (its := own.get(id, NOWHERE)) != name}
 
@@ -173,6 +186,7 @@ class RowGroup(NamedTuple):
             source,
             metadata=self.metadata,
             pre_buffer=False,
+            coerce_int96_timestamp_unit=self._unit_of_int96(),
             read_dictionary=[own[name] for name in coded if name in own],
         ) as opened:
             table = opened.read_row_group(self.number, columns=list(own.values()), use_threads=False)
@@ -185,6 +199,13 @@ class RowGroup(NamedTuple):
                 columns[name] = pa.chunked_array([pa.repeat(value, len(table))])
         found = pa.table(columns)
         return found if (kept := self._kept) is None else found.filter(pa.array(kept))
+
+    def _unit_of_int96(self) -> str | None:
+        """Nanoseconds, as such old timestamps are read else, have no room for the year 9999."""
+        import pyarrow as pa
+
+        micros = any(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in self.types.values())
+        return "us" if micros else None
 
     def _as_in_table(self, name: str, column: Any) -> Any:
         """A file may have been written when the column had a smaller type."""
@@ -258,6 +279,16 @@ def hive_listing(what: str, paths: Any) -> Listing:
 def listed(names: Iterable[str]) -> str:
     """For people."""
     return ", ".join(map(repr, names)) or "none"
+
+
+def _written(each: TableFile, there: Sequence[str], name: str) -> str:
+    """How a file writes a name, in whatever case. Raises DataError where that is not certain."""
+    if name in there:
+        return name
+    found = [its for its in there if its.lower() == name]
+    if found[1:]:
+        raise DataError(f"{each.file}: column {name!r} may be {found[0]!r} or {found[1]!r} there.")
+    return found[0] if found else name
 
 
 def _metadata(file: File) -> Any:

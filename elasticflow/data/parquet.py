@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ from elasticflow.errors import DataError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+MOST_TOLD = 200
+"""Characters of filters that are told with a table's version."""
 LOCAL_AHEAD = 2
 """Row groups that other cores may decode before they are wanted."""
 
@@ -62,7 +65,12 @@ class TableSource(BlockSource):
     ) -> None:
         what = listing.what
         if listing.types is not None:
-            listing = left_by(listing, expression_of(what, filters, listing.types))
+            chosen = expression_of(what, filters, listing.types)
+            listing = left_by(listing, chosen)
+            if listing.version and chosen is not None:  # so that other records have another name
+                words = str(chosen)[:MOST_TOLD].replace("/", "|")
+                told = f"{listing.version.name} where {words}"
+                listing = listing._replace(version=msgspec.structs.replace(listing.version, name=told))
         self.files = listing.identities
         opened = listing.opened()
         schemas = listing.types_of(opened)
@@ -284,7 +292,7 @@ def expression_of(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
         if name not in types:
             raise DataError(f"{what}: filters names a column {name!r}. There are: {listed(types)}.")
         many = list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        values = [pa.scalar(each).cast(types[name]) for each in many]
+        values = [_scalar(each, types[name]) for each in many]
         return (
             name,
             operator,
@@ -299,6 +307,14 @@ def expression_of(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
         raise DataError(
             f"{what}: filters={filters!r}: {error}. Each is (column, one of = != < > <= >= in not in, value)."
         ) from error
+
+
+def _scalar(value: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_decimal(kind) and isinstance(value, int):
+        return pa.scalar(Decimal(value), kind)
+    return pa.scalar(value).cast(kind)
 
 
 def _check_same(

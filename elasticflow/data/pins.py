@@ -1,7 +1,7 @@
 """Which version of a table a run reads: found by whoever comes first, and kept in the run's folder.
 
-Tables of a lake grow while a run is under way. All its workers, those of its resumption and whoever evaluates
-its model later read the same records: of the version that is written down here, once, where no other is.
+Tables grow while a run is under way. All its workers, and those of its resumption, read the same records: of
+the version that is written down here, once, where no other is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from elasticflow.errors import UnreadableError
+from elasticflow.errors import DataError, UnreadableError
 from elasticflow.storage import Storage
 
 FOLDER = "tables"
@@ -26,10 +26,9 @@ class _Pin(msgspec.Struct, frozen=True):
 
 
 class Pins(NamedTuple):
-    """storage: of the run's folder; None: there is no run. writes: whether a new table's is written down."""
+    """storage: of the run's folder; None: there is no run, and tables are read as they are now."""
 
     storage: Storage | None = None
-    writes: bool = False
 
     def version(self, table: str, find: Callable[[], str]) -> str:
         """Of a table. find: the newest one there is, where none is written down. Raises UnreadableError."""
@@ -38,13 +37,16 @@ class Pins(NamedTuple):
         name = f"{FOLDER}/{hashlib.blake2b(table.encode(), digest_size=16).hexdigest()}.json"
         try:
             if not self.storage.exists(name):
-                if not self.writes:
-                    return find()
                 self._write(name, _Pin(table, find()))
             with self.storage.open(name) as file:
-                return msgspec.json.decode(file.read(MOST_BYTES), type=_Pin).version
+                pin = msgspec.json.decode(file.read(MOST_BYTES), type=_Pin)
         except (OSError, msgspec.MsgspecError) as error:
-            raise UnreadableError(f"{table}: which version this run reads cannot be told: {error}") from error
+            raise UnreadableError(
+                f"{table}: which version this run reads cannot be told by {name} in its folder: {error}"
+            ) from error
+        if pin.table != table:
+            raise DataError(f"{name} in the run's folder: is of {pin.table}, and not of {table}.")
+        return pin.version
 
     def _write(self, name: str, pin: _Pin) -> None:
         assert self.storage is not None

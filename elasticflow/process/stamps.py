@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TextIO, cast
 
 import msgspec
+
+from elasticflow.errors import ConfigError
 
 FORMATS = ("text", "json")
 FORMAT, PROCESS = "ELASTICFLOW_LOG_FORMAT", "ELASTICFLOW_LOG_PROCESS"
@@ -20,8 +23,8 @@ FORMAT, PROCESS = "ELASTICFLOW_LOG_FORMAT", "ELASTICFLOW_LOG_PROCESS"
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d ")
 """Such as ``2026-11-23T08:50:00.123+01:00 ``."""
 _LEVEL = re.compile(r"(?:\[[\d:]+\] )?(?:(?i:(error|warning|info|debug)\b)|\S*(?:Error|Exception): )")
-_END = '"}'
-"""Of a line of JSON."""
+LONGEST = 1 << 20
+"""Characters of a line of JSON; what is longer is several."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -48,9 +51,8 @@ def level_of(line: str) -> str:
 def record_of(line: str, process: str = "") -> LogLine:
     """A line of a log, without its end, however it was written. process: whose log it is in."""
     if line.startswith('{"time":'):
-        for rest in ("", _END):  # the process may have ended within it
-            with contextlib.suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(line + rest, type=LogLine)
+        with contextlib.suppress(msgspec.MsgspecError):  # the disk may have been full within it
+            return msgspec.json.decode(line, type=LogLine)
     found = STAMP.match(line)
     message = line[found.end() :] if found else line
     return LogLine(found[0].strip() if found else "", level_of(message), process, "", message)
@@ -85,75 +87,47 @@ class Stamped:
     def write(self, text: str) -> int:
         if text:
             with self._lock:
-                self._stream.write("".join(self._pieces(text, self._time())))
+                stamp = self._time()
+                first = stamp if self._is_new else ""
+                self._is_new = text.endswith("\n")
+                inner = text[:-1].replace("\n", f"\n{stamp}") + text[-1]
+                self._stream.write(first + inner)
         return len(text)
-
-    def _pieces(self, text: str, time: str) -> Iterator[str]:
-        for number, line in enumerate(text.split("\n")):
-            if number:
-                if self._is_new:
-                    yield self._head(time, "")
-                yield self._tail()
-                self._is_new = True
-            if line:
-                if self._is_new:
-                    yield self._head(time, line)
-                yield self._body(line)
-                self._is_new = False
-
-    def _head(self, time: str, line: str) -> str:
-        """Of a line that begins so."""
-        return time
-
-    def _body(self, text: str) -> str:
-        return text
-
-    def _tail(self) -> str:
-        return "\n"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class Speaker:
-    """Whose line has begun, of several streams that lead to one file."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.holder: JsonLines | None = None
-
-
 class JsonLines(Stamped):
-    """A text stream whose lines are each a ``LogLine``. What comes of a line is written at once, in pieces.
+    """A text stream whose lines are each a ``LogLine``, written whole: what leads to the same file, other
+    streams, and processes that were forked, may write between two. What has no end is a line when the process
+    ends, or after ``LONGEST`` characters."""
 
-    speaker: of this and other streams, whose half lines end where a line of this one begins.
-    """
-
-    def __init__(
-        self, stream: TextIO, process: str, name: str, speaker: Speaker, time: Callable[[], str] = now
-    ) -> None:
+    def __init__(self, stream: TextIO, process: str, name: str, time: Callable[[], str] = now) -> None:
         super().__init__(stream, time)
-        self._process, self._name, self._speaker = process, name, speaker
+        self._process, self._name = process, name
+        self._half, self._since = "", ""
+        atexit.register(self.end)
 
     def write(self, text: str) -> int:
-        with self._speaker.lock:
-            if text and self._speaker.holder not in (None, self):
-                self._speaker.holder.end()
-            super().write(text)
-            self._speaker.holder = None if self._is_new else self
-            if self._is_new:
+        with self._lock:
+            time = self._time()
+            *lines, half = (self._half + text).split("\n")
+            begun = self._since if self._half else time
+            stamps = [begun, *([time] * len(lines))]
+            while len(half) > LONGEST:
+                lines, half = [*lines, half[:LONGEST]], half[LONGEST:]
+                stamps.append(time)
+            self._half, self._since = half, stamps[len(lines)]
+            if lines:
+                self._stream.write("".join(map(self._told, stamps, lines)))
                 self._stream.flush()
         return len(text)
 
-    def renew_lock(self) -> None:
-        super().renew_lock()
-        self._speaker.lock = threading.RLock()
-
     def end(self) -> None:
         """Its half line is one."""
-        if not self._is_new:
-            super().write("\n")
-            self._stream.flush()
+        if self._half:
+            self.write("\n")
 
     def isatty(self) -> bool:
         """Nothing is drawn in it."""
@@ -164,25 +138,30 @@ class JsonLines(Stamped):
         """Itself: there is no terminal that would take commands."""
         return self
 
-    def _head(self, time: str, line: str) -> str:
-        facts = {
+    def renew_lock(self) -> None:
+        super().renew_lock()
+        self._half = ""  # the parent will say it
+
+    def _told(self, time: str, line: str) -> str:
+        told = {
             "time": time.strip(),
             "level": level_of(line),
             "process": self._process,
             "stream": self._name,
+            "message": line,
         }
-        return json.dumps(facts)[:-1] + ', "message": "'
-
-    def _body(self, text: str) -> str:
-        return json.dumps(text)[1:-1]
-
-    def _tail(self) -> str:
-        return f"{_END}\n"
+        return f"{json.dumps(told)}\n"
 
 
 def is_json(form: str = "") -> bool:
     """Whether lines are to be JSON by a setting, or, where it says nothing, by the environment."""
     return (form or os.environ.get(FORMAT)) == "json"
+
+
+def check_format() -> None:
+    """Raises ConfigError where the environment says what there is not."""
+    if (form := os.environ.get(FORMAT, "")) not in ("", *FORMATS):
+        raise ConfigError(f"{FORMAT}: {form!r}; allowed are {' and '.join(FORMATS)}.")
 
 
 def stamp_if_json(form: str, process: str) -> None:
@@ -200,14 +179,13 @@ def stamp_output(form: str = "", process: str = "") -> None:
     for name, value in ((FORMAT, form), (PROCESS, process)):
         if value:
             os.environ[name] = value
-    speaker = Speaker()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or (isinstance(stream, Stamped) and not is_json()):
             continue
         plain = stream.plain if isinstance(stream, Stamped) else stream
         own = os.environ.get(PROCESS, "")
-        stamped = JsonLines(plain, own, name, speaker) if is_json() else Stamped(plain)
+        stamped = JsonLines(plain, own, name) if is_json() else Stamped(plain)
         setattr(sys, name, cast(TextIO, stamped))
 
 

@@ -411,8 +411,8 @@ def load_sources(settings: MemberSettings) -> tuple[Program, Sources]:
     import_library(settings.program, copy)
     set_up(settings.seed, settings.threads)
     arguments.give(settings.args)
-    # A worker of a run has a master; others only look at what was trained.
-    pins.keep(Pins(storage_of(settings.run_dir), bool(settings.master)) if settings.run_dir else Pins())
+    # A worker of a run has a master; others apply what was trained, and need but columns and rules.
+    pins.keep(Pins(storage_of(settings.run_dir) if settings.master else None))
     program = load(settings.program, copy)
     return program, _open_sources(program, settings.data)
 

@@ -3,8 +3,9 @@
 #
 #     late.sh RUN [COMMAND...]
 #
-# 0: it is done in time, or will be by its ETA. 1: it is not, and COMMAND is called with a sentence on its
-# standard input, such as mail -s late somebody@example.com; without one the sentence is printed.
+# 0: it is done in time, or will be by its ETA. 1: it is not, or has no ETA LATE_S (7200) seconds before its
+# deadline, and COMMAND is called with a sentence on its standard input, such as mail -s late me@example.com;
+# without one the sentence is printed.
 run=${1:?"usage: late.sh RUN [COMMAND...]"}
 shift
 
@@ -17,9 +18,10 @@ state=$(of state) met=$(of met_deadline) eta=$(of eta_at) due=$(of deadline_at)
 case $state/$met in
     finished/true | finished/null) exit 0 ;;
     */false) why="has missed its deadline, $(of deadline)" ;;
-    running/* | finishing/*)
+    running/* | finishing/* | starting/* | waiting/*)
         [ -n "$due" ] && [ "$due" != null ] || exit 0 # it has no deadline
         if [ -z "$eta" ] || [ "$eta" = null ]; then
+            [ "$(date +%s)" -gt $((${due%.*} - ${LATE_S:-7200})) ] || exit 0
             why="is $state, and nobody can tell yet whether it meets $(of deadline)"
         else
             [ "${eta%.*}" -gt "${due%.*}" ] || exit 0

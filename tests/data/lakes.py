@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import json
+import string
+import struct
+import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +16,11 @@ from typing import Any
 import deltalake
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyroaring import BitMap
 
 DAYS = [datetime.date(2026, 11, day) for day in (24, 25, 26)]
 
@@ -56,6 +64,51 @@ def write_delta(folder: Path) -> None:
     deltalake.write_deltalake(folder, clicks(0), partition_by=["date", "site"])
     deltalake.write_deltalake(folder, clicks(90), mode="append")
     deltalake.DeltaTable(folder).delete("id < 30")
+
+
+def empty_delta(place: str) -> None:
+    """Whose records may be deleted by vectors."""
+    deltalake.DeltaTable.create(
+        place,
+        deltalake.Schema.from_arrow(clicks(0).schema),
+        configuration={"delta.enableDeletionVectors": "true"},
+    )
+
+
+def delete_by_vectors(place: str, deleted: Callable[[int], bool], prefix: str | None) -> None:
+    """As Spark deletes: a vector for each file, of which the next commit tells. prefix: of the folder of the
+    vector's own file; None: it has none, but is in the log."""
+    table = deltalake.DeltaTable(place)
+    version, actions = table.version() + 1, []
+    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+        path = action["path"]
+        ids = pq.read_table(f"{place}/{path}").column("id").to_pylist()
+        places = BitMap([at for at, id in enumerate(ids) if deleted(id)])
+        serialized = struct.pack("<IQI", 1681511377, 1, 0) + places.serialize()
+        told: dict[str, Any] = {"sizeInBytes": len(serialized), "cardinality": len(places)}
+        if prefix is None:
+            told |= {"storageType": "i", "pathOrInlineDv": _z85(serialized + b"\0" * (-len(serialized) % 4))}
+        else:
+            name = uuid.uuid4()
+            told |= {"storageType": "u", "pathOrInlineDv": prefix + _z85(name.bytes), "offset": 1}
+            file = Path(place, prefix, f"deletion_vector_{name}.bin")
+            file.parent.mkdir(exist_ok=True)
+            size, check = (struct.pack(">I", number) for number in (len(serialized), zlib.crc32(serialized)))
+            file.write_bytes(b"\1" + size + serialized + check)
+        common = {"path": path, "partitionValues": {}, "dataChange": True}
+        actions.append({"remove": {**common, "deletionTimestamp": 1}})
+        stats = json.dumps({"numRecords": len(ids)})
+        added = {"size": action["size_bytes"], "modificationTime": 1, "stats": stats, "deletionVector": told}
+        actions.append({"add": {**common, **added}})
+    log = Path(place) / "_delta_log" / f"{version:020}.json"
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def _z85(data: bytes) -> str:
+    """ZeroMQ's alphabet, not Python's."""
+    ours = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
+    theirs = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+    return base64.b85encode(data).decode().translate(str.maketrans(ours, theirs))
 
 
 def write_iceberg(folder: Path, location: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,9 +55,9 @@ def client(hive_metastore: HiveMetastore) -> Iterator[Any]:
     transport.close()
 
 
-def stored(location: str, serde: str = f"{PARQUET}.serde.ParquetHiveSerDe") -> Any:
+def stored(location: str, serde: str = f"{PARQUET}.serde.ParquetHiveSerDe", columns: Any = COLUMNS) -> Any:
     return ttypes.StorageDescriptor(
-        cols=[ttypes.FieldSchema(name, kind, None) for name, kind in COLUMNS],
+        cols=[ttypes.FieldSchema(name, kind, None) for name, kind in columns],
         location=location,
         inputFormat=f"{PARQUET}.MapredParquetInputFormat",
         outputFormat=f"{PARQUET}.MapredParquetOutputFormat",
@@ -166,14 +166,18 @@ def test_filters_leave_out_folders_that_are_not_there(clicks: Path, hive_metasto
 def test_all_of_a_run_read_the_partitions_that_the_first_one_found(
     clicks: Path, client: Any, hive_metastore: HiveMetastore, tmp_path: Path
 ) -> None:
-    """Others need not even reach the metastore."""
+    """Others need not even reach the metastore; a table of that name in another one is another."""
     (tmp_path / "run").mkdir()
-    pins.keep(Pins(DirectoryStorage(tmp_path / "run"), writes=True))
+    pins.keep(Pins(DirectoryStorage(tmp_path / "run")))
     first = Hive("sales.clicks", ["id"], metastore=hive_metastore.uri)
     write(tmp_path / "late", 400)
     add_partition(client, "clicks", "2026-11-28", tmp_path / "late")
-    again = Hive("sales.clicks", ["id"], metastore="thrift://127.0.0.1:1")
+    hive_metastore.freeze()
+    again = Hive("sales.clicks", ["id"], metastore=hive_metastore.uri)
+    hive_metastore.thaw()
     assert ids(again) == ids(first) and again.files == first.files
+    with pytest.raises(UnreadableError, match="does not answer"):
+        Hive("sales.clicks", ["id"], metastore="thrift://127.0.0.1:1")
     pins.keep(Pins())
     assert Hive("sales.clicks", ["id"], metastore=hive_metastore.uri).num_rows == first.num_rows + 40
 
@@ -220,6 +224,47 @@ def test_what_is_no_table_of_parquet_files(create: Create, hive_metastore: HiveM
     ):
         with pytest.raises(DataError, match=words):
             Hive(table, metastore=hive_metastore.uri)
+
+
+def test_a_partition_within_the_folder_of_another(
+    create: Create, client: Any, hive_metastore: HiveMetastore, tmp_path: Path
+) -> None:
+    create("nested")
+    outer = tmp_path / "nested" / "one"
+    for place, first, day in (
+        (outer, 0, DAYS[0]),
+        (outer / "two", 100, DAYS[1]),
+        (tmp_path / "nested" / "one2", 200, DAYS[2]),
+    ):
+        write(place, first, 5)
+        add_partition(client, "nested", day, place)
+    source = Hive("sales.nested", ["id", "day"], metastore=hive_metastore.uri)
+    rows = source.rows(np.arange(source.num_rows))
+    days = {int(id): int(day) for id, day in zip(rows["id"], rows["day"], strict=True)}
+    assert len(rows["id"]) == 15 and days[101] - days[1] == 1 and days[201] - days[1] == 2
+
+
+def test_names_that_differ_in_their_case_alone(
+    create: Create, client: Any, hive_metastore: HiveMetastore, tmp_path: Path
+) -> None:
+    create("cases", partitionKeys=[])
+    write(tmp_path / "cases", 0, 2, id=pa.array([7, 8]), SITE=["a", "b"])
+    exact = Hive("sales.cases", ["id"], metastore=hive_metastore.uri)
+    assert ids(exact) == [7, 8], "the one that is written as the table has it"
+    write(tmp_path / "cases", 0, 2, ID=pa.array([7, 8]))
+    with pytest.raises(DataError, match="column 'id' may be 'Id' or 'ID' there"):
+        Hive("sales.cases", ["id"], metastore=hive_metastore.uri)
+
+
+def test_old_timestamps_beyond_what_nanoseconds_hold(
+    create: Create, hive_metastore: HiveMetastore, tmp_path: Path
+) -> None:
+    location = tmp_path / "dated"
+    create("dated", partitionKeys=[], sd=stored(f"file://{location}", columns=[("at", "timestamp")]))
+    moments = pa.array([datetime(9999, 12, 31), datetime(2026, 11, 28)], pa.timestamp("us"))
+    pq.write_table(pa.table({"at": moments}), location / "0.parquet", use_deprecated_int96_timestamps=True)
+    source = Hive("sales.dated", metastore=hive_metastore.uri)
+    assert source.rows(np.arange(2))["at"].tolist() == [253402214400.0, 1795824000.0]
 
 
 def test_a_table_without_partitions_whose_columns_grew(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import os
-import struct
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from elasticflow.data.pins import Pins  # noqa: E402
 from elasticflow.errors import DataError, UnreadableError  # noqa: E402
 from elasticflow.storage import DirectoryStorage  # noqa: E402
 
-from .lakes import DAYS, clicks, content, only, opened, write_delta  # noqa: E402
+from .lakes import DAYS, clicks, content, delete_by_vectors, empty_delta, only, opened, write_delta  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -81,10 +80,23 @@ def test_a_version_of_delta(delta: str, whole: dict[int, Any]) -> None:
     assert content(opened(Delta, delta, version=1)) == whole
     assert content(opened(Delta, delta, version=0)) == only(whole, lambda n: n < 90)
     assert opened(Delta, delta).files[0].name == f"{delta}@2"
+    some = opened(Delta, delta, filters=[("id", "<", 90)])
+    assert some.files[0].name == f"{delta}@2 where (id < 90)", "other records have another name"
+    for version in -1, True, 1.0, "1":
+        with pytest.raises(DataError, match="is a whole number from 0 on"):
+            Delta(delta, version=version)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="version 7"):
         Delta(delta, version=7)
     with pytest.raises(DataError, match="is no table of Delta Lake"):
         Delta(os.path.dirname(delta))
+
+
+def test_a_folder_that_its_own_library_takes_for_another(tmp_path: Path) -> None:
+    """It reads the log of A there, where %41 is meant."""
+    write_delta(tmp_path / "A#?")
+    deltalake.write_deltalake(tmp_path / "plain", clicks(500))
+    (tmp_path / "plain").rename(tmp_path / "%41#?")
+    assert sorted(content(opened(Delta, tmp_path / "%41#?"))) == list(range(500, 590))
 
 
 def test_filters_of_delta_open_no_file_of_another_partition(delta: str, whole: dict[int, Any]) -> None:
@@ -120,48 +132,13 @@ def test_columns_that_came_later_and_have_a_larger_type(tmp_path: Path) -> None:
     assert values[3] == 0.5 and np.isnan(values[1]) and np.isnan(values[2])
 
 
-def delete_by_vector(place: str, deleted: Callable[[int], bool]) -> None:
-    """As Spark deletes: a vector beside a file, of which the next commit of the log tells."""
-    from pyroaring import BitMap
-
-    table = deltalake.DeltaTable(place)
-    version, actions = table.version() + 1, []
-    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
-        path = action["path"]
-        ids = pq.read_table(f"{place}/{path}").column("id").to_pylist()
-        places = BitMap([at for at, id in enumerate(ids) if deleted(id)])
-        serialized = struct.pack("<IQI", 1681511377, 1, 0) + places.serialize()
-        padded = serialized + b"\0" * (-len(serialized) % 4)
-        told = {
-            "storageType": "i",
-            "pathOrInlineDv": base64.b85encode(padded).decode().translate(Z85),
-            "sizeInBytes": len(serialized),
-            "cardinality": len(places),
-        }
-        common = {"path": path, "partitionValues": {}, "dataChange": True}
-        actions.append({"remove": {**common, "deletionTimestamp": 1}})
-        stats = json.dumps({"numRecords": len(ids)})
-        added = {"size": action["size_bytes"], "modificationTime": 1, "stats": stats, "deletionVector": told}
-        actions.append({"add": {**common, **added}})
-    path = Path(place) / "_delta_log" / f"{version:020}.json"
-    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
-
-
-Z85 = str.maketrans(
-    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
-    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
-)
-
-
-def test_records_that_vectors_delete_are_never_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [None, "", "aB"])
+def test_records_that_vectors_delete_are_never_read(prefix: str | None, tmp_path: Path) -> None:
+    """Within the log, in a file, or in one in a folder whose name was drawn by lot."""
     place = str(tmp_path / "t")
-    table = deltalake.DeltaTable.create(
-        place,
-        deltalake.Schema.from_arrow(clicks(0).schema),
-        configuration={"delta.enableDeletionVectors": "true"},
-    )
-    deltalake.write_deltalake(table, clicks(0), mode="append")
-    delete_by_vector(place, lambda id: id % 4 == 1)
+    empty_delta(place)
+    deltalake.write_deltalake(place, clicks(0), mode="append")
+    delete_by_vectors(place, lambda id: id % 4 == 1, prefix)
     left = [n for n in range(90) if n % 4 != 1]
     assert sorted(content(opened(Delta, place))) == left
     old = opened(Delta, place, filters=[("age", ">=", 40)])
@@ -219,6 +196,60 @@ def test_columns_of_iceberg_are_found_by_their_ids(iceberg: Any, whole: dict[int
     assert all(np.isnan(tags[n]) for n in range(180)) and tags[181] == 0.25
     some = Iceberg("lake.clicks", ["id"], catalog="tests", filters=[("years", ">", 60)])
     assert sorted(some.rows(np.arange(some.num_rows))["id"]) == [n for n in range(180) if n % 70 > 60]
+
+
+def test_the_newest_schema_is_that_of_the_newest_snapshot(iceberg: Any) -> None:
+    """Though nothing was written since columns changed their names: two of them theirs for one another."""
+    first = iceberg.current_snapshot().snapshot_id
+    with iceberg.update_schema() as change:
+        change.rename_column("id", "other")
+    with iceberg.update_schema() as change:
+        change.rename_column("age", "id")
+        change.add_column("new", DoubleType())
+    with iceberg.update_schema() as change:
+        change.rename_column("other", "age")
+    found = Iceberg("lake.clicks", ["id", "age", "new"], catalog="tests")
+    rows = found.rows(np.arange(found.num_rows))
+    assert sorted(rows["age"]) == list(range(180)) and (rows["id"] == rows["age"] % 70).all()
+    assert np.isnan(rows["new"]).all()
+    old = Iceberg("lake.clicks", ["id", "age"], catalog="tests", snapshot=first)
+    assert sorted(old.rows(np.arange(old.num_rows))["id"]) == list(range(180)), "as it was then"
+
+
+def test_what_older_files_have_of_a_column_by_its_first_default(catalog: Any, tmp_path: Path) -> None:
+    """Of version 3, which pyiceberg reads and does not write."""
+    table = catalog.create_table("lake.third", schema=pa.schema([("id", pa.int64()), ("a", pa.float64())]))
+    table.append(pa.table({"id": [0, 1, 2], "a": [1.0, 2.0, 3.0]}))
+    told = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    (before,) = told["schemas"]
+    added = {"id": 3, "name": "n", "type": "double", "required": False}
+    added |= {"initial-default": 7.5, "write-default": 7.5}
+    told["schemas"].append({**before, "schema-id": 1, "fields": [*before["fields"], added]})
+    told |= {"format-version": 3, "next-row-id": 0, "current-schema-id": 1, "last-column-id": 3}
+    for snapshot in told["snapshots"]:
+        snapshot |= {"first-row-id": 0, "added-rows": 3}
+    (tmp_path / "third.metadata.json").write_text(json.dumps(told))
+    source = Iceberg(tmp_path / "third.metadata.json")
+    assert source.rows(np.arange(3))["n"].tolist() == [7.5, 7.5, 7.5]
+    for filters, count in (("=", 7.5), 3), (("<", 8), 3):
+        assert Iceberg(tmp_path / "third.metadata.json", filters=[("n", *filters)]).num_rows == count
+    with pytest.raises(DataError, match="leave no record"):
+        Iceberg(tmp_path / "third.metadata.json", filters=[("n", ">", 8)])
+
+
+def test_files_that_were_there_before_the_table(catalog: Any, tmp_path: Path) -> None:
+    """They know no ids: the table's mapping of names does."""
+    table = catalog.create_table("lake.added", schema=pa.schema([("id", pa.int64()), ("a", pa.float64())]))
+    pq.write_table(pa.table({"id": [0, 1, 2], "a": [10.0, 11.0, 12.0]}), tmp_path / "old.parquet")
+    table.add_files([f"file://{tmp_path}/old.parquet"])
+    with table.update_schema() as change:
+        change.rename_column("a", "old")
+    table.append(pa.table({"id": [3], "old": [13.0]}))
+    source = Iceberg("lake.added", catalog="tests")
+    rows = source.rows(np.arange(4))
+    assert dict(zip(rows["id"], rows["old"], strict=True)) == {0: 10, 1: 11, 2: 12, 3: 13}
+    some = Iceberg("lake.added", catalog="tests", filters=[("old", "<", 12.5)])
+    assert sorted(some.rows(np.arange(some.num_rows))["id"]) == [0, 1, 2]
 
 
 def delete_by_positions(table: Any, deleted: Callable[[int], bool]) -> None:
@@ -310,34 +341,48 @@ def test_all_of_a_run_read_the_version_that_the_first_one_found(
 ) -> None:
     (tmp_path / "run").mkdir()
     storage = DirectoryStorage(tmp_path / "run")
-    pins.keep(Pins(storage, writes=True))
+    pins.keep(Pins(storage))
     first = Delta(delta), Iceberg("lake.clicks", catalog="tests")
     deltalake.write_deltalake(delta, clicks(180), mode="append")
     iceberg.append(clicks(180))
     for found, other in zip(first, (Delta(delta), Iceberg("lake.clicks", catalog="tests")), strict=True):
         assert content(found) == content(other) and found.files == other.files
-    pins.keep(Pins(storage))
-    assert Delta(delta).num_rows == 150, "who looks at the run later, too"
+    pins.keep(Pins())
+    assert Delta(delta).num_rows == 240, "who looks at the run later reads what there is"
     (tmp_path / "copy").mkdir()
     pins.copy(storage, DirectoryStorage(tmp_path / "copy"))
-    pins.keep(Pins(DirectoryStorage(tmp_path / "copy"), writes=True))
+    pins.keep(Pins(DirectoryStorage(tmp_path / "copy")))
     assert Iceberg("lake.clicks", catalog="tests").num_rows == 180
-    (tmp_path / "other").mkdir()
-    pins.keep(Pins(DirectoryStorage(tmp_path / "other")))
-    assert Delta(delta).num_rows == 240 and not list((tmp_path / "other").iterdir())
-    pins.keep(Pins(DirectoryStorage(tmp_path / "gone"), writes=True))
+    pins.keep(Pins(DirectoryStorage(tmp_path / "gone")))
     with pytest.raises(UnreadableError, match="which version this run reads"):
         Delta(delta)
 
 
 def test_a_snapshot_whose_metadata_file_is_gone_is_found_by_the_catalog(iceberg: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    pins.keep(Pins(DirectoryStorage(tmp_path / "run"), writes=True))
+    pins.keep(Pins(DirectoryStorage(tmp_path / "run")))
     Iceberg("lake.clicks", catalog="tests")
     old = iceberg.metadata_location.removeprefix("file://")
     iceberg.append(clicks(180))
     os.remove(old)
     assert Iceberg("lake.clicks", catalog="tests").num_rows == 180
+
+
+def test_another_table_in_its_place(delta: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pins.keep(Pins(DirectoryStorage(tmp_path / "run")))
+    assert Delta(delta).num_rows == 150
+    shutil.rmtree(delta)
+    write_delta(Path(delta))
+    with pytest.raises(DataError, match="another table lies there now"):
+        Delta(delta)
+    (name,) = (tmp_path / "run" / "tables").iterdir()
+    name.write_text('{"table": "/elsewhere", "version": "1"}')
+    with pytest.raises(DataError, match="is of /elsewhere"):
+        Delta(delta)
+    name.write_text("{")
+    with pytest.raises(UnreadableError, match=f"cannot be told by tables/{name.name} in its folder"):
+        Delta(delta)
 
 
 # --- folders ------------------------------------------------------------------------------------------
@@ -346,7 +391,12 @@ def test_a_snapshot_whose_metadata_file_is_gone_is_found_by_the_catalog(iceberg:
 def test_a_folder_of_a_lake_is_not_taken_for_one_of_files(delta: str, iceberg: Any) -> None:
     with pytest.raises(DataError, match=r"is a table of Delta. Read it by ef.data.Delta\('"):
         Parquet(delta)
-    with pytest.raises(DataError, match="is a table of Iceberg. Read it by ef.data.Iceberg"):
+    for pattern in "*/*/*.parquet", "**/*.parquet", "date=2026-11-24", "date=2026-11-24/*/*.parquet":
+        with pytest.raises(DataError, match=r"is a table of Delta\. Read it by ef.data.Delta\('"):
+            Parquet(f"{delta}/{pattern}")
+    with pytest.raises(
+        DataError, match="is a table of Iceberg. Read it by ef.data.Iceberg, by its name in a catalog"
+    ):
         Parquet(iceberg.location().removeprefix("file://"))
 
 

@@ -184,6 +184,7 @@ class Run:
 
     def signal(self, name: str, number: int) -> int:
         pid = self.pid(name)
+        assert pid, f"{name} has no process yet"  # 0 would be all of this one's group
         os.kill(pid, number)
         return pid
 

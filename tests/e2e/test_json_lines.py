@@ -10,12 +10,18 @@ from .conftest import Run, cli
 
 OPTIONS = ("--epochs", 2, "--workers", 2, "--log-format", "json")
 PROGRAM = """
+import os
 import sys
 import torch
 import elasticflow as ef
 
 def model():
     print("layers:", end=" ")
+    if not os.fork():
+        print("of a child")
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
     print('"two"')
     sys.stderr.write("no end")
     return {"net": torch.nn.Linear(2, 2), "optimizer": ef.SGD(lr=0.1)}
@@ -32,7 +38,7 @@ def test_every_line_of_a_run(start: Callable[..., Run], tmp_path: Path) -> None:
     """Also of one whose worker is killed; and they are shown to people as ever."""
     (tmp_path / "program.py").write_text(PROGRAM.replace("WRONG", ""))
     run = start(str(tmp_path / "program.py"), *OPTIONS, "--max-steps", 400, "--epochs", 1000)
-    run.wait_for_output("has joined")
+    run.wait_for_workers(2)
     run.kill("worker-1")
     found = [json.loads(line) for line in run.finish().splitlines()]
     assert {each["process"] for each in found} == {"train"}
@@ -40,10 +46,11 @@ def test_every_line_of_a_run(start: Callable[..., Run], tmp_path: Path) -> None:
     assert any("worker-1 " in each["message"] and "killed" in each["message"] for each in found)
     for path in run.path.glob("logs/*.log"):
         lines = path.read_text().splitlines()
-        told = [json.loads(line) for line in lines if not line.endswith('"message": "no end')]
+        told = [json.loads(line) for line in lines]
         assert {each["process"] for each in told} <= {path.stem} | {"nursery"} | {"master"}
         if path.stem == "worker-2":
-            assert 'layers: "two"' in [each["message"] for each in told]
+            messages = [each["message"] for each in told]
+            assert 'layers: "two"' in messages and "of a child" in messages
     shown = cli("logs", run.path, "--json")
     for line in shown.stdout.splitlines():
         assert json.loads(line).keys() >= {"time", "level", "process", "message"}

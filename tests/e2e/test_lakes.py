@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 deltalake = pytest.importorskip("deltalake")
@@ -63,6 +64,10 @@ def test_files_that_were_vacuumed_under_a_run(
     again = cli("train", PROGRAMS / "lake_torch.py", "--resume", "--run-dir", run.path)
     assert again.returncode == 1
     assert f"Delta {table}, version 2: a file of it is gone; was it vacuumed since?" in again.stderr
+    done = cli("predict", run.path, "--data", table, "--out", tmp_path / "out.npz", "--keep", "id")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as out:
+        assert sorted(out["id"]) == list(range(100, 180)), "the model is applied to what there is now"
 
 
 def test_a_table_of_iceberg(

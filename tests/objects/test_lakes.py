@@ -14,7 +14,15 @@ pytest.importorskip("pyiceberg")
 from elasticflow.data import Delta, Iceberg, Parquet, open_path  # noqa: E402
 from elasticflow.errors import DataError, UnreadableError  # noqa: E402
 from tests.clusters.s3 import S3Server  # noqa: E402
-from tests.data.lakes import clicks, content, opened, write_delta, write_iceberg  # noqa: E402
+from tests.data.lakes import (  # noqa: E402
+    clicks,
+    content,
+    delete_by_vectors,
+    empty_delta,
+    opened,
+    write_delta,
+    write_iceberg,
+)
 
 RECENT = [("date", ">=", "2026-11-26")]
 
@@ -47,6 +55,17 @@ def test_a_checkpoint_of_a_log_that_is_not_whole_is_no_checkpoint(fs: Any, url: 
     name = f"{url}/clicks/_delta_log/{2:020}.checkpoint.{1:010}.{2:010}.parquet"
     fs.pipe_file(name, b"the first of two parts")
     assert opened(Delta, f"{url}/clicks").num_rows == 150
+
+
+@pytest.mark.parametrize("prefix", [None, "", "aB"])
+def test_records_that_vectors_delete(fs: Any, url: str, tmp_path: Path, prefix: str | None) -> None:
+    empty_delta(str(tmp_path / "clicks"))
+    deltalake.write_deltalake(tmp_path / "clicks", clicks(0), mode="append")
+    delete_by_vectors(str(tmp_path / "clicks"), lambda id: id % 4 == 1, prefix)
+    fs.put(f"{tmp_path}/clicks/", f"{url}/clicks/", recursive=True)
+    assert sorted(content(opened(Delta, f"{url}/clicks"))) == [n for n in range(90) if n % 4 != 1]
+    with pytest.raises(DataError, match="is a table of Delta"):
+        Parquet(f"{url}/clicks/*.parquet")
 
 
 def test_iceberg(fs: Any, url: str, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from hypothesis import strategies as some
 
 from elasticflow.process.stamps import (
     FORMAT,
+    LONGEST,
     PROCESS,
     STAMP,
     JsonLines,
     LogLine,
-    Speaker,
     Stamped,
     level_of,
     now,
@@ -85,7 +85,7 @@ def test_what_a_process_writes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def json_lines(pieces: list[str], process: str = "worker-1") -> str:
     written = io.StringIO()
-    stream = JsonLines(written, process, "stdout", Speaker(), lambda: "T ")  # type: ignore[arg-type]
+    stream = JsonLines(written, process, "stdout", lambda: "T ")  # type: ignore[arg-type]
     for piece in pieces:
         assert stream.write(piece) == len(piece)
     return written.getvalue()
@@ -96,9 +96,26 @@ def test_each_line_is_a_json_object_in_however_many_pieces(pieces: list[str]) ->
     *lines, rest = json_lines(pieces).split("\n")
     *expected, half = "".join(pieces).split("\n")
     found = [json.loads(line) for line in lines]
-    assert [each["message"] for each in found] == expected
+    assert [each["message"] for each in found] == expected and not rest
     assert all(each["time"] == "T" and each["process"] == "worker-1" for each in found)
-    assert bool(rest) == bool(half)
+
+
+def test_a_line_of_json_has_the_time_at_which_it_was_begun_and_an_end() -> None:
+    written, count = io.StringIO(), itertools.count()
+    stream = JsonLines(written, "p", "stdout", lambda: f"{next(count)} ")  # type: ignore[arg-type]
+    for piece in ("be", "gun\n", "next\nand\nno end"):
+        stream.write(piece)
+    stream.end()
+    stream.end()
+    stream.write("x" * (LONGEST + 1))
+    found = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [(each["time"], each["message"][:6]) for each in found] == [
+        ("0", "begun"),
+        ("2", "next"),
+        ("2", "and"),
+        ("2", "no end"),
+        ("4", "xxxxxx"),
+    ]
 
 
 def test_what_a_line_says_of_itself() -> None:
@@ -121,25 +138,9 @@ def test_a_line_of_json_is_read_again() -> None:
     assert unstamped(line) == 'Error: "no"\n'
     assert record_of(line.strip()) == LogLine("T", "error", "worker-1", "stdout", 'Error: "no"')
     assert record_of(f"{now()}Error: no", "master").level == "error"
-    assert record_of(line.strip()[:-2]).message == 'Error: "no"', "its process has died"
     cut = line[:20]
     assert record_of(cut, "master") == LogLine("", "info", "master", "", cut)
     assert record_of("from a library in C", "master").message == "from a library in C"
-
-
-def test_half_lines_of_two_streams_do_not_meet() -> None:
-    written, speaker = io.StringIO(), Speaker()
-    out, err = (JsonLines(written, "p", name, speaker) for name in ("stdout", "stderr"))  # type: ignore[arg-type]
-    out.write("a half")
-    err.write("a whole line\nand")
-    out.write(" and its rest\n")
-    found = [json.loads(line) for line in written.getvalue().splitlines()]
-    assert [(each["stream"], each["message"]) for each in found] == [
-        ("stdout", "a half"),
-        ("stderr", "a whole line"),
-        ("stderr", "and"),
-        ("stdout", " and its rest"),
-    ]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

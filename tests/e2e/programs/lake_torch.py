@@ -21,6 +21,10 @@ def forward(x, id, params):
     return torch.nn.functional.cross_entropy(params["net"](x / 100.0), id % 3)
 
 
+def predict(x, params):
+    return params["net"](x / 100.0)
+
+
 def data():
     table, names = os.environ["TABLE"], {"x": ["age", "id"], "id": "id"}
     if "VERSION" in os.environ:
