@@ -89,8 +89,7 @@ class Delta(TableSource):
             if isinstance(version, bool) or not isinstance(version, int) or version < 0:
                 raise DataError(f"Delta {place}: version is {version!r}; it is a whole number from 0 on.")
             return _listing(place, version)
-        pinned = version_of(place, lambda: msgspec.json.encode(_newest(place)).decode())
-        chosen = msgspec.json.decode(pinned, type=_Version)
+        chosen = version_of(place, _Version, lambda: _newest(place))
         return _listing(place, chosen.version, chosen.id)
 
     @classmethod
@@ -171,8 +170,14 @@ def _listing(place: str, version: int, id: str = "") -> Listing:
         raise DataError(f"{what}: has no record.")
     try:
         files = list(map_ahead(lambda path: existing_file("Delta", path), paths))
+    except UnreadableError:
+        raise
     except DataError as error:
         raise DataError(f"{what}: a file of it is gone; was it vacuumed since? {error}") from error
+    if kept.keys() - set(paths):  # never without them
+        raise DataError(
+            f"{what}: deletes records of {min(kept.keys() - set(paths))}, which is no file of it."
+        )
     names = {name: own for name, own in physical.items() if own != name and name not in partitions}
     found = [
         TableFile(file, _of_partition(values, number, partitions, physical), names, kept.get(path))

@@ -95,12 +95,10 @@ def _listing(name: str, metastore: str, filters: Any) -> Listing:
     if not dot or not plain:
         raise DataError(f"{what}: is no name of a table; write DATABASE.TABLE, such as default.clicks.")
 
-    def find() -> str:
-        return msgspec.json.encode(_asked(what, metastore, database, plain)).decode()
-
     where = ",".join(sorted(each.strip() for each in metastore.split(",")))
-    text = version_of(f"{where}/{database}.{plain}", find)
-    table = msgspec.json.decode(text, type=_Table)
+    table = version_of(
+        f"{where}/{database}.{plain}", _Table, lambda: _asked(what, metastore, database, plain)
+    )
     keys = {key: _type_of(kind) for key, kind in table.keys}
     if unknown := [f"{key!r} of {kind}" for key, kind in table.keys if keys[key] is None]:
         raise DataError(f"{what}: is partitioned by {unknown[0]}, a type that is not read here.")
@@ -119,7 +117,7 @@ def _listing(name: str, metastore: str, filters: Any) -> Listing:
     if not files:
         raise DataError(f"{what}: {'the filters leave' if filters is not None else 'has'} no record.")
     files.sort(key=lambda each: each.file.name)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(msgspec.json.encode(table), digest_size=4).hexdigest()
     version = FileId(f"{database}.{plain}@{digest}", 0, "")
     return Listing(what, files, keys, types, version, any_case=True)
 
@@ -171,7 +169,7 @@ def _type_of(words: str) -> Any:
 
 def _configured() -> str:
     """Raises DataError if there is no file that says where it is."""
-    folders = [os.environ[name] for name in ("HIVE_CONF_DIR", "HADOOP_CONF_DIR") if os.environ.get(name)]
+    folders = _folders()
     for folder in folders:
         if uris := _properties(os.path.join(folder, "hive-site.xml")).get("hive.metastore.uris"):
             return uris
@@ -179,6 +177,11 @@ def _configured() -> str:
     raise DataError(
         f"Hive: no hive-site.xml names hive.metastore.uris ({where}). Give metastore='thrift://host:9083'."
     )
+
+
+def _folders() -> list[str]:
+    """Where settings of Hive may lie."""
+    return [os.environ[name] for name in ("HIVE_CONF_DIR", "HADOOP_CONF_DIR") if os.environ.get(name)]
 
 
 def _properties(path: str) -> dict[str, str]:
@@ -241,8 +244,8 @@ def _secured(host: str, socket: Any) -> Any:
     """By Kerberos, where ``hive-site.xml`` says so; None: not."""
     from thrift.transport import TTransport
 
-    for variable in ("HIVE_CONF_DIR", "HADOOP_CONF_DIR"):
-        found = _properties(os.path.join(os.environ.get(variable, ""), "hive-site.xml"))
+    for folder in _folders():
+        found = _properties(os.path.join(folder, "hive-site.xml"))
         if found.get("hive.metastore.sasl.enabled", "").lower() == "true":
             service = found.get("hive.metastore.kerberos.principal", "hive/").partition("/")[0]
             require("puresasl", "ef.data.Hive with Kerberos", "hive")

@@ -81,11 +81,11 @@ class Iceberg(TableSource):
             table = os.path.abspath(table)
         name = f"{catalog}:{table}" if catalog else table
 
-        def find() -> str:
-            return msgspec.json.encode(_chosen(name, _opened(name, table, catalog), snapshot)).decode()
+        def find() -> _Snapshot:
+            return _chosen(name, _opened(name, table, catalog), snapshot)
 
-        pinned = version_of(name, find) if snapshot is None else find()
-        return _listing(name, table, catalog, msgspec.json.decode(pinned, type=_Snapshot))
+        pinned = version_of(name, _Snapshot, find) if snapshot is None else find()
+        return _listing(name, table, catalog, pinned)
 
 
 @contextmanager

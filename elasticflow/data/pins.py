@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from elasticflow.errors import DataError, UnreadableError
 from elasticflow.storage import Storage
 
+T = TypeVar("T")
 FOLDER = "tables"
 MOST_BYTES = 1 << 26
 """Of a table of very many partitions."""
@@ -22,7 +23,7 @@ MOST_BYTES = 1 << 26
 
 class _Pin(msgspec.Struct, frozen=True):
     table: str
-    version: str
+    version: msgspec.Raw
 
 
 class Pins(NamedTuple):
@@ -30,23 +31,24 @@ class Pins(NamedTuple):
 
     storage: Storage | None = None
 
-    def version(self, table: str, find: Callable[[], str]) -> str:
-        """Of a table. find: the newest one there is, where none is written down. Raises UnreadableError."""
+    def version(self, table: str, kind: type[T], find: Callable[[], T]) -> T:
+        """Of a table. find: the newest one there is, where none is written down. Raises DataError."""
         if self.storage is None:
             return find()
         name = f"{FOLDER}/{hashlib.blake2b(table.encode(), digest_size=16).hexdigest()}.json"
         try:
             if not self.storage.exists(name):
-                self._write(name, _Pin(table, find()))
+                self._write(name, _Pin(table, msgspec.Raw(msgspec.json.encode(find()))))
             with self.storage.open(name) as file:
                 pin = msgspec.json.decode(file.read(MOST_BYTES), type=_Pin)
+            found = msgspec.json.decode(pin.version, type=kind)
         except (OSError, msgspec.MsgspecError) as error:
             raise UnreadableError(
                 f"{table}: which version this run reads cannot be told by {name} in its folder: {error}"
             ) from error
         if pin.table != table:
             raise DataError(f"{name} in the run's folder: is of {pin.table}, and not of {table}.")
-        return pin.version
+        return found
 
     def _write(self, name: str, pin: _Pin) -> None:
         assert self.storage is not None
@@ -66,9 +68,9 @@ def keep(pins: Pins) -> None:
     _current = pins
 
 
-def version_of(table: str, find: Callable[[], str]) -> str:
+def version_of(table: str, kind: type[T], find: Callable[[], T]) -> T:
     """See ``Pins.version``."""
-    return _current.version(table, find)
+    return _current.version(table, kind, find)
 
 
 def copy(source: Storage, target: Storage) -> None:

@@ -377,12 +377,13 @@ def test_another_table_in_its_place(delta: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="another table lies there now"):
         Delta(delta)
     (name,) = (tmp_path / "run" / "tables").iterdir()
-    name.write_text('{"table": "/elsewhere", "version": "1"}')
+    name.write_text('{"table": "/elsewhere", "version": {"version": 1, "id": ""}}')
     with pytest.raises(DataError, match="is of /elsewhere"):
         Delta(delta)
-    name.write_text("{")
-    with pytest.raises(UnreadableError, match=f"cannot be told by tables/{name.name} in its folder"):
-        Delta(delta)
+    for damaged in "{", "", json.dumps({"table": delta, "version": "new"}):
+        name.write_text(damaged)
+        with pytest.raises(UnreadableError, match=f"cannot be told by tables/{name.name} in its folder"):
+            Delta(delta)
 
 
 # --- folders ------------------------------------------------------------------------------------------
