@@ -127,7 +127,8 @@ class JsonLines(Stamped):
     def end(self) -> None:
         """Its half line is one."""
         if self._half:
-            self.write("\n")
+            with contextlib.suppress(OSError, ValueError):  # nobody reads any more; it is closed
+                self.write("\n")
 
     def isatty(self) -> bool:
         """Nothing is drawn in it."""
