@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 from pathlib import Path
 from typing import Protocol
 
-from elasticflow.errors import ConfigError
+from elasticflow.errors import ConfigError, RunError
 from elasticflow.storage.remote import RemoteClient, client_of
 from elasticflow.storage.urls import check, is_url
 
 SUCCESS = "_SUCCESS"
 """The file by which a folder of a store is known to be whole, as Hadoop's tools have it."""
 PATIENCE_S = 60.0
+_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
 class Target(Protocol):
@@ -103,7 +105,10 @@ class RemoteTarget:
             )
 
     def publish(self, whole: Path) -> None:
-        """Parts of a command that was killed while it did so are replaced: they may be of other data."""
+        """Parts of a command that was killed while it did so are replaced: they may be of other data.
+
+        Raises RunError where anything else is there by now.
+        """
         if not whole.is_dir():
             self._client.mkdirs(posixpath.dirname(self._path))
             _put(self._client, whole, self._path)
@@ -111,8 +116,13 @@ class RemoteTarget:
         if self._client.find(self._path) is None:
             self._client.mkdirs(self._path)
         else:
-            for each in self._client.list(self._path):
-                self._client.remove(posixpath.join(self._path, each.name))
+            there = [each.name for each in self._client.list(self._path)]
+            if others := [name for name in there if not _PART.fullmatch(name)]:
+                raise RunError(
+                    f"{self._url}: somebody has put {others[0]} there meanwhile; name another --out."
+                )
+            for name in there:
+                self._client.remove(posixpath.join(self._path, name))
         for part in sorted(whole.iterdir()):
             _put(self._client, part, posixpath.join(self._path, part.name))
         with self._client.create(posixpath.join(self._path, SUCCESS)):

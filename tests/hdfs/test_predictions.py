@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elasticflow.applying.target import RemoteTarget
-from elasticflow.errors import ConfigError
+from elasticflow.errors import ConfigError, RunError
 from elasticflow.storage.webhdfs import WebHdfs
 
 pytestmark = pytest.mark.hdfs
@@ -37,6 +37,12 @@ def test_a_file_and_a_folder(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is there already"):
         RemoteTarget(f"{url}/folder", is_folder=True)  # whose it is nobody knows
     target.work.mkdir()
+    client.mkdirs(f"{root}/other")
+    other = RemoteTarget(f"{url}/other", is_folder=True)
+    with client.create(f"{root}/other/_SUCCESS"):
+        pass
+    with pytest.raises(RunError, match="somebody has put _SUCCESS there meanwhile"):
+        other.publish(parts)
     RemoteTarget(f"{url}/folder", is_folder=True).publish(parts)
     there = [each.name for each in client.list(f"{root}/folder")]
     assert there == ["_SUCCESS", *(f"part-{number:06}.parquet" for number in range(3))]
