@@ -118,9 +118,7 @@ class RemoteTarget:
         else:
             there = [each.name for each in self._client.list(self._path)]
             if others := [name for name in there if not _PART.fullmatch(name)]:
-                raise RunError(
-                    f"{self._url}: somebody has put {others[0]} there meanwhile; name another --out."
-                )
+                raise RunError(f"{self._url}: somebody has put {others[0]} there; name another --out.")
             for name in there:
                 self._client.remove(posixpath.join(self._path, name))
         for part in sorted(whole.iterdir()):

@@ -41,7 +41,7 @@ def test_a_file_and_a_folder(url: str, tmp_path: Path) -> None:
     other = RemoteTarget(f"{url}/other", is_folder=True)
     with client.create(f"{root}/other/_SUCCESS"):
         pass
-    with pytest.raises(RunError, match="somebody has put _SUCCESS there meanwhile"):
+    with pytest.raises(RunError, match="somebody has put _SUCCESS there"):
         other.publish(parts)
     RemoteTarget(f"{url}/folder", is_folder=True).publish(parts)
     there = [each.name for each in client.list(f"{root}/folder")]
