@@ -41,7 +41,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:(\d{10})\.(\d{10})\.)?")
 _DELETIONS = re.compile(r"deletion_vector_.*\.bin")
 
 
-class _Version(msgspec.Struct, frozen=True):
+class _DeltaVersion(msgspec.Struct, frozen=True):
     """id: of the table: another one may take its place."""
 
     version: int
@@ -89,7 +89,7 @@ class Delta(TableSource):
             if isinstance(version, bool) or not isinstance(version, int) or version < 0:
                 raise DataError(f"Delta {place}: version is {version!r}; it is a whole number from 0 on.")
             return _listing(place, version)
-        chosen = version_of(place, _Version, lambda: _newest(place))
+        chosen = version_of(place, _DeltaVersion, lambda: _newest(place))
         return _listing(place, chosen.version, chosen.id)
 
     @classmethod
@@ -109,9 +109,9 @@ def is_delta(path: str) -> bool:
         raise UnreadableError(f"data: {path} cannot be read: {error}") from error
 
 
-def _newest(place: str) -> _Version:
+def _newest(place: str) -> _DeltaVersion:
     with _opened(place, None) as (table, _):
-        return _Version(table.version(), table.metadata().id)
+        return _DeltaVersion(table.version(), table.metadata().id)
 
 
 @contextmanager

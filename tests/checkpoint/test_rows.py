@@ -664,7 +664,7 @@ def test_exports_have_ids_and_rows(storage, servers, tmp_path, ending):
 
 
 def test_the_command_line_shows_tables(storage, servers, capsys):
-    arguments = argparse.Namespace(dir=str(storage.root), step=20, trust=False)
+    arguments = argparse.Namespace(dir=str(storage.root), step=20, trust=False, json=False)
     assert checkpoints.show(arguments) == checkpoints.list_(arguments) == checkpoints.verify(arguments) == 0
     text = capsys.readouterr().out
     sizes = checkpoint.table_sizes(checkpoint.load_manifest(storage, 20))

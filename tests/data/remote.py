@@ -64,6 +64,12 @@ class FolderAsHdfs:
             path, local.name, there.st_size, local.is_dir(), there.st_mtime, 0o644, "me", there.st_ino
         )
 
+    def find(self, path: str) -> FileStatus | None:
+        try:
+            return self.status(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def list(self, path: str) -> list[FileStatus]:
         return [self.status(os.path.join(path, name)) for name in sorted(os.listdir(self._local(path)))]
 
