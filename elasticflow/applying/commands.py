@@ -19,7 +19,6 @@ import numpy as np
 from elasticflow.applying.crew import Crew
 from elasticflow.applying.orders import EVALUATE, PREDICT, LoadOrder, ProcessReady
 from elasticflow.applying.outputs import FORMATS, OutputFormat
-from elasticflow.applying.target import sync_folder
 from elasticflow.applying.workplace import Workplace
 from elasticflow.checkpoint import Manifest
 from elasticflow.checkpoint.unpacked import unpack
@@ -31,6 +30,7 @@ from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
 from elasticflow.step.slices import Node, SliceTree
+from elasticflow.storage.directory import sync_folder
 
 PACKAGES = ("torch", "tensorflow", "keras", "numpy", "pyarrow")
 """Which decide the bytes of what is written."""

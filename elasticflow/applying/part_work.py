@@ -17,7 +17,6 @@ from elasticflow.applying.outputs import FORMATS
 from elasticflow.applying.predicting import LoadedModel, Say, of_records
 from elasticflow.applying.restoring import restore
 from elasticflow.applying.sources import opened
-from elasticflow.applying.target import sync_folder
 from elasticflow.applying.workplace import part_in, told
 from elasticflow.data import Source, Sources
 from elasticflow.data.kept import KeptColumns
@@ -25,6 +24,7 @@ from elasticflow.errors import DataError, ElasticFlowError, ProgramError
 from elasticflow.program.loading import Program, bind
 from elasticflow.step.layout import Array
 from elasticflow.step.schedule import Kind, Work
+from elasticflow.storage.directory import sync_folder
 from elasticflow.worker import evaluating
 from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.loaded import Loaded

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import posixpath
 import re
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.storage.directory import sync_folder
 from elasticflow.storage.remote import RemoteClient, client_of
 from elasticflow.storage.urls import check, is_url
 
 SUCCESS = "_SUCCESS"
 """The file by which a folder of a store is known to be whole, as Hadoop's tools have it."""
-PATIENCE_S = 60.0
+PATIENCE_S, COPY_BYTES = 60.0, 4 << 20
 _PART = re.compile(r"part-\d{6,}\.parquet")
 
 
@@ -34,15 +36,6 @@ def target_of(out: str, *, is_folder: bool) -> Target:
     if is_url(out):
         return RemoteTarget(out, is_folder=is_folder)
     return LocalTarget(out, is_folder=is_folder)
-
-
-def sync_folder(path: Path) -> None:
-    """What has a name in this folder has it also after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class LocalTarget:
@@ -94,39 +87,61 @@ class RemoteTarget:
 
     def _check(self, is_folder: bool) -> None:
         found = self._client.find(self._path)
-        if found is None:
+        if found is None or self.work.is_dir():  # a command before this one may have put it there
             return
-        there = [each.name for each in self._client.list(self._path)] if found.is_dir else [found.name]
-        begun = is_folder and found.is_dir and self.work.is_dir() and SUCCESS not in there
-        if there and not begun:
+        if not found.is_dir or self._client.list(self._path):
             raise ConfigError(
                 f"--out {self._url}: is there already, and cannot be replaced there in one act. Remove it, "
                 "or name another."
             )
 
     def publish(self, whole: Path) -> None:
-        """Parts of a command that was killed while it did so are replaced: they may be of other data.
+        """Where a command that was killed has put all of it, that stays; parts alone are replaced.
 
         Raises RunError where anything else is there by now.
         """
+        found = self._client.find(self._path)
         if not whole.is_dir():
-            self._client.mkdirs(posixpath.dirname(self._path))
-            _put(self._client, whole, self._path)
+            if found is None:
+                self._client.mkdirs(posixpath.dirname(self._path))
+                _put(self._client, whole, self._path)
+            elif found.is_dir or not _is_same(self._client, whole, self._path):
+                raise self._taken(self._path)
             return
-        if self._client.find(self._path) is None:
+        parts = {part.name: part for part in sorted(whole.iterdir())}
+        there = [each.name for each in self._client.list(self._path)] if found else []
+        if others := [name for name in there if name != SUCCESS and not _PART.fullmatch(name)]:
+            raise self._taken(others[0])
+        if SUCCESS in there:
+            same = {SUCCESS, *parts} == set(there)
+            if not same or not all(_is_same(self._client, parts[name], self._in(name)) for name in parts):
+                raise self._taken(SUCCESS)
+            return
+        if found is None:
             self._client.mkdirs(self._path)
-        else:
-            there = [each.name for each in self._client.list(self._path)]
-            if others := [name for name in there if not _PART.fullmatch(name)]:
-                raise RunError(f"{self._url}: somebody has put {others[0]} there; name another --out.")
-            for name in there:
-                self._client.remove(posixpath.join(self._path, name))
-        for part in sorted(whole.iterdir()):
-            _put(self._client, part, posixpath.join(self._path, part.name))
-        with self._client.create(posixpath.join(self._path, SUCCESS)):
+        for name in there:
+            self._client.remove(self._in(name))
+        for name, part in parts.items():
+            _put(self._client, part, self._in(name))
+        with self._client.create(self._in(SUCCESS)):
             pass
+
+    def _in(self, name: str) -> str:
+        return posixpath.join(self._path, name)
+
+    def _taken(self, name: str) -> RunError:
+        return RunError(f"{self._url}: somebody has put {name} there; name another --out.")
+
+
+def _is_same(client: RemoteClient, source: Path, path: str) -> bool:
+    """Whether what is there is what would be put."""
+    with source.open("rb") as mine, io.BufferedReader(cast(io.RawIOBase, client.open(path))) as other:
+        while piece := mine.read(COPY_BYTES):
+            if other.read(len(piece)) != piece:
+                return False
+        return not other.read(1)
 
 
 def _put(client: RemoteClient, source: Path, path: str) -> None:
     with source.open("rb") as file, client.create(path) as target:
-        shutil.copyfileobj(file, target, 1 << 22)
+        shutil.copyfileobj(file, target, COPY_BYTES)

@@ -153,8 +153,9 @@ def verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         told = [{"step": step, "problems": found} for step, found in problems.items()]
         print(msgspec.json.format(as_json(told)).decode())
-    for step, found in problems.items() if not arguments.json else ():
-        print(f"step {step}: " + ("; ".join(found) if found else "whole"))
+    else:
+        for step, found in problems.items():
+            print(f"step {step}: " + ("; ".join(found) if found else "whole"))
     damaged = [step for step, found in problems.items() if found]
     if damaged:
         raise CheckpointError(f"{arguments.dir}: damaged: step {', '.join(map(str, damaged))}.")

@@ -30,8 +30,8 @@ PATIENCE_S = 60.0
 PAGE_BYTES = 64 << 10
 """What is read at least where a file is read in bits: headers, indexes. These pages are kept."""
 MOST_PAGES = 64
-MOST_PARTITIONS = 20
-"""Folders within one another."""
+MOST_ROOTS = 16
+"""Of folders that files lie in, so many are looked at."""
 HOLE_BYTES = 1 << 20
 """Ranges that lie closer together are read at once: a request takes as long as reading so much."""
 
@@ -344,8 +344,9 @@ def data_files(
     found = [file for path in named for file in _data_files(kind, os.fspath(path))]
     if not found and not empty:
         raise DataError(f"{kind}: {named[0] if single else named}: there is no file of data.")
-    for file in found[:1] + found[-1:]:
-        _refuse_inside_lake(file)
+    roots = {_root_of(file): file for file in found}
+    for root, file in list(roots.items())[:MOST_ROOTS]:
+        _refuse_inside_lake(root, file)
     names = [file.name for file in found]
     if twice := sorted(
         {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
@@ -384,18 +385,21 @@ def _refuse_lake(folder: str, names: Sequence[str]) -> None:
         raise DataError(f"{folder}: is a table of {found}. Read it by ef.data.{found}({folder!r}).")
 
 
-def _refuse_inside_lake(file: File) -> None:
-    """The same for files that were named by a pattern, or one by one. Of a table's, all are in its folder."""
+def _root_of(file: File) -> str:
+    """The folder around a file that is named after no partition."""
     folder = posixpath.dirname(file.name)
-    for _ in range(MOST_PARTITIONS):
-        if "=" not in posixpath.basename(folder):
-            if isinstance(file, RemoteFile):
-                names = ["_delta_log"] if file.has_beside(folder, "_delta_log") else []
-            else:
-                names = ["_delta_log"] if os.path.isdir(os.path.join(folder, "_delta_log")) else []
-            _refuse_lake(folder, names)
-            return
+    while "=" in posixpath.basename(folder):
         folder = posixpath.dirname(folder)
+    return folder
+
+
+def _refuse_inside_lake(root: str, file: File) -> None:
+    """The same for files that were named by a pattern, or one by one."""
+    if isinstance(file, RemoteFile):
+        there = file.has_beside(root, "_delta_log")
+    else:
+        there = os.path.isdir(os.path.join(root, "_delta_log"))
+    _refuse_lake(root, ["_delta_log"] if there else [])
 
 
 def _is_beside(name: str) -> bool:

@@ -93,13 +93,14 @@ class Listing(NamedTuple):
 
     def _names(self, each: TableFile, metadata: Any) -> Mapping[str, str]:
         """By ids, columns that were renamed are found, and one that has an older one's name is not that."""
+        if self.ids is None and not self.any_case:
+            return each.names
         fields = metadata.schema.to_arrow_schema()
         if self.any_case:
             return {
                 name: its for name in self.types or () if (its := _written(each, fields.names, name)) != name
             }
-        if self.ids is None:
-            return each.names
+        assert self.ids is not None
         own = {int(field.metadata[_ID]): field.name for field in fields if _ID in (field.metadata or {})}
         if not own and self.by_name is not None:  # written before the table was one of Iceberg's
             own = {self.by_name[name]: name for name in fields.names if name in self.by_name}

@@ -7,7 +7,9 @@ is found with ``pyarrow.dataset``; a row group is what is read as a whole.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -36,6 +38,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 MOST_TOLD = 200
 """Characters of filters that are told with a table's version."""
+_VALUES = re.compile(r"(value_set=[^\[]*)\[\n(.*?)\n\]", re.DOTALL)
 LOCAL_AHEAD = 2
 """Row groups that other cores may decode before they are wanted."""
 
@@ -68,8 +71,7 @@ class TableSource(BlockSource):
             chosen = expression_of(what, filters, listing.types)
             listing = left_by(listing, chosen)
             if listing.version and chosen is not None:  # so that other records have another name
-                words = str(chosen)[:MOST_TOLD].replace("/", "|")
-                told = f"{listing.version.name} where {words}"
+                told = f"{listing.version.name} where {_told(filters, chosen)}"
                 listing = listing._replace(version=msgspec.structs.replace(listing.version, name=told))
         self.files = listing.identities
         opened = listing.opened()
@@ -307,6 +309,29 @@ def expression_of(what: str, filters: Any, types: Mapping[str, Any]) -> Any:
         raise DataError(
             f"{what}: filters={filters!r}: {error}. Each is (column, one of = != < > <= >= in not in, value)."
         ) from error
+
+
+def _told(filters: Any, chosen: Any) -> str:
+    """Filters, which are ``chosen`` as an expression, in a line: the same in every process, and others in
+    another; but not lists of more than twenty values within an expression of the program's."""
+    words = " ".join(_VALUES.sub(_sorted_values, str(chosen)).split()).replace("/", "|")
+    if len(words) <= MOST_TOLD and "..." not in words:
+        return words
+    whole = repr(_ordered(filters)) if isinstance(filters, (list, tuple)) else words
+    return f"{words[:MOST_TOLD]}... {hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}"
+
+
+def _sorted_values(found: re.Match[str]) -> str:
+    """A list of values as an expression shows it, which may have been a set. Of a long one it tells only the ends."""
+    shown = found[2].split(",\n")
+    return f"{found[1]}[{'...' if '...' in found[2] else ','.join(sorted(shown))}]"
+
+
+def _ordered(filters: Any) -> Any:
+    """With lists in the place of sets, which come in another order in each process."""
+    if isinstance(filters, (set, frozenset)):
+        return sorted(filters, key=repr)
+    return [_ordered(each) for each in filters] if isinstance(filters, (list, tuple)) else filters
 
 
 def _scalar(value: Any, kind: Any) -> Any:

@@ -72,12 +72,13 @@ class Stamped:
 
     def __init__(self, stream: TextIO, time: Callable[[], str] = now) -> None:
         self._stream, self._time = stream, time
-        self._lock = threading.Lock()
+        # What ends an object, or answers a signal, may print while this thread does.
+        self._lock = threading.RLock()
         self._is_new = True
 
     def renew_lock(self) -> None:
         """In a child of a fork: another thread may have been writing, and is not here to let go."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def plain(self) -> TextIO:

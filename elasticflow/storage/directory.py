@@ -93,7 +93,7 @@ class DirectoryStorage:
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except _ABSENT:
             self._check_root()
 
@@ -150,7 +150,7 @@ class DirectoryStorage:
 
     def _make_durable(self, folder: Path) -> None:
         """Has the names in a folder, its own, and those above it survive a power cut."""
-        _sync_folder(folder)
+        sync_folder(folder)
         if folder != self.root:
             self._make_durable(folder.parent)
 
@@ -192,7 +192,8 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """What has a name in this folder has it also after a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -6,6 +6,8 @@ import datetime
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,9 @@ def test_a_version_of_delta(delta: str, whole: dict[int, Any]) -> None:
     assert opened(Delta, delta).files[0].name == f"{delta}@2"
     some = opened(Delta, delta, filters=[("id", "<", 90)])
     assert some.files[0].name == f"{delta}@2 where (id < 90)", "other records have another name"
+    long = [[1000, *range(30, 60), each, *range(70, 90)] for each in (61, 62)]
+    told = [opened(Delta, delta, filters=[("id", "not in", ids)]).files[0].name for ids in long]
+    assert told[0] != told[1] and all(name.isprintable() for name in told), "of long lists, too"
     for version in -1, True, 1.0, "1":
         with pytest.raises(DataError, match="is a whole number from 0 on"):
             Delta(delta, version=version)  # type: ignore[arg-type]
@@ -89,6 +94,32 @@ def test_a_version_of_delta(delta: str, whole: dict[int, Any]) -> None:
         Delta(delta, version=7)
     with pytest.raises(DataError, match="is no table of Delta Lake"):
         Delta(os.path.dirname(delta))
+
+
+NAMES = """
+import sys
+import pyarrow.dataset as ds
+from elasticflow.data import Delta
+sites = {f"a b={n}/ü%" for n in range(3)} | {f"site {n}" for n in range(int(sys.argv[2]))}
+site, fewer = ds.field("site"), sites - {"site 1"}
+for filters in [("site", "in", sites)], site.isin(sites), site.isin(fewer):
+    print(Delta(sys.argv[1], ["id"], filters=filters).files[0].name)
+"""
+
+
+@pytest.mark.parametrize("more", [3, 40])
+def test_filters_by_sets_have_one_name_in_all_processes(delta: str, more: int) -> None:
+    """A set comes in another order in each, and workers whose files differ are refused."""
+    told = set()
+    for seed in range(4):
+        command = [sys.executable, "-c", NAMES, delta, str(more)]
+        variables = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        told.add(done.stdout)
+    (names,) = told
+    _, one, other = names.splitlines()
+    assert one.isprintable() and (more > 20 or one != other)
 
 
 def test_a_folder_that_its_own_library_takes_for_another(tmp_path: Path) -> None:
@@ -395,10 +426,17 @@ def test_a_folder_of_a_lake_is_not_taken_for_one_of_files(delta: str, iceberg: A
     for pattern in "*/*/*.parquet", "**/*.parquet", "date=2026-11-24", "date=2026-11-24/*/*.parquet":
         with pytest.raises(DataError, match=r"is a table of Delta\. Read it by ef.data.Delta\('"):
             Parquet(f"{delta}/{pattern}")
+    plain = Path(delta).parent / "plain.parquet"
+    pq.write_table(clicks(0), plain)
+    inside = min(str(path) for path in Path(delta).rglob("*.parquet"))
+    with pytest.raises(DataError, match="is a table of Delta"):
+        Parquet([str(plain), inside, f"{plain.parent}/plai?.parquet"])
     with pytest.raises(
         DataError, match="is a table of Iceberg. Read it by ef.data.Iceberg, by its name in a catalog"
     ):
         Parquet(iceberg.location().removeprefix("file://"))
+    with pytest.raises(DataError, match="no version-hint.text .* Name the table in a catalog"):
+        Iceberg(iceberg.location().removeprefix("file://"))
 
 
 def test_what_data_means_on_the_command_line(delta: str, whole: dict[int, Any]) -> None:

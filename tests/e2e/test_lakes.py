@@ -30,6 +30,7 @@ def test_a_table_that_grows_under_a_run(
     monkeypatch.delenv("VERSION")
     run = start("lake_torch.py", *OPTIONS, "--workers", 2, shut=["step 12", "step 20"], name="grown")
     run.held_at("step 12")
+    run.wait_for_workers(2)
     deltalake.write_deltalake(table, clicks(180), mode="append")
     run.kill("worker-1")
     assert cli("scale", run.path, 3).returncode == 0
@@ -77,6 +78,7 @@ def test_a_table_of_iceberg(
     expected = start("lake_torch.py", *OPTIONS, "--workers", 1).digest()
     run = start("lake_torch.py", *OPTIONS, "--workers", 2, shut=["step 12"])
     run.held_at("step 12")
+    run.wait_for_workers(2)
     run.kill("worker-1")
     run.open("step 12")
     assert run.digest() == expected

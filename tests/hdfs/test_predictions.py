@@ -26,6 +26,12 @@ def test_a_file_and_a_folder(url: str, tmp_path: Path) -> None:
         assert file.read() == b"bytes of a file" * 1000
     with pytest.raises(ConfigError, match="is there already"):
         RemoteTarget(f"{url}/new/whole.parquet", is_folder=False)
+    target = RemoteTarget(f"{url}/whole.parquet", is_folder=False)
+    for _ in range(2):
+        target.publish(tmp_path / "whole.parquet")
+    (tmp_path / "whole.parquet").write_bytes(b"other bytes of a file")
+    with pytest.raises(RunError, match="somebody has put .*whole.parquet there"):
+        target.publish(tmp_path / "whole.parquet")
     parts = tmp_path / "parts"
     parts.mkdir()
     for number in range(3):
@@ -43,10 +49,15 @@ def test_a_file_and_a_folder(url: str, tmp_path: Path) -> None:
         pass
     with pytest.raises(RunError, match="somebody has put _SUCCESS there"):
         other.publish(parts)
-    RemoteTarget(f"{url}/folder", is_folder=True).publish(parts)
+    for _ in range(2):  # and once more, as after a kill before the place of work was removed
+        RemoteTarget(f"{url}/folder", is_folder=True).publish(parts)
     there = [each.name for each in client.list(f"{root}/folder")]
     assert there == ["_SUCCESS", *(f"part-{number:06}.parquet" for number in range(3))]
     with client.open(f"{root}/folder/part-000001.parquet") as file:
         assert file.read() == b"1"
+    (parts / "part-000001.parquet").write_bytes(b"2")
+    with pytest.raises(RunError, match="somebody has put _SUCCESS there"):
+        RemoteTarget(f"{url}/folder", is_folder=True).publish(parts)
+    target.work.rmdir()
     with pytest.raises(ConfigError, match="is there already"):
         RemoteTarget(f"{url}/folder", is_folder=True)
