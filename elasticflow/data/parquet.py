@@ -322,7 +322,7 @@ def _told(filters: Any, chosen: Any) -> str:
 
 
 def _sorted_values(found: re.Match[str]) -> str:
-    """A list of values as an expression shows it, which may have been a set. Of a long one it tells only the ends."""
+    """A list of values, which may have been a set, as an expression shows it: of a long one only the ends."""
     shown = found[2].split(",\n")
     return f"{found[1]}[{'...' if '...' in found[2] else ','.join(sorted(shown))}]"
 
