@@ -272,7 +272,8 @@ def _main(status: Status) -> str:
 
 
 def _member(member: AnyMember) -> tuple[object, ...]:
-    state = member.state + (", stands by" if isinstance(member, ToldServer) and member.standby else "")
+    role = member.role if isinstance(member, ToldServer) else ""
+    state = f"{member.state}, {role}" if role else member.state
     place = ("" if isinstance(member, ToldMaster) else member.place) or f"process {member.pid}"
     return member.name, state, f"{member.step:,}", member.host, place
 

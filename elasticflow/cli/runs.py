@@ -225,7 +225,7 @@ def _notable(member: AnyMember) -> str:
     refused = 0 if isinstance(member, ToldWorker) else member.refused_connections
     parts = [
         "" if isinstance(member, ToldMaster) else member.place,
-        "stands by" if isinstance(member, ToldServer) and member.standby else "",
+        member.role if isinstance(member, ToldServer) else "",
         f"number {member.incarnation}" if isinstance(member, ToldMaster) and member.incarnation > 1 else "",
         f"{member.dropped_messages} messages dropped" if member.dropped_messages else "",
         f"{refused} connections refused" if refused else "",

@@ -52,6 +52,12 @@ class Row(msgspec.Struct):
     """By server that was halted: the (place, version) it holds."""
     coming: dict[str, str] = msgspec.field(default_factory=dict)
     leaving: list[str] = msgspec.field(default_factory=list)
+    relays: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """By relay: its group and its place, whether there already or not."""
+    groups: dict[str, int] = msgspec.field(default_factory=dict)
+    """By worker: the group that it is in, in the present generation."""
+    relaying: list[str] = msgspec.field(default_factory=list)
+    """The relays of the present generation."""
     pausing: bool = False
     paused: list[str] = msgspec.field(default_factory=list)
 

@@ -547,6 +547,7 @@ def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> To
         refused_connections=server.refused,
         memory_bytes=server.memory_bytes,
         memory_at_most_bytes=need.total if need else None,
+        relay=server.name in state.row.relays,
     )
 
 

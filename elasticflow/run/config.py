@@ -38,7 +38,7 @@ DEVICES = ("auto", "cpu", "cuda", "delayed")
 PARAMETER_SERVER, ALL_REDUCE, AUTO = "parameter_server", "all_reduce", "auto"
 STRATEGIES = (PARAMETER_SERVER, ALL_REDUCE, AUTO)
 MOST_PLACES, USUAL_PLACES = 32, 8
-"""Nobody talks to more than so many others, however many workers there are."""
+"""A worker talks to all places, however many workers there are."""
 PLACES = ("data", "run_dir", "checkpoint_dir", "init_from")
 """Settings that may be URLs."""
 DATED = ("data", "run_dir")
@@ -60,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workers: str = "2"
     servers: Processes = 1
     places: Annotated[int, Meta(ge=0, le=MOST_PLACES)] = 0
+    peers: Annotated[int, Meta(ge=2, le=MOST_PROCESSES)] = 32
     least_gain: Annotated[float, Meta(ge=0, le=1)] = 0.1
     threads: Processes = 1
     server_threads: Processes = 1

@@ -124,12 +124,19 @@ class ToldMember(msgspec.Struct, kw_only=True):
 
 
 class ToldServer(ToldMember, kw_only=True):
-    """standby: it holds no chunks. memory_at_most_bytes: None: not known yet."""
+    """standby: it holds no chunks. memory_at_most_bytes: None: not known yet. relay: it stands for a server that
+    does, to a group of workers."""
 
     standby: bool
     refused_connections: int
     memory_bytes: int
     memory_at_most_bytes: int | None
+    relay: bool = False
+
+    @property
+    def role(self) -> str:
+        """What it does that holds no chunks, in words; "": it holds some."""
+        return "relays" if self.relay else "stands by" if self.standby else ""
 
 
 class ToldWorker(ToldMember, kw_only=True):

@@ -68,11 +68,12 @@ class _Compact(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=T
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Slices ``first..stop`` are the worker's."""
+    """Slices ``first..stop`` are the worker's. group: that whose relays carry its sums; -1: none do."""
 
     worker: str
     first: int
     stop: int
+    group: int = -1
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,18 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
     carrier: str = ""
     leaves: bool = False
+
+
+class RelayInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A relay: to the workers of a group it is the server at a place, and to that server a worker.
+
+    See ``elasticflow_ps.relay_state``.
+    """
+
+    name: str
+    endpoint: str
+    group: int
+    place: int
 
 
 class Excluded(msgspec.Struct, frozen=True):
@@ -521,6 +534,8 @@ class Assignment(_Message, frozen=True):
     """What evaluations have decided by ``start_tick``; None: there are no rules."""
     careful_to: int = -1
     """Workers may have died of slices of ticks up to this one: they are tried in another process first."""
+    relays: tuple[RelayInfo, ...] = ()
+    """To a server, its own; to a relay, itself. A worker is told of them in the stead of the servers."""
 
 
 class Halt(_Message, frozen=True):
@@ -655,12 +670,14 @@ class Welcome(_Compact, frozen=True):
 class Pull(_Compact, frozen=True):
     """Version ``version``, please, or the latest there is (-1); ``have``: the one the worker has.
 
-    A worker that asks for the version after the tick in work is idle: it may be sent Compute. Asynchronously,
-    one that asks for the version of the tick in work gets each parcel as it is by now.
+    A worker that asks for the version after the tick in work is idle: it may be sent Compute; unless it is a
+    relay that has still to push (``idle``). Asynchronously, one that asks for the version of the tick in work
+    gets each parcel as it is by now.
     """
 
     version: int
     have: int = -1
+    idle: bool = True
 
 
 class Push(_Compact, frozen=True):

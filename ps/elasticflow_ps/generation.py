@@ -24,6 +24,8 @@ class Generation:
         infos, spec = assignment.servers, assignment.spec
         self.place = [info.name for info in infos].index(settings.name)
         self.info = infos[self.place]
+        self.relays = {relay.group: relay.name for relay in assignment.relays if relay.place == self.place}
+        """By group, who stands for this server to its workers."""
         self.layout = Layout(spec.entries)
         self.kernels: list[AnyKernel] = [kernel_for(optimizer) for optimizer in spec.optimizers]
         slots = [kernel.slots for kernel in self.kernels]

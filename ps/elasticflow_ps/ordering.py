@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+from msgspec.structs import replace
 
 from elasticflow.step.schedule import Schedule
 from elasticflow.training.advice import Tuning
@@ -32,7 +35,7 @@ class Ordering:
 
     cut_every_steps: order a checkpoint every so many steps; 0: only those asked for. snapshots: knows when to
     order one; None: never. standing: what evaluations have decided by version ``start``; None: there are no
-    rules.
+    rules. relays: by group of workers, whom this server hears in their stead.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class Ordering:
         snapshots: Snapshots | None,
         standing: WatchStanding | None = None,
         start: int = 0,
+        relays: Mapping[int, str] | None = None,
     ) -> None:
         self.wants_cut = self.wants_finish = self.wants_pause = False
         self._standing, self._decided = standing, start - (standing is not None and standing.asks)
         """What evaluations have decided, and by which version."""
         self._schedule, self._cut_every_steps, self._snapshots = schedule, cut_every_steps, snapshots
         self._number, self._shares = -1, tuple[Share, ...]()
+        self._relays = relays or {}
         self._orders: dict[int, Orders] = {}
         self._unsettled: int | None = None
         """The newest version that was ordered to be cut, unless its checkpoint is committed or given up."""
@@ -74,9 +79,11 @@ class Ordering:
         self._decided, self._standing = version, standing
 
     def shares(self, version: int) -> tuple[Share, ...]:
-        """The plan as the workers of this tick know it; other servers take the latest they heard of."""
+        """The plan as the workers of this tick know it; other servers take the latest they heard of. Slices of
+        who comes by a relay are at the hands of that."""
         orders = self._orders.get(version)
-        return orders.shares if orders else self._shares
+        shares = orders.shares if orders else self._shares
+        return _by_relays(shares, self._relays) if self._relays else shares
 
     def _keeps(self, version: int) -> bool:
         """Whether what the tick from ``version`` on evaluates is committed, whatever comes of it."""
@@ -143,3 +150,14 @@ class Ordering:
     def forget(self, version: int) -> None:
         """Nobody asks for this tick's orders any more."""
         self._orders.pop(version, None)
+
+
+def _by_relays(shares: tuple[Share, ...], relays: Mapping[int, str]) -> tuple[Share, ...]:
+    """Neighbouring shares of a group are one, at its relay's hands."""
+    merged: list[Share] = []
+    for share in shares:
+        share = replace(share, worker=relays.get(share.group, share.worker))
+        if merged and (merged[-1].worker, merged[-1].stop) == (share.worker, share.first):
+            share = replace(share, first=merged.pop().first)
+        merged.append(share)
+    return tuple(merged)

@@ -62,6 +62,7 @@ from elasticflow.wire.messages import (
     Push,
     Quit,
     Read,
+    RelayInfo,
     Safe,
     Settled,
     State,
@@ -80,6 +81,7 @@ from elasticflow_ps.keeping import Keeping
 from elasticflow_ps.membership import Membership
 from elasticflow_ps.neighbours import Neighbours
 from elasticflow_ps.parts import Parts
+from elasticflow_ps.relaying import Relaying
 from elasticflow_ps.row_files import changes
 from elasticflow_ps.serving import Serving
 from elasticflow_ps.store import Store
@@ -100,7 +102,7 @@ class MasterLine(Protocol):
 
 
 class ParameterServer:
-    """One parameter server's process. ``endpoint`` is where ``listener`` is reached."""
+    """One parameter server's process, or that of a relay to one. ``endpoint`` is where ``listener`` is reached."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class ParameterServer:
         listener: DataListener,
         master: MasterLine,
     ) -> None:
-        self._settings, self._listener, self._master = settings, listener, master
+        self._settings, self._master = settings, master
         join = Join(
             name=settings.name,
             role="server",
@@ -130,20 +132,21 @@ class ParameterServer:
         self._parts = Parts(settings.name, storage, patience_s, master.send)
         self._now: Generation | None = None
         self._serving: Serving | None = None
+        self._relaying: Relaying | None = None
         self._dropped = 0
         self._quit = False
         self._polling = Polling()
 
     def heartbeat(self) -> Heartbeat:
         """May be called by any thread."""
-        serving = self._serving
+        serving = self._serving or self._relaying
         dropped = self._dropped + self._ways.dropped + self._keeping.dropped
         return Heartbeat(
             name=self._settings.name,
             tick=serving.version if serving else self._membership.tick,
             generation=self._membership.generation,
             dropped=dropped + (serving.dropped if serving else 0),
-            refused=self._listener.refused,
+            refused=self._ways.listener.refused,
             memory_bytes=self._memory_bytes(),
         )
 
@@ -154,7 +157,8 @@ class ParameterServer:
             return f"has halted, and waits for generation {halted}"
         if self._chunks.coming:
             return "gets its chunks"
-        return self._serving.doing if self._serving else "stands by"
+        at_work = self._serving or self._relaying
+        return at_work.doing if at_work else "stands by"
 
     def _memory_bytes(self) -> int:
         """Of the store, and of the copies that are kept for another server. For any thread."""
@@ -179,7 +183,7 @@ class ParameterServer:
         self._parts.close()
 
     def _wait(self) -> set[object]:
-        sources: list[Any] = [self._listener.socket, self._listener.monitor]
+        sources: list[Any] = [self._ways.listener.socket, self._ways.listener.monitor]
         sources += [self._master.wake_fd, self._parts.fd]
         sources += [source for link in self._ways.links.values() for source in link.sources]
         sources += [] if self._chunks.fd is None else [self._chunks.fd]
@@ -192,15 +196,16 @@ class ParameterServer:
         # A snapshot leaves one parcel a turn: pushes and pulls that have come are served in between.
         if self._keeping.busy:
             return 0.0
-        due_s = self._serving.due_s() if self._serving else None
+        at_work = self._serving or self._relaying
+        due_s = at_work.due_s() if at_work else None
         return None if due_s is None else due_s - time.monotonic()
 
     def _turn(self, ready: set[object]) -> None:
-        if self._listener.socket in ready or self._listener.monitor in ready:
-            for news in self._listener.receive():
+        if self._ways.listener.socket in ready or self._ways.listener.monitor in ready:
+            for news in self._ways.listener.receive():
                 self._take(news)
             # Last words come before the end of who said them.
-            for closed in self._listener.closed():
+            for closed in self._ways.listener.closed():
                 self._take(closed)
         for link in list(self._ways.links.values()):
             if not ready.isdisjoint(link.sources):
@@ -216,8 +221,8 @@ class ParameterServer:
         if self._master.wake_fd in ready:
             for order in self._master.received():
                 self._obey(order)
-        if self._serving:
-            self._serving.turn()
+        if at_work := self._serving or self._relaying:
+            at_work.turn()
         if not self._membership.halted:
             self._keeping.turn()
 
@@ -279,7 +284,9 @@ class ParameterServer:
             # Heartbeats go on, and the master still wants to see how far it had come.
             self._membership.tick = newest = self._serving.version
             self._chunks.stopped((self._now.place, newest), sound=not self._serving.diverged)
-        self._serving = None
+        elif self._relaying:
+            self._membership.tick = self._relaying.version
+        self._serving = self._relaying = None
         self._chunks.stop()
 
     def _begin(self, assignment: Assignment) -> None:
@@ -287,8 +294,11 @@ class ParameterServer:
         if not self._membership.is_news(assignment.generation):
             return
         self._stop()
-        self._now = now = Generation(assignment, self._settings)
         self._membership.begin(assignment.generation, assignment.start_tick)
+        for info in assignment.relays:
+            if info.name == self._settings.name:
+                return self._relay(info, assignment)
+        self._now = now = Generation(assignment, self._settings)
         self._decisions.begin(assignment.standing)
         self._parts.enter(assignment.generation)
         self._ways.enter(assignment)
@@ -302,6 +312,12 @@ class ParameterServer:
                 self._chunks.lend(now.start)
             self._chunks.let_go()
             self._membership.tell_ready()
+
+    def _relay(self, info: RelayInfo, assignment: Assignment) -> None:
+        """Stands for a server, to a group of workers."""
+        self._ways.enter(assignment)
+        self._relaying = Relaying(info, assignment, self._settings, self._ways, self._neighbours)
+        self._membership.tell_ready()
 
     def _serve(self, store: Store, start: int | None) -> None:
         """The chunks are there."""
@@ -321,6 +337,7 @@ class ParameterServer:
             made=self._made,
             send=self._master.send,
             compression=now.compression,
+            relays=now.relays,
         )
         # They connected while the chunks were still on their way.
         for name in self._ways.peers.keys() - set(now.row.names):
@@ -355,23 +372,37 @@ class ParameterServer:
         changed = isinstance(news, Received) or self._ways.note(news)
         if changed and not isinstance(news, Received):
             self._neighbours.closed(name)  # who has come again may have let go of another connection before
-        if self._membership.halted or not changed or not self._now:
+        if self._membership.halted or not changed or not (self._now or self._relaying):
             return
-        if isinstance(news, Received):
+        if self._relaying:
+            self._take_for(self._relaying, name, news)
+        elif isinstance(news, Received):
             self._guarded(self._receive, name, news.message, news.frames)
-        elif name in self._now.row.names:
+        elif self._now and name in self._now.row.names:
             if isinstance(news, Closed):
                 self._membership.tell_lost(name)
         elif self._serving and isinstance(news, Opened):
             self._serving.opened(name)
         elif self._serving:
             self._serving.closed(name)
-            if self._now.row.leads:
+            if self._now and self._now.row.leads:
                 self._serving.turn()  # if it left because all is done, that is said first
                 self._master.send(Lost(name=self._settings.name, member=name))
 
+    def _take_for(self, relaying: Relaying, name: str, news: Opened | Closed | Received) -> None:
+        if isinstance(news, Received):
+            if not isinstance(news.message, (Lend, Mapped)):  # it uses no memory of others
+                self._guarded(relaying.receive, name, news.message, news.frames)
+        elif isinstance(news, Opened):
+            relaying.opened(name)
+        else:
+            relaying.closed(name)
+            if relaying.leads:
+                self._master.send(Lost(name=self._settings.name, member=name))
+
     def _receive(self, name: str, message: ToServer, frames: list[memoryview]) -> None:
-        is_server = role_of(name) == "server"
+        assert self._now
+        is_server = role_of(name) == "server" and name not in self._now.relays.values()
         if isinstance(message, (Keep, Safe, Fetch, Norms)) != is_server:
             raise ProtocolError(f"{type(message).__name__} is not for {name} to say")
         if isinstance(message, (Keep, Safe, Fetch)):
@@ -387,9 +418,11 @@ class ParameterServer:
 
     def _hear(self, name: str, message: FromServer, frames: list[memoryview]) -> None:
         """From a server that this one has connected to."""
-        assert self._now
         if self._membership.halted:
             return
+        if self._relaying:
+            return self._relaying.hear(name, message, frames)
+        assert self._now
         if isinstance(message, (Kept, AllSafe)):
             self._keeping.receive(name, message)
         elif isinstance(message, Clip) and self._serving and name == self._now.row.names[0]:

@@ -9,7 +9,7 @@ Each kind of thing that comes, or that the state says, has somebody who does it:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elasticflow.step.layout import Layout
 from elasticflow.step.rows import Rows
@@ -58,7 +58,7 @@ class Serving:
     """Serves ``store`` from version ``start`` on; None: from the first values, which a worker sends.
 
     made: called with each version that is whole, before anything becomes of it. send: takes messages to
-    the master. decisions: all that this process knows of; more are added. ``dropped`` counts messages that
+    the master. decisions: all that this process knows of; more are added. relays: see ``ServerState``. ``dropped`` counts messages that
     made no sense.
     """
 
@@ -77,6 +77,7 @@ class Serving:
         made: Callable[[st.VersionAction], None],
         send: Callable[[ToMaster], None],
         compression: Compression,
+        relays: Mapping[int, str],
     ) -> None:
         self.dropped = 0
         self._schedule, self._layout = assignment.schedule, layout
@@ -95,6 +96,7 @@ class Serving:
             cut_every_steps=assignment.cut_every_steps,
             snapshots=snapshots,
             standing=assignment.standing,
+            relays=relays,
         )
         name, spec = row.names[row.place], assignment.spec
         self._incoming = Incoming(name, assignment, store.parcels, neighbours, compression)

@@ -15,7 +15,7 @@ and whoever asks for the version of the tick in work gets that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -268,7 +268,7 @@ class ServerState:
     go on from, or None if a worker has to send the first values. cut_every_steps: order a checkpoint every so
     many steps, if this server leads. snapshots: knows when to order one. changes: whether a tick
     makes something else of a parcel; None: all are changed by training alone. standing: what evaluations
-    have decided by ``start``; None: they decide nothing.
+    have decided by ``start``; None: they decide nothing. relays: by group of workers, who pushes their sums.
     """
 
     def __init__(
@@ -284,6 +284,7 @@ class ServerState:
         cut_every_steps: int = 0,
         snapshots: Snapshots | None = None,
         standing: WatchStanding | None = None,
+        relays: Mapping[int, str] | None = None,
     ) -> None:
         self.schedule = schedule
         self.version = start if start is not None else 0
@@ -299,7 +300,7 @@ class ServerState:
         self._uninitialised = set(range(num_parcels)) if start is None else set()
         self._waiting = Waiting()
         self._backups = Backups(schedule, leads=leads)
-        self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version)
+        self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version, relays)
         self._now_s = 0.0
         self._tick = _Gathered(
             num_parcels,
@@ -330,7 +331,7 @@ class ServerState:
         """Of the tick in work. Nobody waits for it while there is nothing to compute from, or towards."""
         waiting: set[str] = set()
         if not self._uninitialised and not self.finished and not self.paused:
-            waiting = self._waiting.of(self.version + 1)
+            waiting = self._waiting.idle(self.version + 1)
         return Lack(self._tick.missing, waiting, self._ordering.shares(self.version))
 
     def _on_push(self, event: PushEvent, now_s: float) -> list[Action]:
@@ -485,10 +486,11 @@ class ServerState:
             return [
                 DropAction(event.worker, f"asks for version {event.pull.version} while at {self.version}")
             ]
-        return self._wait_for(event.worker, event.pull.version, event.pull.have)
+        pull = event.pull
+        return self._wait_for(event.worker, pull.version, pull.have, idle=pull.idle)
 
-    def _wait_for(self, worker: str, version: int, have: int) -> list[Action]:
-        wait = self._waiting.begin(worker, version, have)
+    def _wait_for(self, worker: str, version: int, have: int, *, idle: bool = True) -> list[Action]:
+        wait = self._waiting.begin(worker, version, have, idle=idle)
         if self._uninitialised:
             return [AskInitialAction(worker)]
         return self._answer(worker, wait)

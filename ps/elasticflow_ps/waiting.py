@@ -6,10 +6,12 @@ import msgspec
 
 
 class Wait(msgspec.Struct):
-    """A worker's: for ``version``, while it has the parameters of ``have``. served: what it was sent."""
+    """A worker's: for ``version``, while it has the parameters of ``have``. served: what it was sent. idle:
+    it has nothing more to push before."""
 
     version: int
     have: int
+    idle: bool = True
     served: set[int] = msgspec.field(default_factory=set)
 
 
@@ -21,12 +23,13 @@ class Waiting:
         self._consulted: set[str] = set()
         """About the evaluation that made the newest version."""
 
-    def begin(self, worker: str, version: int, have: int) -> Wait:
+    def begin(self, worker: str, version: int, have: int, *, idle: bool = True) -> Wait:
         """A worker waits for a version from now on."""
         # Who asks for the same version again was sent some of it already, over this very connection.
         wait = self.waits.get(worker)
         if wait is None or wait.version != version:
-            wait = self.waits[worker] = Wait(version, have)
+            wait = self.waits[worker] = Wait(version, have, idle)
+        wait.idle |= idle
         return wait
 
     def all(self) -> list[tuple[str, Wait]]:
@@ -36,6 +39,10 @@ class Waiting:
     def of(self, version: int) -> set[str]:
         """Who waits for this one."""
         return {worker for worker, wait in self.waits.items() if wait.version == version}
+
+    def idle(self, version: int) -> set[str]:
+        """Who of them has nothing more to push."""
+        return {name for name, wait in self.waits.items() if wait.version == version and wait.idle}
 
     def beyond(self, version: int) -> list[str]:
         """Who waits for a later one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,39 @@ def test_who_holds_the_model_follows_from_the_program(start: Callable[..., Run],
     resumed = start("small_torch.py", "--resume", name="run")
     assert digest_in(resumed.finish()) == undisturbed
     assert resumed.report().strategy_why == status.strategy_why
+
+
+RELAYED = (*OPTIONS, "--strategy", "all_reduce", "--places", 2, "--workers", 5)
+
+
+def relayed(status: LiveStatus) -> bool:
+    """Five workers in three groups, and for each of these and each of two places somebody stands between."""
+    relays = [server for server in status.servers if server.relay and server.state == "ready"]
+    return len(relays) == 6 and len([each for each in status.workers if each.state == "ready"]) == 5
+
+
+@pytest.fixture
+def few_peers(tmp_path: Path) -> tuple[object, ...]:
+    """Nobody is to talk to more than two others."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("peers: 2\n")
+    return ("--config", settings)
+
+
+@pytest.mark.usefixtures("slow")
+def test_relays_between_many_workers_come_and_go(
+    start: Callable[..., Run], undisturbed: str, few_peers: tuple[object, ...]
+) -> None:
+    """A relay is killed, then a worker with all it carries; at last so few workers are left that none is needed."""
+    run = start("small_torch.py", *few_peers, *RELAYED, shut=[LATE])
+    status = run.wait_until(relayed)
+    relay = next(server for server in status.servers if server.relay)
+    run.kill(relay.name)
+    status = run.wait_until(lambda s: relayed(s) and relay.name not in {each.name for each in s.servers})
+    carrier = next(server for server in status.servers if server.relay).place.removeprefix("carried by ")
+    run.kill(carrier)
+    run.wait_until(lambda s: relayed(s) and carrier not in {each.name for each in s.workers})
+    assert cli("scale", run.path, 1).returncode == 0
+    run.wait_until(lambda s: len(s.workers) == 1 and not any(server.relay for server in s.servers))
+    run.open(LATE)
+    assert run.digest() == undisturbed

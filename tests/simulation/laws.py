@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 import elasticflow.checkpoint
 from elasticflow.checkpoint import Manifest, Reader, load_manifest, verify
@@ -89,6 +90,8 @@ class Laws:
         self.num_pauses = 0
         """Of those after which all went on from that version."""
         self.row: tuple[str, ...] = ()
+        self.relays: set[str] = set()
+        """All that there ever were."""
         self._orders: dict[tuple[Key, int], Orders] = {}
         self._members: dict[tuple[Key, str], Process] = {}
         self._keys: dict[Process, Key] = {}
@@ -224,6 +227,9 @@ class Laws:
         assignment = action.assignment
         self._latest = key = self.key_of(assignment)
         self.row = key[2]
+        if assignment.relays and assignment.relays[0].name == action.name:
+            self.relays.add(action.name)
+        assignment = replace(assignment, relays=())  # of these each is told its own
         require(self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}")
         if assignment.ends:
             self._cut.add(assignment.start_tick)

@@ -128,6 +128,7 @@ class Shape:
     servers: int = 2
     carried: bool = False
     """Whether these live with the workers: ``strategy: all_reduce``."""
+    peers: int = 32
     parcel_bytes: int = 128
     shared_memory: bool = False
     overlap: bool = True
@@ -178,7 +179,7 @@ class Shape:
             workers=f"1..{self.workers}" if self.elastic else str(self.workers),
             least_gain=0.5,
             **(
-                {"strategy": ALL_REDUCE, "places": self.servers}
+                {"strategy": ALL_REDUCE, "places": self.servers, "peers": self.peers}
                 if self.carried
                 else {"servers": self.servers}
             ),

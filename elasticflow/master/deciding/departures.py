@@ -5,7 +5,6 @@ from __future__ import annotations
 from elasticflow.errors import BrokenError
 from elasticflow.master.actions import (
     Action,
-    AssignAction,
     DrainAction,
     FaultAction,
     HaltAction,
@@ -85,7 +84,7 @@ def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Ac
     if member.state is MemberState.HALTED:
         return [HaltAction(member.name, run.row.generation + 1)]
     if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and run.agreed.assignment:
-        return [AssignAction(member.name, run.agreed.assignment)]
+        return [generations.assign(run, member)]
     return generations.lead_on(run) if run.row.phase is Phase.SERVING else []
 
 

@@ -15,7 +15,7 @@ from elasticflow.master.actions import (
     PauseAction,
     RegroupedAction,
 )
-from elasticflow.master.deciding import ending, moving, planning, staffing
+from elasticflow.master.deciding import ending, moving, planning, relaying, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.fit import misfit
 from elasticflow.master.members import Member, MemberState, RunState
@@ -50,15 +50,26 @@ def form(run: Facts, now_s: float) -> list[Action]:
     if not run.standings.know(start.tick):
         return ending.end_short(run, "the newest checkpoint could not be read by the master that took over")
     actions = go_back_to(run, start, now_s) if run.row.generation else []
+    actions += relaying.take_up(run)
     run.row.generation += 1
     run.row.phase = Phase.RESTORING
     run.row.offers.clear()
     run.agreed.assignment = assignment_from(run, start)
+    servers += [run.members[name] for name in run.row.relaying]
     for server in servers:
         server.state, server.generation = MemberState.LOADING, run.row.generation
     if found:
         actions.append(NoteAction("warning", found.text))
-    return actions + [AssignAction(server.name, run.agreed.assignment) for server in servers]
+    return actions + [assign(run, server) for server in servers]
+
+
+def assign(run: Facts, member: Member) -> AssignAction:
+    """Tells a member of the present generation."""
+    assignment = run.agreed.assignment
+    assert assignment
+    if member.role == "worker":
+        assignment = msgspec.structs.replace(assignment, excluded=run.excluded)
+    return AssignAction(member.name, relaying.told(run, member, assignment))
 
 
 def assignment_from(run: Facts, start: Start) -> Assignment:
@@ -96,6 +107,7 @@ def assignment_from(run: Facts, start: Start) -> Assignment:
         on_nan=run.config.on_nan,
         standing=run.standings.at(start.tick),
         careful_to=run.failures.careful_to,
+        relays=relaying.infos(run),
     )
 
 
@@ -117,7 +129,7 @@ def go_back_to(run: Facts, start: Start, now_s: float) -> list[Action]:
 
 def serve(run: Facts, now_s: float) -> list[Action]:
     """Once all servers have their chunks, the workers are told of them."""
-    servers = [run.members[name] for name in (*run.row.names, *run.row.leaving)]
+    servers = [run.members[name] for name in (*run.row.names, *run.row.leaving, *run.row.relaying)]
     if run.row.phase is not Phase.RESTORING or any(s.state is not MemberState.READY for s in servers):
         return []
     run.row.phase = Phase.SERVING
@@ -142,9 +154,8 @@ def assign_worker(run: Facts, worker: Member) -> list[Action]:
     here = worker.state not in (MemberState.STARTING, MemberState.LOST) and not run.conclusion.closing
     if not here or run.row.phase is not Phase.SERVING or worker.generation == run.row.generation:
         return []
-    assert run.agreed.assignment
     worker.generation = run.row.generation
-    return [AssignAction(worker.name, msgspec.structs.replace(run.agreed.assignment, excluded=run.excluded))]
+    return [assign(run, worker)]
 
 
 def assign_again(run: Facts, member: Member) -> list[Action]:
@@ -202,7 +213,11 @@ def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool 
         if run.failures.die_early():
             text = f"{run.failures.early} processes in a row died before they were ready"
             return gone + ending.end(run, RunState.FAILED, f"{text}; the last, {server.name}, {why}")
-    if moving.lose(run, server):
+    if relaying.lose(run, server):
+        if server.name not in run.row.relaying:
+            return gone
+        run.row.relaying.remove(server.name)
+    elif moving.lose(run, server):
         if run.row.phase is Phase.SERVING:
             return gone
     else:
@@ -228,8 +243,8 @@ def move(run: Facts, now_s: float) -> list[Action]:
     the checkpoint that there is just now.
     """
     row = run.row
-    actions = [*moving.house(run, now_s), *moving.settle(run, now_s)]
-    if not moving.have_come(run):
+    actions = [*moving.house(run, now_s), *moving.settle(run, now_s), *relaying.settle(run, now_s)]
+    if not (moving.have_come(run) if row.coming else relaying.have_come(run)):
         run.stall.pace.end_pause()
         return actions
     if row.phase is Phase.SERVING and run.steps and not (run.spec and run.spec.tables):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from elasticflow.master.actions import Action, PlanAction
 from elasticflow.master.deciding.facts import Facts
+from elasticflow.master.groups import DIRECT
 from elasticflow.master.members import MemberState
-from elasticflow.master.plan import Speed
+from elasticflow.master.plan import Speed, make_plan
 from elasticflow.master.row import Phase
 from elasticflow.wire.messages import Share
 
@@ -21,7 +24,14 @@ def speeds(run: Facts) -> list[Speed]:
     if (working := run.staff.gain.working) is not None:
         stays = {member.name for member in sorted(ready, key=lambda each: each.since_s)[:working]}
         ready = [member for member in ready if member.name in stays]
+    # Neighbours in the plan share relays, which then have fewer sums to push on.
+    ready.sort(key=lambda member: run.row.groups.get(member.name, DIRECT))
     return [Speed(member.name, member.slice_s) for member in ready]
+
+
+def anew(run: Facts) -> tuple[Share, ...]:
+    """A plan for the workers that are ready, whatever the present one is."""
+    return make_plan(speeds(run), run.config.num_slices)
 
 
 def follow_speeds(run: Facts, now_s: float) -> list[Action]:
@@ -38,4 +48,6 @@ def tell_plan(run: Facts, shares: tuple[Share, ...] | None) -> list[Action]:
     if run.row.phase is not Phase.SERVING:
         return []
     run.balance.number += 1
-    return [PlanAction(run.balance.number, shares, tuple(run.row.holders))]
+    groups = run.row.groups
+    told = tuple(replace(share, group=groups.get(share.worker, DIRECT)) for share in shares)
+    return [PlanAction(run.balance.number, told, tuple(run.row.holders))]

@@ -16,7 +16,6 @@ from elasticflow.master.events import CommittedEvent, FoundEvent
 from elasticflow.master.failures import Failures
 from elasticflow.master.gain import GainMode
 from elasticflow.master.members import Member, RunState, number_of
-from elasticflow.master.plan import make_plan
 from elasticflow.master.quarantine import QuarantineRules
 from elasticflow.master.row import Phase, Row
 from elasticflow.master.standings import Standings
@@ -108,7 +107,7 @@ def remember(run: Facts, memory: Memory) -> None:
     run.standings = Standings((*run.standings.all, *memory.standings))
     if memory.spec:
         run.learn(memory.spec)
-    run.balance.take(make_plan(planning.speeds(run), run.config.num_slices))
+    run.balance.take(planning.anew(run))
 
 
 def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool = False) -> list[Action]:
