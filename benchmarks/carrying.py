@@ -7,6 +7,7 @@ sends what to whom. The plot is docs/growth-peers.png; it needs matplotlib.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from benchmarks.growth import FOLDER, plot, pyplot_of
 from elasticflow.api import SGD
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.groups import DIRECT
 from elasticflow.master.members import MemberState
 from elasticflow.master.state import MasterState
 from elasticflow.run.config import MOST_PLACES, Config
@@ -125,30 +127,39 @@ class Crowd:
 
     def traffic(self) -> Traffic:
         """By the plan, as it is now."""
-        row, members = self.state.row, self.state.members
-        layout = Layout(SPEC.entries)
-        sizes = [sum(layout.chunk_bytes(layout.chunks[n]) for n in chunks) for chunks in row.chunks]
-        parcels = [len(parcels_of(layout, chunks)) if chunks else 0 for chunks in row.chunks]
-        carriers = [members[name].carrier for name in row.names]
-        nodes = {s.worker: len(nodes_of(tuple(range(s.first, s.stop)))) for s in self.state.plan}
-        messages = sum(sum(nodes.values()) * count + len(nodes) * count for count in parcels)
-        received: dict[str, int] = dict.fromkeys([*nodes, *carriers], 0)
-        heard: dict[str, int] = dict.fromkeys([*nodes, *carriers], 0)
-        link, peers = 0, 0
-        by_carrier: dict[str, list[int]] = {}
-        for place, carrier in enumerate(carriers):
-            by_carrier.setdefault(carrier, []).append(place)
-        for carrier, places in by_carrier.items():
-            held, count = sum(sizes[place] for place in places), sum(parcels[place] for place in places)
-            for worker, pushed in nodes.items():
-                if worker != carrier:
-                    received[carrier] += pushed * held
-                    heard[carrier] += pushed * count
-                    received[worker] += held
-                    heard[worker] += count
-                    link = max(link, (pushed + 1) * held)
-            peers = max(peers, len(nodes) - (carrier in nodes))
-        return Traffic(messages, max(heard.values()), max(received.values()), link, peers)
+        row, members, layout = self.state.row, self.state.members, Layout(SPEC.entries)
+        heard: Counter[str] = Counter()
+        received: Counter[str] = Counter()
+        links: Counter[frozenset[str]] = Counter()
+
+        def exchange(below: str, above: str, num_nodes: int, num_bytes: int, num_parcels: int) -> None:
+            """Sums of so many nodes go up, a version comes down."""
+            heard[above] += num_nodes * num_parcels
+            heard[below] += num_parcels
+            if below != above:
+                received[above] += num_nodes * num_bytes
+                received[below] += num_bytes
+                links[frozenset((below, above))] += (num_nodes + 1) * num_bytes
+
+        for place, (name, chunks) in enumerate(zip(row.names, row.chunks, strict=True)):
+            size = sum(layout.chunk_bytes(layout.chunks[number]) for number in chunks)
+            parcels, server = len(parcels_of(layout, chunks)) if chunks else 0, members[name].carrier
+            relays = {row.relays[relay][0]: members[relay].carrier for relay in row.relaying
+                      if row.relays[relay][1] == place}  # fmt: skip
+            ranges: dict[str, list[tuple[int, int]]] = {}
+            for share in self.state.plan:
+                mine = tuple(range(share.first, share.stop))
+                relay = relays.get(row.groups.get(share.worker, DIRECT), "")
+                if relay:
+                    exchange(share.worker, relay, len(nodes_of(mine)), size, parcels)
+                ranges.setdefault(relay or share.worker, []).append((share.first, share.stop))
+            for below, parts in ranges.items():
+                slices = tuple(sorted(number for part in parts for number in range(*part)))
+                exchange(below, server, len(nodes_of(slices)), size, parcels)
+        peers = Counter(worker for link in links for worker in link)
+        return Traffic(
+            heard.total(), max(heard.values()), max(received.values()), max(links.values()), max(peers.values())
+        )
 
 
 def storm(workers: int, more: int) -> tuple[int, int, float]:

@@ -8,26 +8,29 @@ or talks to the servers until there are enough for another group.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import count, islice
 
 DIRECT = -1
 """Instead of a group: straight to the servers."""
 
 
-def arrange(workers: Sequence[str], current: Mapping[str, int], most: int, first: int) -> dict[str, int]:
-    """By worker, the group that it is to be in. current: those of who is in one. first: the number of the
-    first that is new."""
+def arrange(
+    workers: Sequence[str], current: Mapping[str, int], most: int, taken: Set[int]
+) -> dict[str, int]:
+    """By worker, the group that it is to be in. current: those of who is in one. taken: numbers that no new group
+    is to have."""
     found = {worker: current.get(worker, DIRECT) for worker in workers}
     groups = {*found.values()} - {DIRECT}
     if len(workers) <= most and (not groups or 2 * len(workers) <= most):
         return dict.fromkeys(workers, DIRECT)
     if 2 * len(workers) <= (len(groups) - 1) * most:  # too few for so many
-        return _dealt(workers, most, first)
+        return _dealt(workers, most, taken)
     for worker in workers:
         if found[worker] == DIRECT:
             found[worker] = free_group(groups, found.values(), most)
     direct = [worker for worker in workers if found[worker] == DIRECT]
-    return found | _dealt(direct, most, first) if len(groups) + len(direct) > most else found
+    return found | _dealt(direct, most, taken) if len(groups) + len(direct) > most else found
 
 
 def free_group(groups: Iterable[int], taken: Iterable[int], most: int) -> int:
@@ -37,7 +40,8 @@ def free_group(groups: Iterable[int], taken: Iterable[int], most: int) -> int:
     return smallest if sizes[smallest] < most else DIRECT
 
 
-def _dealt(workers: Sequence[str], most: int, first: int) -> dict[str, int]:
-    """In as few groups as can be, as even as can be, numbered from ``first``."""
-    count = -(-len(workers) // most)
-    return {worker: first + place * count // len(workers) for place, worker in enumerate(workers)}
+def _dealt(workers: Sequence[str], most: int, taken: Set[int]) -> dict[str, int]:
+    """In as few groups as can be, as even as can be."""
+    size = -(-len(workers) // most)
+    numbers = list(islice((number for number in count() if number not in taken), size))
+    return {worker: numbers[place * size // len(workers)] for place, worker in enumerate(workers)}

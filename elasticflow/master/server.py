@@ -185,7 +185,8 @@ class Master:
         mine = self._state.members.keys() - homeless
         if self._state.staff.grant:
             self._backend.limit_workers(self._state.target)
-        self._do(self._state.adopt(living, time.monotonic(), unread=self._saving.unread))
+        unread, incarnation = self._saving.unread, self._succession.incarnation
+        self._do(self._state.adopt(living, time.monotonic(), unread=unread, incarnation=incarnation))
         self._bury()
         for server in carried:
             self._starting.start(ac.StartAction(server.name, "server", server.carrier), waits=True)

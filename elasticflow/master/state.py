@@ -86,9 +86,11 @@ class MasterState(Facts):
         """What the next master needs, should this one die. Holds what goes on changing: encode it now."""
         return takeover.memory(self)
 
-    def adopt(self, living: Mapping[str, int], now_s: float, *, unread: bool = False) -> list[Action]:
+    def adopt(
+        self, living: Mapping[str, int], now_s: float, *, unread: bool = False, incarnation: int = 2
+    ) -> list[Action]:
         """Goes on in place of a master that died: see ``takeover.adopt``."""
-        return takeover.adopt(self, living, now_s, unread=unread)
+        return takeover.adopt(self, living, now_s, unread=unread, incarnation=incarnation)
 
     def next_time_s(self) -> float | None:
         """When to send a ClockEvent at the latest."""

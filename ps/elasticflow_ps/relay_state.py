@@ -13,7 +13,8 @@ that is pushed on as it is. The relay then counts as idle for the server, which 
 it asks its workers. A relay that is lost takes sums along with it that nobody else has: all servers begin anew,
 as after the loss of one of them.
 
-It keeps two versions, as a server does, and like that it has no state beyond the tick in work.
+It keeps two versions, as a server does, for servers may differ by one: whoever has a version has had the one
+before, and who comes meets the others there. So a relay that catches up gets both before it hands down any.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from elasticflow_ps.state import (
     ConsultAction,
     DropAction,
     GoneAction,
+    oddity,
 )
 from elasticflow_ps.waiting import Wait, Waiting
 
@@ -101,7 +103,7 @@ class _Passing:
 class RelayState:
     """One generation of one relay. See the module's docstring.
 
-    changes: whether a tick makes something else of a parcel. combine: sums two values of sibling nodes.
+    start: the version that the generation goes on from: there is none before. changes: whether a tick makes something else of a parcel. combine: sums two values of sibling nodes.
     ``version`` is the newest that is whole; -1: none yet.
     """
 
@@ -109,18 +111,21 @@ class RelayState:
         self,
         schedule: Schedule,
         num_parcels: int,
+        start: int,
         changes: Callable[[int, Work], bool],
         combine: Callable[[Any, Any], Any],
     ) -> None:
-        self.version = -1
+        self.version, self._start = -1, start
         self._schedule, self._num_parcels, self._changes = schedule, num_parcels, changes
         self._combine = lambda left, right: (
             right if left is None else left if right is None else combine(left, right)
         )
         self._held: dict[int, dict[int, _Part]] = {}
         """The last two versions, by parcel."""
-        self._next, self._coming = -1, dict[int, _Part]()
-        """The version that is coming, and what of it has come."""
+        self._coming: dict[int, _Part] = {}
+        """What has come of the version after the newest."""
+        self._catching_up: dict[int, dict[int, _Part]] | None = {}
+        """While it does: what has come, by version."""
         self._has: dict[str, tuple[int, float]] = {}
         """By worker that is connected: the version that it was given last, -1: none, and when."""
         self._waiting = Waiting()
@@ -164,10 +169,10 @@ class RelayState:
     def pushed(self, worker: str, push: Push, value: Any, now_s: float) -> list[RelayAction]:
         """A worker has pushed a node; ``value`` is None if that holds no records."""
         node, tick = Node(push.level, push.index), self._tick
-        if not 0 <= push.parcel < self._num_parcels or node.level < 0:
-            return [DropAction(worker, f"push for parcel {push.parcel}, {node}: there is no such thing")]
-        if push.tick > self.version or node.stop > self._schedule.num_slices:
-            return [DropAction(worker, f"push for tick {push.tick}, {node} while at {self.version}")]
+        if odd := oddity(push, self._num_parcels, self._schedule.num_slices):
+            return [DropAction(worker, odd)]
+        if push.tick > self.version:
+            return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
         actions = self._wait_for(worker, push.tick + 1, push.tick, now_s) if push.pull else []
         if push.pull:
             self._last[worker] = push.tick, node
@@ -208,31 +213,37 @@ class RelayState:
         number, parcel = message.version, message.parcel
         if not 0 <= parcel < self._num_parcels or not 0 <= number <= self._schedule.total_ticks:
             return [DropAction("", f"version {number}, parcel {parcel}: there is no such thing")]
-        if number <= max(self.version, self._next - 1):
+        if self._catching_up is not None:
+            return self._catch_up(self._catching_up, message, value, now_s)
+        if number != self.version + 1 or parcel in self._coming:
             return []  # an answer to an earlier question
         if message.same:
-            if number != self.version + 1:
-                return [DropAction("", f"version {number} is said to be like {self.version}")]
             value = self._held[self.version][parcel].value
-        if number != self._next:
-            self._next, self._coming = number, {}
-        if parcel in self._coming:
-            return []
-        self._lacks_first = False
         self._coming[parcel] = _Part(message, value)
-        whole = len(self._coming) == self._num_parcels
-        if not whole and number != self.version + 1:
-            return []  # of one that lies further ahead nobody waits for parts
-        if whole:
-            return self._complete(now_s)
+        if len(self._coming) == self._num_parcels:
+            return self._begin(number, {self.version: self._held[self.version], number: self._coming}, now_s)
         waits = [(name, wait) for name, wait in self._waiting.all() if wait.version == number]
         return [action for name, wait in waits for action in self._hand_down(name, wait, {parcel})]
 
-    def _complete(self, now_s: float) -> list[RelayAction]:
-        self._held = {n: parts for n, parts in self._held.items() if n == self._next - 1}
-        self._held[self._next] = self._coming
-        self.version, self._coming = self._next, {}
-        self._next += 1
+    def _catch_up(
+        self, come: dict[int, dict[int, _Part]], message: Version, value: Any, now_s: float
+    ) -> list[RelayAction]:
+        if message.same:
+            return []  # as what it had: an answer to an earlier question
+        self._lacks_first = False
+        come.setdefault(message.version, {})[message.parcel] = _Part(message, value)
+        whole = {number: parts for number, parts in come.items() if len(parts) == self._num_parcels}
+        newest = max(whole, default=-1)
+        if message.version not in whole:
+            return []
+        if newest == self._start or newest - 1 in whole:
+            self._catching_up = None
+            return self._begin(newest, {n: whole[n] for n in (newest - 1, newest) if n in whole}, now_s)
+        return [PullOnAction(Pull(version=newest - 1))]
+
+    def _begin(self, version: int, held: dict[int, dict[int, _Part]], now_s: float) -> list[RelayAction]:
+        """This version is whole."""
+        self._held, self.version, self._coming = held, version, {}
         self._tick, self._begun_s = self._new_tick(), now_s
         self._demanded, self._careful, self._consults = set(), set(), False
         self._backups.begin(self.version, now_s)
@@ -249,6 +260,7 @@ class RelayState:
         """What was asked for is past: the others have gone on without this group."""
         if latest <= self.version:
             return []
+        self._catching_up = self._catching_up or {}
         return [PullOnAction(Pull(version=LATEST))]
 
     def is_asked(self, tick: int, slices: tuple[int, ...], careful: tuple[int, ...], now_s: float) -> list[

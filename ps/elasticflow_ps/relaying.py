@@ -63,6 +63,7 @@ class Relaying:
         self._state = rs.RelayState(
             assignment.schedule,
             len(self._parcels),
+            assignment.start_tick,
             lambda number, work: self._parcels[number].is_changed(work),
             _combined,
         )

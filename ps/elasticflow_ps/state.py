@@ -227,6 +227,17 @@ Action: TypeAlias = (
 )  # fmt: skip
 
 
+def oddity(push: Push, num_parcels: int, num_slices: int) -> str:
+    """Why a push makes no sense, whatever the tick; "" if it does."""
+    node, levels = Node(push.level, push.index), num_slices.bit_length()
+    if not (0 <= push.parcel < num_parcels and 0 <= node.level < levels and 0 <= node.first < num_slices):
+        return f"push for parcel {push.parcel}, {node}: there is no such thing"
+    numbers = (push.slice_s, push.lr or 0.0, push.base)
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        return f"push with slice_s, lr, base {numbers}"
+    return ""
+
+
 class _Gathered:
     """What has come of the tick in work. lr, cut, snapshot, finish, pause: what pushes say of it.
 
@@ -344,11 +355,8 @@ class ServerState:
         # Later ticks are computed from versions that nobody can have before this server has made its part.
         if push.tick > self.version or self._uninitialised:
             return [DropAction(worker, f"push for tick {push.tick} while at {self.version}")]
-        if not 0 <= push.parcel < self._num_parcels or not self._tick.trees[0].fits(node):
-            return [DropAction(worker, f"push for parcel {push.parcel}, {node}: there is no such thing")]
-        numbers = (push.slice_s, push.lr or 0.0, push.base)
-        if not all(math.isfinite(number) and number >= 0 for number in numbers):
-            return [DropAction(worker, f"push with slice_s, lr, base {numbers}")]
+        if odd := oddity(push, self._num_parcels, self.schedule.num_slices):
+            return [DropAction(worker, odd)]
         if node.level and self.schedule.applies_slices(push.tick):
             return [DropAction(worker, f"push of {node}, where slices are applied one by one")]
         # To wait comes first: whoever completes the tick is then served once, like all who wait.

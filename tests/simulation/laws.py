@@ -247,7 +247,9 @@ class Laws:
         carriers = {server.name: server.carrier for server in assigned.servers} if assigned else {}
         together = len({carriers[name] for name in lost} | {""}) == 2 < len(set(carriers.values()) | {""})
         if self._paused and self._paused[0] == key and life == self._world.life and not lost:
-            require(action.start == self._paused[1], f"{action}, though all had paused at {self._paused[1]}")
+            later = action.source == "storage" and action.start > self._paused[1]
+            text = f"{action}, though all had paused at {self._paused[1]}"
+            require(action.start == self._paused[1] or later, text)  # of what a generation before had made
             self.num_pauses += 1
         kept = len(lost) <= 1 or together  # of what one worker carries there are copies with others
         if self._world.shape.snapshot_s and life == self._world.life and kept:
@@ -547,8 +549,8 @@ class WatchedMaster(MasterState):
         self._laws.decides(self, None, actions)
         return actions
 
-    def adopt(self, living: Any, now_s: float, *, unread: bool = False) -> list[ac.Action]:
-        actions = super().adopt(living, now_s, unread=unread)
+    def adopt(self, living: Any, now_s: float, **more: Any) -> list[ac.Action]:
+        actions = super().adopt(living, now_s, **more)
         self._laws.decides(self, None, actions)
         return actions
 

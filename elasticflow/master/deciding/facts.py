@@ -271,8 +271,9 @@ class Facts:
         if self.config.all_reduce:
             shares = [share for share in shares if share]
         if not self.row.names:
-            self.row.names = _names(len(shares), self.config)
-            self.staff.next_server = len(self.row.names)
+            # Not those of a master before, which may have told workers to carry some: see ``takeover.adopt``.
+            self.row.names = _names(len(shares), self.config, self.staff.next_server)
+            self.staff.next_server += len(self.row.names)
         self.row.chunks = (*shares, *((),) * (len(self.row.names) - len(shares)))
         self.agreed.needs = needs(
             layout,
@@ -306,10 +307,10 @@ def schedule_of(config: Config, spec: Spec) -> Schedule:
     )
 
 
-def _names(count: int, config: Config) -> list[str]:
+def _names(count: int, config: Config, first: int = 0) -> list[str]:
     """Of the first servers. Where one has all chunks, another keeps its snapshots."""
     standby = 1 if count == 1 and config.snapshot_s > 0 else 0
-    return [f"server-{number}" for number in range(count + standby)]
+    return [f"server-{first + number}" for number in range(count + standby)]
 
 
 def _gain_of(config: Config) -> Gain:

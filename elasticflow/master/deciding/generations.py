@@ -213,11 +213,11 @@ def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool 
         if run.failures.die_early():
             text = f"{run.failures.early} processes in a row died before they were ready"
             return gone + ending.end(run, RunState.FAILED, f"{text}; the last, {server.name}, {why}")
-    if relaying.lose(run, server):
-        if server.name not in run.row.relaying:
-            return gone
-        run.row.relaying.remove(server.name)
-    elif moving.lose(run, server):
+    if server.name in run.row.relays:
+        gone += [*relaying.lose(run, server), *serve(run, now_s)]
+        severed = [run.members[name] for name in sorted(server.doubted_by) if name in run.members]
+        return gone + [action for member in severed for action in assign_again(run, member)]
+    if moving.lose(run, server):
         if run.row.phase is Phase.SERVING:
             return gone
     else:

@@ -2,8 +2,8 @@
 
 A relay stands for one server to one group of workers, and lives beside one of them. Who is in which group is
 fixed in a generation (``take_up``), but for those who come. Where it should be otherwise, relays are started
-first; once they are there all servers pause, as where places move, and begin anew. A group that has lost a
-relay talks to the servers itself meanwhile. Relays have no state: whoever is one may be ended at any time.
+first; once they are there all servers pause, as where places move, and begin anew. A group that loses a relay
+talks to the servers itself meanwhile (``lose``): what the relay had of the step in work is computed again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def _wanted(run: Facts) -> dict[str, int]:
     row, stay = run.row, {*_carriers(run)}
     leaves = {row.relays[name][0] for name in row.relaying if run.members[name].carrier not in stay}
     current = {worker: group for worker, group in row.groups.items() if group not in leaves}
-    first = max(row.groups.values(), default=DIRECT) + 1
-    return arrange(_workers(run), current, run.config.peers, first)
+    return arrange(_workers(run), current, run.config.peers, {*row.groups.values()})
 
 
 def _is_there(run: Facts, group: int) -> bool:
@@ -150,6 +149,14 @@ def _group_of(run: Facts, worker: str) -> int:
     return groups[worker]
 
 
-def lose(run: Facts, server: Member) -> bool:
-    """Of a server that is gone, whether it was a relay."""
-    return run.row.relays.pop(server.name, None) is not None
+def lose(run: Facts, relay: Member) -> list[Action]:
+    """A relay is gone. Its group goes on without any; whose way to the servers it was asks for another."""
+    row = run.row
+    group, _ = row.relays.pop(relay.name)
+    if relay.name not in row.relaying:
+        return []
+    row.relaying = [name for name in row.relaying if row.relays.get(name, (group,))[0] != group]
+    row.groups = {worker: DIRECT if mine == group else mine for worker, mine in row.groups.items()}
+    if run.agreed.assignment:
+        run.agreed.assignment = replace(run.agreed.assignment, relays=infos(run))
+    return planning.tell_plan(run, run.plan)

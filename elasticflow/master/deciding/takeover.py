@@ -22,8 +22,9 @@ from elasticflow.master.standings import Standings
 from elasticflow.training.standing import WatchStanding
 from elasticflow.wire.messages import Excluded, Spec
 
-MOST_UNWRITTEN = 100
-"""So many servers, at most, were to be carried by the master before, and are not written down."""
+MOST_UNWRITTEN = 10_000
+"""So many servers and relays, at most, were to be carried by one of the masters before, and are not written
+down."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,10 +111,13 @@ def remember(run: Facts, memory: Memory) -> None:
     run.balance.take(planning.anew(run))
 
 
-def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool = False) -> list[Action]:
+def adopt(
+    run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool = False, incarnation: int = 2
+) -> list[Action]:
     """Goes on in place of a master that died. living: process numbers of members that live, by name.
 
-    unread: the storage could not say what is committed; a FoundEvent follows.
+    unread: the storage could not say what is committed; a FoundEvent follows. incarnation: how many masters
+    there were, this one included.
 
     Who was started, but not written down, is ended. That those who are gone have gone is told after
     this, by ExitedEvent.
@@ -134,8 +138,8 @@ def adopt(run: Facts, living: Mapping[str, int], now_s: float, *, unread: bool =
         return [*prunes, *checkpoints.committed(run, tick)]
     run.staff.next_worker = max([run.staff.next_worker, *(number_of(n) + 1 for n in living if "worker" in n)])
     run.staff.next_server = max([run.staff.next_server, *(number_of(n) + 1 for n in living if "server" in n)])
-    if run.config.all_reduce:  # of those that workers carry the backend knows nothing
-        run.staff.next_server += MOST_UNWRITTEN
+    if run.config.all_reduce or run.config.undecided:  # the backend knows nothing of those that workers carry
+        run.staff.next_server += MOST_UNWRITTEN * incarnation
     actions: list[Action] = [KillAction(name) for name in living if name not in run.members]
     for name in [name for name in run.row.names if name not in run.members]:
         actions += generations.replace(run, name, now_s)
