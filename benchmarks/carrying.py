@@ -158,7 +158,11 @@ class Crowd:
                 exchange(below, server, len(nodes_of(slices)), size, parcels)
         peers = Counter(worker for link in links for worker in link)
         return Traffic(
-            heard.total(), max(heard.values()), max(received.values()), max(links.values()), max(peers.values())
+            heard.total(),
+            max(heard.values()),
+            max(received.values()),
+            max(links.values()),
+            max(peers.values()),
         )
 
 

@@ -105,7 +105,8 @@ class Aim(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One run, and what is done to it. servers: under ``all_reduce`` the places that workers carry."""
+    """One run, and what is done to it. servers: under ``all_reduce`` the places that workers carry; peers:
+    with more workers than these relays stand between."""
 
     seed: int
     number: int
@@ -117,6 +118,7 @@ class Plan(NamedTuple):
     aims: tuple[Aim, ...]
     throttled: bool = False
     strategy: str = PARAMETER_SERVER
+    peers: int = 32
 
     @property
     def epochs(self) -> int:
@@ -188,6 +190,7 @@ def plan_of(
         aims=tuple(aims),
         throttled=throttled,
         strategy=strategy,
+        peers=random.Random(f"{seed}, peers {number}").choice((2, 3, 32)),
     )
 
 
@@ -283,7 +286,7 @@ class Trial:
         self.timelines.mkdir(parents=True)
         settings = {"snapshot_s": SNAPSHOT_S, "checkpoint_every": plan.checkpoint_every,
                     "epochs": plan.epochs, "batch_size": BATCH, "slices": SLICES,
-                    "strategy": plan.strategy,
+                    "strategy": plan.strategy, "peers": plan.peers,
                     "places" if plan.strategy == ALL_REDUCE else "servers": plan.servers,
                     "shared_memory": not plan.throttled}  # fmt: skip
         (folder / "soak.yaml").write_text(json.dumps(settings), encoding="utf-8")
@@ -674,6 +677,7 @@ def _soak(
 def _told(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
     what = "places" if plan.strategy == ALL_REDUCE else "servers"
+    what += f", {plan.peers} peers" if plan.strategy == ALL_REDUCE else ""
     shape = (
         f"{plan.program}, {plan.workers} workers, {plan.servers} {what}, cut every {plan.checkpoint_every}"
         f"{', throttled' if plan.throttled else ''}"

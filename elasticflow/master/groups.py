@@ -1,8 +1,8 @@
 """Which workers share relays, under ``strategy: all_reduce``: pure functions of who is there.
 
-Up to ``most`` workers talk to the servers themselves. Beyond that they make groups of at most so many, and of
-each group a server hears by one relay alone. Who is in a group stays there; who comes later takes a free place,
-or talks to the servers until there are enough for another group.
+Up to ``most`` workers talk to the servers themselves. Beyond that they make groups of at most so many, and
+of each group a server hears by one relay alone. Who is in a group stays there; who comes later takes a free
+place, or talks to the servers until there are enough for another group.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ DIRECT = -1
 """Instead of a group: straight to the servers."""
 
 
-def arrange(
-    workers: Sequence[str], current: Mapping[str, int], most: int, taken: Set[int]
-) -> dict[str, int]:
-    """By worker, the group that it is to be in. current: those of who is in one. taken: numbers that no new group
-    is to have."""
+def arrange(workers: Sequence[str], current: Mapping[str, int], most: int, taken: Set[int]) -> dict[str, int]:
+    """By worker, the group that it is to be in. current: those of who is in one. taken: numbers that no new
+    group is to have."""
     found = {worker: current.get(worker, DIRECT) for worker in workers}
     groups = {*found.values()} - {DIRECT}
     if len(workers) <= most and (not groups or 2 * len(workers) <= most):

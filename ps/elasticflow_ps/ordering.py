@@ -79,8 +79,8 @@ class Ordering:
         self._decided, self._standing = version, standing
 
     def shares(self, version: int) -> tuple[Share, ...]:
-        """The plan as the workers of this tick know it; other servers take the latest they heard of. Slices of
-        who comes by a relay are at the hands of that."""
+        """The plan as the workers of this tick know it; other servers take the latest they heard of. What is
+        for workers behind a relay is at the hands of that."""
         orders = self._orders.get(version)
         shares = orders.shares if orders else self._shares
         return _by_relays(shares, self._relays) if self._relays else shares

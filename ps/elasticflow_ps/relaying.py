@@ -121,7 +121,7 @@ class Relaying:
             arrays = None if message.same else self._arrays(message, frames)
             self._act(self._state.came(message, arrays, now_s))
         elif isinstance(message, Compute):
-            self._act(self._state.is_asked(message.tick, message.slices, message.careful, now_s))
+            self._act(self._state.is_asked(message, now_s))
         elif isinstance(message, Gone):
             self._act(self._state.gone(message.latest))
         elif isinstance(message, Consult):

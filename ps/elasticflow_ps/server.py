@@ -102,7 +102,7 @@ class MasterLine(Protocol):
 
 
 class ParameterServer:
-    """One parameter server's process, or that of a relay to one. ``endpoint`` is where ``listener`` is reached."""
+    """One parameter server's process, or that of a relay. ``endpoint`` is where ``listener`` is reached."""
 
     def __init__(
         self,

@@ -58,8 +58,8 @@ class Serving:
     """Serves ``store`` from version ``start`` on; None: from the first values, which a worker sends.
 
     made: called with each version that is whole, before anything becomes of it. send: takes messages to
-    the master. decisions: all that this process knows of; more are added. relays: see ``ServerState``. ``dropped`` counts messages that
-    made no sense.
+    the master. decisions: all that this process knows of; more are added. relays: see ``ServerState``.
+    ``dropped`` counts messages that made no sense.
     """
 
     def __init__(

@@ -227,6 +227,11 @@ Action: TypeAlias = (
 )  # fmt: skip
 
 
+def some(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same, of values that may be None, of a node without records."""
+    return lambda left, right: right if left is None else left if right is None else combine(left, right)
+
+
 def oddity(push: Push, num_parcels: int, num_slices: int) -> str:
     """Why a push makes no sense, whatever the tick; "" if it does."""
     node, levels = Node(push.level, push.index), num_slices.bit_length()
@@ -313,11 +318,7 @@ class ServerState:
         self._backups = Backups(schedule, leads=leads)
         self._ordering = Ordering(schedule, cut_every_steps, snapshots, standing, self.version, relays)
         self._now_s = 0.0
-        self._tick = _Gathered(
-            num_parcels,
-            schedule.num_slices,
-            lambda left, right: right if left is None else left if right is None else combine(left, right),
-        )
+        self._tick = _Gathered(num_parcels, schedule.num_slices, some(combine))
         self._backups.begin(self.version, 0.0)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:

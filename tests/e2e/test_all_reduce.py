@@ -143,7 +143,7 @@ def few_peers(tmp_path: Path) -> tuple[object, ...]:
 def test_relays_between_many_workers_come_and_go(
     start: Callable[..., Run], undisturbed: str, few_peers: tuple[object, ...]
 ) -> None:
-    """A relay is killed, then a worker with all it carries; at last so few workers are left that none is needed."""
+    """A relay is killed, then a worker with all it carries; at last there are too few workers for any."""
     run = start("small_torch.py", *few_peers, *RELAYED, shut=[LATE])
     status = run.wait_until(relayed)
     relay = next(server for server in status.servers if server.relay)

@@ -65,7 +65,7 @@ def test_the_smallest_group_has_room() -> None:
 
 @given(some.lists(some.integers(0, 80), min_size=1, max_size=12), some.integers(2, 9))
 def test_nobody_ever_has_too_many(counts: list[int], most: int) -> None:
-    """As workers come and go: no group is too large, and no server hears of more than ``most``, or groups alone."""
+    """As workers come and go: no group is too large, and a server hears of ``most``, or of groups alone."""
     current: dict[str, int] = {}
     for count in counts:
         found = arrange(workers(count), current, most, set(current.values()))

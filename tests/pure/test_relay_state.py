@@ -8,7 +8,7 @@ from typing import Any
 from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.step.slices import Node, nodes_of
 from elasticflow.training.advice import Tuning
-from elasticflow.wire.messages import Pull, Push, Version
+from elasticflow.wire.messages import Compute, Pull, Push, Version
 from elasticflow_ps import relay_state as rs
 from elasticflow_ps import state as st
 from elasticflow_ps.backups import ComputeAction
@@ -164,12 +164,14 @@ def test_who_is_always_later_than_others_is_waited_for() -> None:
 def test_overdue_slices_are_asked_of_the_idle_and_of_another_if_one_is_late() -> None:
     relay = Relay()
     relay.push("a", (0, 1))
-    assert relay.do(relay.state.is_asked(0, (6, 7), (7,), relay.now_s)) == [ComputeAction("a", 0, (6, 7), (7,))]
+    assert relay.do(relay.state.is_asked(Compute(tick=0, slices=(6, 7), careful=(7,)), relay.now_s)) == [
+        ComputeAction("a", 0, (6, 7), (7,))
+    ]
     assert pushed(relay.push("b", (2, 3)))
     relay.do(relay.state.closed("a", relay.now_s))
     assert ComputeAction("b", 0, (6, 7), (7,)) in relay.said, "it has died of something else, for all we know"
     assert [value for _, _, value in pushed(relay.push("b", (6, 7)))] == ["b6-8"] * 2
-    assert relay.do(relay.state.is_asked(1, (6,), (), relay.now_s)) == [], "of another tick"
+    assert relay.do(relay.state.is_asked(Compute(tick=1, slices=(6,)), relay.now_s)) == [], "of another tick"
 
 
 def test_it_has_two_versions_and_says_what_is_past() -> None:
@@ -252,4 +254,4 @@ def test_what_makes_no_sense_is_dropped() -> None:
         assert only(st.DropAction, relay.state.pushed("a", push, "x", relay.now_s)), push
     assert only(st.DropAction, relay.state.came(Version(version=99, parcel=0), "x", relay.now_s))
     assert only(st.DropAction, relay.state.came(Version(version=1, parcel=PARCELS), "x", relay.now_s))
-    assert relay.state.is_asked(0, (SLICES,), (), relay.now_s) == []
+    assert relay.state.is_asked(Compute(tick=0, slices=(SLICES,)), relay.now_s) == []

@@ -37,7 +37,9 @@ def history(seed: int) -> World:
     if not shape.asynchronous and random.Random(~seed).random() < CARRIED:
         shape = replace(shape, carried=True, moves=False)
         if random.Random(f"relays {seed}").random() < RELAYED and shape.slices > 2:
-            shape = replace(shape, workers=random.Random(f"workers {seed}").randint(3, min(5, shape.slices)), peers=2)
+            shape = replace(
+                shape, workers=random.Random(f"workers {seed}").randint(3, min(5, shape.slices)), peers=2
+            )
     faults = draw_faults(rng, moves=shape.moves)
     return World(*draw_more(random.Random(f"more {seed}"), shape, faults), seed)
 

@@ -40,7 +40,7 @@ def _carriers(run: Facts) -> list[str]:
 
 
 def _wanted(run: Facts) -> dict[str, int]:
-    """By worker, the group that it should be in. Groups with a relay beside somebody who leaves are given up."""
+    """By worker, the group that it should be in. One with a relay beside somebody who leaves is given up."""
     row, stay = run.row, {*_carriers(run)}
     leaves = {row.relays[name][0] for name in row.relaying if run.members[name].carrier not in stay}
     current = {worker: group for worker, group in row.groups.items() if group not in leaves}
@@ -110,7 +110,11 @@ def take_up(run: Facts) -> list[Action]:
     run.balance.take(planning.anew(run))
     if not groups:
         return [NoteAction("info", "workers talk to the servers themselves")]
-    return [NoteAction("info", f"{len(row.groups)} workers talk to the servers by relays, in {len(groups)} groups")]
+    return [
+        NoteAction(
+            "info", f"{len(row.groups)} workers talk to the servers by relays, in {len(groups)} groups"
+        )
+    ]
 
 
 def infos(run: Facts) -> tuple[RelayInfo, ...]:
