@@ -37,6 +37,43 @@ DEFECTS = (
         "        actions = staffing",
     ),
     Defect(
+        "a master gives carried servers names that one before it had given",
+        f"{CORE}/master/deciding/facts.py",
+        "_names(len(shares), self.config, self.staff.next_server)",
+        "_names(len(shares), self.config)",
+    ),
+    # --- relays
+    Defect(
+        "a relay hands down the first version that it gets, whatever others have",
+        f"{PS}/relay_state.py",
+        "        if newest > self._start and newest - 1 not in whole:",
+        "        if newest < self._start and newest - 1 not in whole:",
+    ),
+    Defect(
+        "a relay waits for ever for who is late",
+        f"{PS}/relay_state.py",
+        "        late = now_s >= self._late_s()",
+        "        late = False",
+    ),
+    Defect(
+        "a relay does not tell its server that it has nothing more",
+        f"{PS}/relay_state.py",
+        "PushOnAction(replace(last.push, pull=True), last.value)",
+        "last",
+    ),
+    Defect(
+        "a relay forgets the orders of a version that is like the one before",
+        f"{PS}/relay_state.py",
+        "self.coming[message.parcel] = _VersionPart(message, value)",
+        "self.coming[message.parcel] = _VersionPart(self.held[self.version][message.parcel].message, value)",
+    ),
+    Defect(
+        "the group of a relay that is lost is told of it again",
+        f"{CORE}/master/deciding/relaying.py",
+        "DIRECT if mine == group else mine for",
+        "mine for",
+    ),
+    Defect(
         "what workers die of is forgotten with the servers that they carried",
         f"{CORE}/master/failures.py",
         "return self._suspect_to if self._untold and self.gone >= MANY_GONE else -1",

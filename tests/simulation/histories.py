@@ -15,7 +15,7 @@ WORKS = 40
 """So many kinds of work there are: what each comes to has to be found out, which is dear."""
 CARRIED = 0.4
 """Of the synchronous histories in so many the workers carry the servers."""
-RELAYED = 0.5
+RELAYED = 0.7
 """Of these, if there are slices for more than two workers, in so many relays stand between."""
 LAGS, LAGS_S = 0.35, (0.05, 0.25)
 """In so many histories connections lag by so much, at most."""
@@ -37,9 +37,9 @@ def history(seed: int) -> World:
     if not shape.asynchronous and random.Random(~seed).random() < CARRIED:
         shape = replace(shape, carried=True, moves=False)
         if random.Random(f"relays {seed}").random() < RELAYED and shape.slices > 2:
-            shape = replace(
-                shape, workers=random.Random(f"workers {seed}").randint(3, min(5, shape.slices)), peers=2
-            )
+            workers = random.Random(f"workers {seed}").randint(3, min(5, shape.slices))
+            # Longer ones: relays begin once workers and places have come to rest.
+            shape = replace(shape, workers=workers, peers=2, epochs=3 * shape.epochs)
     faults = draw_faults(rng, moves=shape.moves)
     return World(*draw_more(random.Random(f"more {seed}"), shape, faults), seed)
 
