@@ -1,9 +1,13 @@
 """Jobs of a trace, scaled to minutes, as real runs of a service; and the simulator on the same jobs.
 
-``python -m benchmarks deadlines [--jobs N] [--kills N] [--workers N]``. A step takes as long as its records
-say, without computing; everything else is what it is. The first run measures how fast the program is with
-1, 2, 4, ... workers, and how long one takes to begin. Plans count on both, and on beginnings that are seen to
-take longer; the simulator counts on what was seen in the end.
+``python -m benchmarks deadlines [--jobs N] [--kills N] [--workers N] [--wrong PART] [--slurm] [--lose]``. A
+step takes as long as its records say, without computing; everything else is what it is. The first run
+measures how fast the program is with 1, 2, 4, ... workers, and how long one takes to begin. Plans count on
+both, and on beginnings that are seen to take longer; the simulator counts on what was seen in the end.
+
+With ``--wrong .2`` the service believes that each number of workers is faster or slower than it is, by up to
+that part. With ``--slurm`` runs are jobs of a real SLURM with four nodes of two GPUs; with ``--lose`` one of
+its nodes is down for the middle third, with all that runs there, of which the simulator knows nothing.
 """
 
 from __future__ import annotations
@@ -12,20 +16,23 @@ import argparse
 import json
 import os
 import random
+import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from benchmarks.figures import Figure, figure, line
+from benchmarks.sites import CLI, OnSlurm
 from elasticflow.cli.train import make_folder
 from elasticflow.cluster.presence import wait_until_over
 from elasticflow.errors import RunError
@@ -40,6 +47,7 @@ from elasticflow.scheduler.traces import find_profiles, read_trace
 from elasticflow.service import talk
 from elasticflow.service.history import read_history
 from elasticflow.service.learned import believed
+from elasticflow.service.memory import KindMemory
 from elasticflow.service.settings import ServiceConfig
 
 COMMAND = "python -m benchmarks deadlines"
@@ -50,6 +58,7 @@ BATCH, EPOCH_STEPS, STEP_S = 64, 10, 0.8
 """Records of a step, steps of an epoch, and seconds of a step on one worker."""
 MEDIAN_S, LEAST_S, MOST_S = 40.0, 16.0, 160.0
 """What a job takes on one worker."""
+WORK: dict[str, Any] = {"batch_size": BATCH, "slices": 8, "checkpoint_every": "10s", "least_gain": 0.0}
 EVERY_S = 7.0
 """Mean time between two jobs."""
 
@@ -85,14 +94,8 @@ def planned(count: int, most_workers: int, start_s: float, speedup: dict[int, fl
 class Bench:
     """A service in a folder of its own, and the runs handed in to it."""
 
-    def __init__(self, folder: Path, workers: int, start_s: float) -> None:
-        self.folder = folder
-        self.config = ServiceConfig(
-            folder=str(folder / "service"), nodes=workers, workers_per_node=1,
-            start_s=start_s, grow_s=0.0, shrink_s=1.0, measure_s=4.0, poll_s=0.2,
-        )  # fmt: skip
-        settings = folder / "service.yaml"
-        settings.write_text(json.dumps(msgspec.to_builtins(self.config)))
+    def __init__(self, folder: Path, workers: int, start_s: float, site: OnSlurm | None = None) -> None:
+        self.folder, self._site = folder, site
         record_s = STEP_S / BATCH
         bench = {
             "record_s": record_s,
@@ -100,6 +103,18 @@ class Bench:
             "slowness": 1,
             "lock": str(folder / "lock"),
         }
+        section: dict[str, Any] = {}
+        if site:
+            section = {**site.section, "setup": f"export BENCH={shlex.quote(json.dumps(bench))}"}
+        where: dict[str, Any] = {"cluster": "slurm", "slurm": section, "look_s": 1.0} if site else {}
+        self.config = ServiceConfig(
+            folder=str(folder / "service"),
+            nodes=4 if site else workers, workers_per_node=2 if site else 1,
+            start_s=start_s, grow_s=0.0, shrink_s=1.0, measure_s=4.0, poll_s=0.2, **where,
+        )  # fmt: skip
+        settings, job = folder / "service.yaml", folder / "job.yaml"
+        settings.write_text(json.dumps(msgspec.to_builtins(self.config)))
+        job.write_text(json.dumps({"backend": "slurm", **WORK, "slurm": section}))
         self._command = [sys.executable, "-m", "elasticflow.cli", "serve", str(settings)]
         self._environment = {**os.environ, "BENCH": json.dumps(bench)}
         self._service: subprocess.Popen[bytes] | None = None
@@ -134,16 +149,42 @@ class Bench:
         return {task.name: task for task in answer.tasks}
 
     def hand_in(self, name: str, epochs: int, within_s: float | None) -> talk.ToldTask:
+        if self._site:
+            return self._submit(name, epochs, within_s)
         parse(str(PROGRAM))
         config = Config(
-            program=str(PROGRAM), run_dir=str(self.folder / name), workers="1", least_gain=0.0,
-            epochs=epochs, batch_size=BATCH, slices=8, checkpoint_every="10s",
-        )  # fmt: skip
+            program=str(PROGRAM), run_dir=str(self.folder / name), workers="1", epochs=epochs, **WORK
+        )
         run = make_folder(config, resume=False).run
         deadline_s = None if within_s is None else time.time() + within_s
         question = talk.HandIn(run_dir=str(run.path), deadline_s=deadline_s)
         (task,) = talk.ask(Path(self.config.folder), question).tasks
         return task
+
+    def _submit(self, name: str, epochs: int, within_s: float | None) -> talk.ToldTask:
+        """As people do."""
+        due = ["--best-effort"] if within_s is None else ["--deadline", f"+{within_s:.0f}s"]
+        command = [*CLI, "submit", self.folder / "job.yaml", PROGRAM, "--epochs", epochs, *due]
+        command += ["--service", self.config.folder, "--run-dir", self.folder / name]
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
+        return next(task for task in self.tasks().values() if Path(task.run).name == name)
+
+    def spoil(self, part: float) -> None:
+        """What is known of the program's speed is wrong by up to this part. While no service runs."""
+        chance, file = random.Random(3), Path(self.config.folder, "known.json")
+        kinds = msgspec.json.decode(file.read_bytes(), type=dict[str, KindMemory])
+        for kind in kinds.values():
+            for workers, rates in kind.rates.items():
+                wrong = 1 + chance.uniform(-part, part)
+                kind.rates[workers] = [rate * wrong for rate in rates]
+        file.write_bytes(msgspec.json.encode(kinds))
+
+    def lose(self, *, lost: bool) -> None:
+        """One of four nodes is down, or is there again."""
+        assert self._site
+        cluster = self._site.cluster
+        node = sorted(cluster.nodes())[-1]
+        (cluster.set_down if lost else cluster.resume)(node)
 
 
 def calibrate(bench: Bench) -> tuple[dict[int, float], float]:
@@ -156,32 +197,48 @@ def calibrate(bench: Bench) -> tuple[dict[int, float], float]:
     return {int(size): rate for size, rate in told.rates.items()}, report.first_step_s or 0.0
 
 
-def run_all(bench: Bench, jobs: Sequence[Planned], kills: int) -> dict[str, talk.ToldTask]:
-    """Hands in each at its time, and kills the service now and then; what has become of them, by name."""
+def run_all(bench: Bench, jobs: Sequence[Planned], kills: int, *, lose: bool) -> dict[str, talk.ToldTask]:
+    """Hands in each at its time, and kills the service now and then; what has become of them, by name.
+
+    lose: a node is lost for the middle third.
+    """
     begun_s, chance = time.monotonic(), random.Random(1)
     last_s = jobs[-1].submit_s
     killings = sorted(chance.uniform(0.0, last_s) for _ in range(kills))
     names: list[str] = []
-    agenda = sorted(
-        [(job.submit_s, job) for job in jobs] + [(at_s, None) for at_s in killings], key=lambda x: x[0]
-    )
-    for at_s, job in agenda:
+
+    def hand_in(job: Planned) -> None:
+        names.append(bench.hand_in(f"job-{len(names)}", job.epochs, job.within_s).name)
+
+    def begin_anew() -> None:
+        bench.kill()
+        bench.start()
+
+    agenda: list[tuple[float, Callable[[], None]]] = [(job.submit_s, partial(hand_in, job)) for job in jobs]
+    agenda += [(at_s, begin_anew) for at_s in killings]
+    if lose:
+        agenda += [
+            (last_s / 3, partial(bench.lose, lost=True)),
+            (last_s / 1.5, partial(bench.lose, lost=False)),
+        ]
+    for at_s, act in sorted(agenda, key=lambda due: due[0]):
         time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
-        if job is None:
-            bench.kill()
-            bench.start()
-        else:
-            names.append(bench.hand_in(f"job-{len(names)}", job.epochs, job.within_s).name)
+        act()
     while not all((tasks := bench.tasks())[name].state for name in names):
         time.sleep(0.5)  # it is asked until all are over
     return {name: tasks[name] for name in names}
 
 
-def measured(count: int, kills: int, workers: int) -> Iterator[Figure]:
+def measured(
+    count: int, kills: int, workers: int, *, wrong: float = 0.0, slurm: bool = False, lose: bool = False
+) -> Iterator[Figure]:
     """The figures of one service, and what the simulator says."""
     command = f"{COMMAND} --jobs {count} --kills {kills} --workers {workers}"
-    with tempfile.TemporaryDirectory(prefix="elasticflow-deadlines-") as name:
-        first = Bench(Path(name), workers, 5.0)
+    command += f"{f' --wrong {wrong:g}' if wrong else ''}{' --slurm' * slurm}{' --lose' * lose}"
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="elasticflow-deadlines-"))
+        site = stack.enter_context(OnSlurm()) if slurm else None
+        first = Bench(Path(name), workers, 5.0, site)
         first.start()
         try:
             rates, start_s = calibrate(first)
@@ -189,11 +246,13 @@ def measured(count: int, kills: int, workers: int) -> Iterator[Figure]:
             first.end()
         print(f"steps a second by workers: {rates}; first step after {start_s:.1f} s", flush=True)
         speedup = {size: rate / rates[1] for size, rate in zip(*_curve(rates, workers), strict=True)}
-        bench = Bench(Path(name), workers, start_s)
+        bench = Bench(Path(name), workers, start_s, site)
+        if wrong:
+            bench.spoil(wrong)
         bench.start()
         jobs = planned(count, workers, start_s, speedup)
         try:
-            found = run_all(bench, jobs, kills)
+            found = run_all(bench, jobs, kills, lose=lose)
         finally:
             bench.end()
         seen = read_history(Path(bench.config.folder)).state.policy.overheads
@@ -255,8 +314,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=30, help="of the trace (default: 30)")
     parser.add_argument("--kills", type=int, default=0, help="of the service, while jobs are handed in")
     parser.add_argument("--workers", type=int, default=8, help="that there can be at once (default: 8)")
+    parser.add_argument(
+        "--wrong", type=float, default=0.0, help="what is believed of speeds, by up to this part"
+    )
+    parser.add_argument("--slurm", action="store_true", help="as jobs of a real SLURM, of 8 GPUs")
+    parser.add_argument(
+        "--lose", action="store_true", help="with --slurm: one of its four nodes, for a while"
+    )
     options = parser.parse_args(argv)
-    for one in measured(options.jobs, options.kills, options.workers):
+    if options.lose and not options.slurm:
+        parser.error("--lose is of a node, so with --slurm")
+    how = {"wrong": options.wrong, "slurm": options.slurm, "lose": options.lose}
+    for one in measured(options.jobs, options.kills, options.workers, **how):
         print(line(one))
     return 0
 
