@@ -7,6 +7,7 @@ the fewest nodes of the slice tree win, since each node is a push.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from heapq import heapify, heapreplace
 from itertools import accumulate
 from typing import NamedTuple
@@ -28,10 +29,19 @@ class Speed(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """The best way found to end a range at ``border``."""
+    """The best way found to end a range at ``border``, and the ranges ``before`` it; None: it is the first."""
 
     num_nodes: int
-    borders: tuple[int, ...]
+    border: int
+    before: _Cut | None
+
+    def borders(self) -> tuple[int, ...]:
+        """All of them, in order."""
+        found, cut = [], self
+        while cut.before:
+            found.append(cut.border)
+            cut = cut.before
+        return (cut.border, *reversed(found))
 
 
 def make_plan(speeds: Sequence[Speed], num_slices: int) -> tuple[Share, ...]:
@@ -91,17 +101,22 @@ def _borders(rates: Sequence[float], num_slices: int) -> tuple[int, ...]:
         for at, best in zip(ideal[:-1], quickest, strict=False)
     ] + [[num_slices]]
     longest = _least_time(rates, candidates)
-    cuts = {0: _Cut(0, (0,))}
+    cuts = {0: _Cut(0, 0, None)}
     for rate, places in zip(rates, candidates, strict=True):
         following: dict[int, _Cut] = {}
         for stop in places:
             for first, cut in cuts.items():
                 if first <= stop and (stop - first) / rate <= longest:
-                    num_nodes = cut.num_nodes + len(cover(first, stop))
+                    num_nodes = cut.num_nodes + _num_nodes(first, stop)
                     if stop not in following or num_nodes < following[stop].num_nodes:
-                        following[stop] = _Cut(num_nodes, (*cut.borders, stop))
+                        following[stop] = _Cut(num_nodes, stop, cut)
         cuts = following
-    return cuts[num_slices].borders
+    return cuts[num_slices].borders()
+
+
+@lru_cache(maxsize=1 << 16)
+def _num_nodes(first: int, stop: int) -> int:
+    return len(cover(first, stop))
 
 
 def _least_counts(rates: Sequence[float], num_slices: int) -> list[int]:
