@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from elasticflow.cli.connection import Connection, status_of
+from elasticflow.cluster.presence import wait_until_over
 from elasticflow.errors import RunError
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import LiveStatus
@@ -151,7 +152,7 @@ def job(
     """A job, which is ended if it has not ended by then. settings: those that are no options of ``train``."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "settings.yaml"
-        file.write_text(json.dumps(settings or {}), encoding="utf-8")
+        file.write_text(json.dumps({"client_gone": "stop", **(settings or {})}), encoding="utf-8")
         run = Path(folder) / "run"
         one = Job(run, case, "--config", file, *options, steps=steps, program=program)
         try:
@@ -160,6 +161,7 @@ def job(
             if one.process.poll() is None:
                 one.process.terminate()
                 one.process.communicate()
+                wait_until_over(RunDir(run))  # nobody is to be in the way of what is measured next
 
 
 def step_seconds(timeline: list[Interval]) -> list[float]:
