@@ -19,7 +19,12 @@ DEATHS = 4
 """In each round."""
 CALM_S = 1.5
 """Before something happens, and after it."""
-STEPS = 200 * MIDDLE.steps
+EIGHT = MIDDLE._replace(
+    name="20 ms, 1 MB, in eight slices", slices=8, slice_records=MIDDLE.slice_records // 2
+)
+"""So that each of three workers has some: of four slices the third would have none, and the timelines of those
+who are killed are lost."""
+STEPS = 200 * EIGHT.steps
 CARRIED = ("--strategy", "all_reduce", "--places", 4, "--checkpoint-every", "24h")
 COMMAND = "python -m benchmarks moves"
 AGAIN = re.compile(
@@ -102,7 +107,9 @@ def _kill(status: LiveStatus) -> None:
 
 def scene() -> list[tuple[str, Cost]]:
     """What happens, in this order, to one run."""
-    with job(MIDDLE, "--workers", 2, *CARRIED, steps=STEPS, settings={"snapshot_s": 0.2}) as one:
+    with job(
+        EIGHT, "--workers", 2, *CARRIED, steps=STEPS, settings={"snapshot_s": 0.2, "least_gain": 0.0}
+    ) as one:
         played = Scene(one)
         played.do("join", lambda status: one.ask("scale", 3), 2, 3)
         for _ in range(DEATHS):
