@@ -22,8 +22,8 @@ CALM_S = 1.5
 EIGHT = MIDDLE._replace(
     name="20 ms, 1 MB, in eight slices", slices=8, slice_records=MIDDLE.slice_records // 2
 )
-"""So that each of three workers has some: of four slices the third would have none, and the timelines of those
-who are killed are lost."""
+"""So that each of three workers has some: of four slices the third would have none, and the timelines of
+those who are killed are lost."""
 STEPS = 200 * EIGHT.steps
 CARRIED = ("--strategy", "all_reduce", "--places", 4, "--checkpoint-every", "24h")
 COMMAND = "python -m benchmarks moves"

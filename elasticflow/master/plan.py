@@ -29,7 +29,7 @@ class Speed(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """The best way found to end a range at ``border``, and the ranges ``before`` it; None: it is the first."""
+    """The best way found to end a range at ``border``, and the one before it; None: it is where all begin."""
 
     num_nodes: int
     border: int
