@@ -35,6 +35,10 @@ from tests.clusters.processes import ClusterError, environ, free_ports, own_line
 
 SOURCE = Path(__file__).with_name("kube")
 CACHE = Path.home() / ".cache" / "elasticflow"
+SMALL = "-s -w"
+"""For Go's linker: nothing for debuggers."""
+FLAGS = f"{SMALL} -X k8s.io/component-base/version.gitVersion=v1.34.3"
+"""Which version this is, as of its go.mod, is known to who builds it alone; Kueue asks for it."""
 NODES = ("kn1", "kn2")
 GPUS_PER_NODE = 2
 IMAGE = "docker.io/elasticflow/tests:1"
@@ -54,7 +58,7 @@ SHARED = ("bin", "etc", "home", "lib", "lib64", "opt", "root", "tmp", "usr", Pat
 
 def program() -> Path:
     """Where `build` puts it: another for other sources."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(FLAGS.encode())
     for path in sorted(SOURCE.iterdir()):
         digest.update(path.read_bytes())
     return CACHE / f"kubernetes-{digest.hexdigest()[:12]}" / "kube"
@@ -65,32 +69,35 @@ def fetch() -> None:
     nodes could not run in any case."""
     if reason := _refusal():
         raise ClusterError(reason)
-    _go("mod", "download")
+    go(SOURCE, "mod", "download")
 
 
 def build() -> Path:
-    """Takes some six minutes on two cores, and 3 GB of Go's own cache; nothing, if it was done before.
+    """Takes some six minutes on two cores, and 3 GB of Go's own cache; nothing, if it was done before."""
+    return build_once(program(), SOURCE, ".", FLAGS)
 
-    Of several processes one builds, and the others wait.
-    """
-    target = program()
+
+def build_once(target: Path, source: Path, package: str, flags: str = SMALL) -> Path:
+    """A Go program. flags: for its linker. Of several processes one builds, and the others wait."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name("lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            made = target.with_name(f"kube-{os.getpid()}")
-            _go("build", "-trimpath", "-ldflags", "-s -w", "-o", str(made), ".")
+            made = target.with_name(f"{target.name}-{os.getpid()}")
+            go(source, "build", "-trimpath", "-ldflags", flags, "-o", str(made), package)
             made.rename(target)
     return target
 
 
-def _go(*command: str) -> None:
+def go(folder: Path, *command: str) -> str:
+    """What Go says there. Raises ClusterError."""
     if shutil.which("go") is None:
-        raise ClusterError("to build Kubernetes takes a Go compiler, 1.24 or newer: there is no `go` here")
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"}
-    done = subprocess.run(["go", *command], cwd=SOURCE, env=environment, capture_output=True, text=True)
+        raise ClusterError("to build Kubernetes takes a Go compiler, 1.25 or newer: there is no `go` here")
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+    done = subprocess.run(["go", *command], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise ClusterError(f"Kubernetes cannot be built: go {command[0]}: {done.stderr[-2000:]}")
+    return done.stdout
 
 
 def skip_reason() -> str:
@@ -163,7 +170,7 @@ class KubernetesCluster:
             self._import_image()
             for number, node in enumerate(NODES):
                 self.start_kubelet(node, number)
-            wait(self._are_ready, "the nodes are ready", START_S, self._story)
+            wait(self._are_ready, "the nodes are ready", START_S, self.story)
             for node in NODES:
                 self._give_gpus(node)
             for name, value in (("train", 100), ("serve", 1000)):
@@ -239,7 +246,7 @@ class KubernetesCluster:
         return found
 
     def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        wait(is_so, what, timeout_s, self._story, every_s=0.1)
+        wait(is_so, what, timeout_s, self.story, every_s=0.1)
 
     def clear(self) -> None:
         """No Pods; every node takes some."""
@@ -267,7 +274,7 @@ class KubernetesCluster:
 
     # --- starting ---------------------------------------------------------------------------------
 
-    def _spawn(self, name: str, *command: str | Path) -> None:
+    def spawn(self, name: str, *command: str | Path) -> None:
         log = self.folder / f"{name}.log"
         with log.open("ab") as output:
             self._children[name] = subprocess.Popen(
@@ -318,7 +325,7 @@ class KubernetesCluster:
 
     def _start_control_plane(self) -> None:
         client, peer = self._ports[:2]
-        self._spawn(
+        self.spawn(
             "etcd",
             program(),
             "etcd",
@@ -332,8 +339,8 @@ class KubernetesCluster:
         )
         self.start_apiserver()
         common = [f"--{name}={self.kubeconfig}" for name in KUBECONFIGS]
-        self._spawn("scheduler", program(), "scheduler", *common, "--leader-elect=false", "--secure-port=0")
-        self._spawn(
+        self.spawn("scheduler", program(), "scheduler", *common, "--leader-elect=false", "--secure-port=0")
+        self.spawn(
             "controller-manager",
             program(),
             "controller-manager",
@@ -351,7 +358,7 @@ class KubernetesCluster:
         """Returns when it answers. There can be one on this machine at a time."""
         wait(_is_free, f"another cluster on this machine gives back {API_SERVER}", START_S, lambda: "")
         subprocess.run(["ip", "address", "replace", f"{API_SERVER}/32", "dev", "lo"], check=True)
-        self._spawn(
+        self.spawn(
             "apiserver",
             program(),
             "apiserver",
@@ -366,7 +373,7 @@ class KubernetesCluster:
             f"--bind-address={API_SERVER}",
             "--service-cluster-ip-range=10.96.0.0/16",
         )
-        wait(self._answers, "the API server answers", START_S, self._story)
+        wait(self._answers, "the API server answers", START_S, self.story)
 
     def _answers(self) -> bool:
         context = ssl.create_default_context()
@@ -422,9 +429,9 @@ state = "{home}/state"
     conf_dir = "{home}/cni"
 """
         )
-        self._spawn(f"containerd-{node}", "containerd", "--config", home / "containerd.toml")
+        self.spawn(f"containerd-{node}", "containerd", "--config", home / "containerd.toml")
         socket = home / "containerd.sock"
-        wait(socket.exists, f"containerd of {node} answers", START_S, self._story)
+        wait(socket.exists, f"containerd of {node} answers", START_S, self.story)
 
     def _import_image(self) -> None:
         for node in NODES:
@@ -462,7 +469,7 @@ state = "{home}/state"
         }
         (home / "kubelet.json").write_text(json.dumps(config))
         before = _bound()
-        self._spawn(
+        self.spawn(
             f"kubelet-{node}",
             program(),
             "kubelet",
@@ -472,7 +479,7 @@ state = "{home}/state"
             f"--cert-dir={home}/certificates",
             f"--hostname-override={node}",
         )
-        wait(lambda: _bound() != before, f"kubelet of {node} has its plugins' socket", START_S, self._story)
+        wait(lambda: _bound() != before, f"kubelet of {node} has its plugins' socket", START_S, self.story)
 
     def _are_ready(self) -> bool:
         found = self.kubectl("get", "nodes", "--no-headers", check=False).split()
@@ -497,7 +504,7 @@ state = "{home}/state"
             raise ClusterError(f"ctr {' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
 
-    def _story(self) -> str:
+    def story(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
         return "; ".join(f"{log.stem}: {tail(log)}" for log in logs)
 

@@ -182,12 +182,12 @@ def submit(
 def take(kubernetes: KubernetesCluster) -> Callable[..., None]:
     """Pods of somebody else's, each with a GPU."""
 
-    def others(name: str, priority_class: str) -> None:
+    def others(name: str, priority_class: str, **labels: str) -> None:
         kubernetes.apply(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": name},
+                "metadata": {"name": name, "labels": labels},
                 "spec": {
                     "priorityClassName": priority_class,
                     "terminationGracePeriodSeconds": 1,
