@@ -31,6 +31,7 @@ from elasticflow_kubernetes.manifests import member_pod
 from elasticflow_kubernetes.mirror import WatchedPods
 from elasticflow_kubernetes.objects import name_of
 from elasticflow_kubernetes.pods import LOST, Pod, by_member
+from elasticflow_kubernetes.queues import Queues
 from elasticflow_kubernetes.sizing import Create, KubernetesSizing
 
 TRIES, ASK_S = 3, 1.0
@@ -59,6 +60,7 @@ class KubernetesBackend(SizedBackend):
         self._owner = Owner.of(os.environ)
         self._has_changed, self._change = False, FdEvent()
         self._watched = watched or WatchedPods(self._client, self._changed)
+        self._queues = Queues(self._client)
         self._pods: dict[str, Pod] = {}
         """By their members."""
         self._lost: set[str] = set()
@@ -140,7 +142,9 @@ class KubernetesBackend(SizedBackend):
         self._change.set()
 
     def _poll(self) -> list[Pod]:
-        return self._watched.now()
+        pods = self._watched.now()
+        ours = self._queues.told([pod for pod in pods if pod.run == self._run_id])
+        return [*ours, *(pod for pod in pods if pod.run != self._run_id)]
 
     def _drained(self) -> Collection[str]:
         return self._client.drained()

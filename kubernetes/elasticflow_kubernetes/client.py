@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from pathlib import Path
@@ -34,6 +34,9 @@ WATCH_S, SILENT_S = 240, 150.0
 """The API server ends a stream of changes after the first; one that is silent for the second is gone: there
 are bookmarks, at the least."""
 _TRAINING: dict[str, Any] = {"group": GROUP, "version": VERSION, "plural": PLURAL}
+_WORKLOADS: dict[str, Any] = {"group": "kueue.x-k8s.io", "version": "v1beta2", "plural": "workloads"}
+_OF = "kueue.x-k8s.io/job-uid"
+"""Label of a Workload: whose it is."""
 
 
 def is_configured() -> bool:
@@ -216,6 +219,14 @@ class KubernetesClient:
         if "status" in change:
             call = self._custom.patch_namespaced_custom_object_status
         self._ask(call, name=name, body=change, may_lack=True, **_TRAINING)
+
+    # --- Kueue's Workloads ------------------------------------------------------------------------
+
+    def workloads(self, uids: Sequence[str]) -> bytes:
+        """The list of those of these Pods and Jobs, as JSON."""
+        selector = f"{_OF} in ({','.join(uids)})"
+        call = self._custom.list_namespaced_custom_object
+        return bytes(self._ask(call, label_selector=selector, **_WORKLOADS).data)
 
     # --- what else there is -----------------------------------------------------------------------
 

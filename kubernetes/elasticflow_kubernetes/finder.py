@@ -6,11 +6,11 @@ import contextlib
 
 from elasticflow.cluster.presence import JobPresence, RunEnd
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
-from elasticflow_kubernetes import reasons
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import read
 from elasticflow_kubernetes.errors import ApiBusy, KubernetesError
 from elasticflow_kubernetes.jobs import LeaderJob
+from elasticflow_kubernetes.queues import leader_waits
 
 SUBMIT_S = 60.0
 """An API server takes a Job, or refuses it, within this."""
@@ -32,10 +32,8 @@ class KubernetesPresence(JobPresence):
         if self._job is None or not self._begins() or self._client is None:
             return super().waits_for()
         with contextlib.suppress(KubernetesError):
-            pods = self._client.pods_of(self._job.name)
-            log = self._run.logs / "leader.log"
-            failed = f"; one has failed: {last_line(log)}" if any(pod.over for pod in pods) else ""
-            text = reasons.beginning([pod for pod in pods if not pod.over])
+            text, has_failed = leader_waits(self._client, self._job)
+            failed = f"; one has failed: {last_line(self._run.logs / 'leader.log')}" if has_failed else ""
             return f"its leader, Job {self._job.name}: {text}{failed}"
         return f"its leader, Job {self._job.name}, begins"
 

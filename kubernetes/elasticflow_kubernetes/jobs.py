@@ -66,6 +66,8 @@ class LeaderJob(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """Kubernetes' words for how it ended."""
     is_up: bool = False
+    is_suspended: bool = False
+    """It has no Pod, as long as a queue, such as Kueue's, or somebody else holds it back."""
     is_leaving: bool = False
 
     @property
@@ -78,8 +80,13 @@ class _JobStatus(msgspec.Struct):
     ready: int = 0
 
 
+class _JobSpec(msgspec.Struct):
+    suspend: bool = False
+
+
 class _JobItem(msgspec.Struct):
     metadata: ObjectMeta
+    spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
     status: _JobStatus = msgspec.field(default_factory=_JobStatus)
 
 
@@ -107,5 +114,6 @@ def _read(item: _JobItem) -> LeaderJob:
         state=over.type if over else "",
         text=": ".join(text for text in (over.reason, over.message) if text) if over else "",
         is_up=status.ready > 0,
+        is_suspended=item.spec.suspend,
         is_leaving=meta.deletion_timestamp is not None,
     )

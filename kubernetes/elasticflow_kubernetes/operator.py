@@ -10,7 +10,6 @@ from typing import Any
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.guard import complain
 from elasticflow.run import config as settings
-from elasticflow_kubernetes import reasons
 from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.config import read
 from elasticflow_kubernetes.errors import ApiRefused, KubernetesError
@@ -18,6 +17,7 @@ from elasticflow_kubernetes.jobs import LeaderJob, read_job
 from elasticflow_kubernetes.manifests import training_leader
 from elasticflow_kubernetes.mirror import FIRST_LIST_S, Mirror
 from elasticflow_kubernetes.operating import Action, EndLeader, Hold, Lead, Release, Tell, decide
+from elasticflow_kubernetes.queues import leader_waits
 from elasticflow_kubernetes.telling import tell
 from elasticflow_kubernetes.training import FINALIZER, INVALID, WAITING, TrainingJob, read_training
 
@@ -101,9 +101,8 @@ class Operator:
         """Whether a leader waits for its place; then says why."""
         if leader is None or leader.is_up or leader.over or training.state != WAITING or training.is_leaving:
             return False
-        pods = self._client.pods_of(leader.name)
-        failed = "; one has failed, its log tells why" if any(pod.over for pod in pods) else ""
-        text = reasons.beginning([pod for pod in pods if not pod.over])
+        text, has_failed = leader_waits(self._client, leader)
+        failed = "; one has failed, its log tells why" if has_failed else ""
         tell(self._client, training.name, {"message": f"its leader: {text}{failed}"})
         return True
 
@@ -142,6 +141,8 @@ class Operator:
         if not isinstance(section, dict):
             raise ConfigError(f"spec.settings.kubernetes: {section!r}: must have settings by their names.")
         section = {**self._defaults.get("kubernetes", {}), **section}
+        if training.queue:
+            section["labels"] = {**section.get("labels", {}), **training.queue}
         whole = {**self._defaults, **own, "kubernetes": section, "backend": "kubernetes"}
         if training.workers:
             whole["workers"] = training.workers

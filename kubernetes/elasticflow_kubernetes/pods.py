@@ -21,6 +21,10 @@ have left by now, and its node does not confirm it."""
 OVER = frozenset({"Succeeded", "Failed", LOST})
 LOST_AFTER_S = 10.0
 """What should have ended so long ago ended with its node."""
+GATED = "SchedulingGated"
+"""Reason of a Pod that a queue, such as Kueue's, still holds back."""
+TAKEN_BACK = "TerminationTarget"
+"""Condition of a Pod that Kueue ends, and its disruption."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """Its name, which Kubernetes makes, and never twice."""
     run: str
     member: str
+    uid: str = ""
     state: str
     """Kubernetes' phase, or one of the above."""
     node: str = ""
@@ -37,7 +42,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """Kubernetes' words for why it waits, cannot start, or is over; the first is a word of its own."""
     message: str = ""
     disruption: str = ""
-    """Kubernetes' word for who took its place: PreemptionByScheduler, ..."""
+    """Kubernetes' word for who took its place: PreemptionByScheduler, ...; or ``TAKEN_BACK``."""
+    held: str = ""
+    """Why its queue does not admit it yet, as far as that is known."""
     exit_code: int | None = None
 
     @property
@@ -97,21 +104,23 @@ def shown(item: PodItem, at: float) -> Pod:
     """at: the present, in seconds since 1970, by the API server's clock."""
     labels, status = item.metadata.labels, item.status
     conditions = {each.type: each for each in status.conditions if each.is_true}
-    disrupted = conditions.get("DisruptionTarget")
+    disrupted, taken_back = conditions.get("DisruptionTarget"), conditions.get(TAKEN_BACK)
     container = status.container_statuses[0].state if status.container_statuses else _State()
     cause = container.terminated or container.waiting or _Cause()
     unscheduled = next((each for each in status.conditions if each.type == "PodScheduled"), None)
     if unscheduled is not None and unscheduled.status == "False":
         cause = _Cause(unscheduled.reason, unscheduled.message)
+    message = (taken_back.message if taken_back else status.message) or cause.message or ""
     return Pod(
         id=item.metadata.name,
+        uid=item.metadata.uid,
         run=labels.get(RUN, ""),
         member=labels.get(MEMBER, ""),
         state=_state(item, at),
         node=item.spec.node_name,
         reason=status.reason or cause.reason or "",
-        message=" ".join((status.message or cause.message or "").split()),
-        disruption=(disrupted.reason or "") if disrupted else "",
+        message=" ".join(message.split()),
+        disruption=(disrupted.reason or "") if disrupted else taken_back.type if taken_back else "",
         exit_code=cause.exit_code,
     )
 

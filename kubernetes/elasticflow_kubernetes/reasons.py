@@ -7,7 +7,7 @@ import re
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.process.ending import signal_name
-from elasticflow_kubernetes.pods import LOST, STARTING, TERMINATING, WAITING, Pod
+from elasticflow_kubernetes.pods import GATED, LOST, STARTING, TAKEN_BACK, TERMINATING, WAITING, Pod
 
 _TAKEN_BY = {
     "PreemptionByScheduler": "was preempted{on}: a Pod of higher priority has its place",
@@ -15,16 +15,17 @@ _TAKEN_BY = {
     "EvictionByEvictionAPI": "was evicted{on}: its node is being drained",
     "DeletionByPodGC": "lost its node{at}, which is gone",
     "TerminationByKubelet": "was ended by its node{at}: {message}",
+    TAKEN_BACK: "was taken back{on} by its queue: {message}",
 }
-"""By the reason of the condition DisruptionTarget."""
-GATED = "SchedulingGated"
-"""Of a Pod that a queue, such as Kueue's, still holds back."""
+"""By its disruption."""
 _NOT_ADMITTED = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "NodeNotReady", "AppArmor", "Sysctl")
 """How reasons begin for which a kubelet did not take what the scheduler gave it."""
 _NEVER_STARTS = frozenset(
     "ErrImagePull ImagePullBackOff ErrImageNeverPull InvalidImageName CreateContainerConfigError "
     "CreateContainerError RunContainerError StartError ContainerCannotRun".split()
 )
+_OF_QUEUE = re.compile(r"couldn't assign flavors to pod set \S+: | \(UID: [^)]*\)|; preemptor path: .*")
+"""What of Kueue's words tells nothing to people."""
 _OF_NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*?)\.(?: .*)?$")
 
 
@@ -87,6 +88,8 @@ def waiting(pods: list[Pod]) -> str:
     """Why these wait."""
     who = f"{len(pods)} Pod{'s' * (len(pods) != 1)} wait{'s' * (len(pods) == 1)} for a place"
     if pods and all(pod.reason == GATED for pod in pods):
+        if held := next((pod.held for pod in pods if pod.held), ""):
+            return f"{who} in {'its' if len(pods) == 1 else 'their'} queue: {held}"
         return f"{who}: nobody has admitted {'it' if len(pods) == 1 else 'them'} yet (scheduling gates)"
     told = next((pod.message for pod in pods if pod.message and pod.reason != GATED), "")
     if not told:
@@ -107,8 +110,18 @@ def beginning(pods: list[Pod]) -> str:
     return launch_failure(pod) or f"Pod {pod.id} starts{_on(pod)}"
 
 
+def suspended(held: str) -> str:
+    """What a leader waits for whose Job is. held: why its queue does not admit it, if that is known."""
+    return f"waits for a place in its queue: {held}" if held else "its Job is suspended"
+
+
+def of_queue(message: str) -> str:
+    """Kueue's words, for people."""
+    return " ".join(_OF_QUEUE.sub("", message).split())
+
+
 def _words(pod: Pod) -> str:
-    message = pod.message or "nobody says why"
+    message = of_queue(pod.message) or "nobody says why"
     return _TAKEN_BY[pod.disruption].format(on=_on(pod), at=_at(pod), message=message)
 
 

@@ -14,6 +14,8 @@ from elasticflow_kubernetes.objects import ObjectMeta
 GROUP, VERSION, PLURAL, KIND = "elasticflow.dev", "v1", "elasticflowjobs", "ElasticFlowJob"
 FINALIZER = f"{GROUP}/checkpoint"
 """Keeps one that is being deleted until its run has ended with a checkpoint."""
+QUEUE = "kueue.x-k8s.io/"
+"""How Kueue's labels begin."""
 WAITING, RUNNING, INVALID, FAILED, FINISHED = "Waiting", "Running", "Invalid", "Failed", "Finished"
 OVER = frozenset({*(state.capitalize() for state in ENDED), INVALID})
 """States after which nothing more happens."""
@@ -65,6 +67,11 @@ class TrainingJob(msgspec.Struct):
         """As the setting of that name has it; "": that is left to the settings."""
         least, most = self.spec.min_workers, self.spec.workers
         return f"{min(least, most)}..{most}" if most else ""
+
+    @property
+    def queue(self) -> dict[str, str]:
+        """Labels by which Kueue's users name one, and how it is treated there."""
+        return {name: value for name, value in self.metadata.labels.items() if name.startswith(QUEUE)}
 
     @property
     def owner(self) -> dict[str, Any]:
