@@ -20,7 +20,7 @@ test: $(VENV)/.test check
 	$(PYTEST) -n 2 -m "not whole"
 	$(PYTEST) -n 4 -m "whole and not thorough"
 
-# Not part of `test`: the first time it builds a Kubernetes, which takes some six minutes.
+# Not part of `test`: the first time it builds a Kubernetes, which takes some nine minutes.
 test-kubernetes: $(VENV)/.test
 	PYTHON=$(RUN)/python .ci/kubernetes
 	ELASTICFLOW_REQUIRE_KUBERNETES=1 $(RUN)/python -m pytest tests/kubernetes

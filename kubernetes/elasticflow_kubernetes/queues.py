@@ -1,7 +1,7 @@
 """What Kueue says of those that its queues hold back.
 
-It has a Workload for each Pod, and for each leader's Job: there it says why it does not admit it yet. Where there
-is no Kueue, or its Workloads may not be seen, nothing is said.
+It has a Workload for each Pod, and for each leader's Job: there it says why it does not admit it yet. Where
+there is no Kueue, or its Workloads may not be seen, nothing is said.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real Kueue beside a cluster of ``kubernetes.py``: its controllers and webhooks, a process on this machine.
+"""The real Kueue beside a cluster of ``kubernetes.py``: its controllers and webhooks, a process of this host.
 
 `build` makes it from Go's modules, once; what it has an API server know is taken from there, too.
 """

@@ -36,9 +36,10 @@ class TrainingRun(KubernetesRun):
 
     def apply(self, program: str, **spec: Any) -> None:
         settings = {**WORK, "checkpoint_every": 8, **spec.pop("settings", {})}
+        meta = {"name": NAME, "labels": spec.pop("labels", {})}
         whole = {"program": str(PROGRAMS / program), "runDir": str(self.path), **spec, "settings": settings}
         kind = {"apiVersion": "elasticflow.dev/v1", "kind": "ElasticFlowJob"}
-        self.cluster.apply({**kind, "metadata": {"name": NAME}, "spec": whole})
+        self.cluster.apply({**kind, "metadata": meta, "spec": whole})
 
     def training(self) -> dict[str, Any]:
         """{}: there is none any more."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from elasticflow.cluster.contract import How
+from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import ConfigError
 from elasticflow.run import config as configs
 from elasticflow_kubernetes import reasons
+from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.config import read
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, QuotaReached, error_of
 from elasticflow_kubernetes.manifests import member_pod
-from elasticflow_kubernetes.pods import LOST, Pod, read_list
+from elasticflow_kubernetes.pods import GATED, LOST, Pod, read_list
+from elasticflow_kubernetes.queues import Queues, read_words
 from tests.inprocess import toys
 
 AT = 1_800_000_000.0
@@ -122,6 +124,68 @@ def test_what_waits_says_why_in_the_schedulers_words() -> None:
     assert reasons.waiting([gated, pod]) == words
     held = "1 Pod waits for a place: nobody has admitted it yet (scheduling gates)"
     assert reasons.waiting([gated]) == held
+
+
+NO_MORE = "insufficient unused quota for nvidia.com/gpu in flavor any, 1 more needed"
+
+
+def workloads(is_admitted: str) -> bytes:
+    """Of two, of which Kueue has seen one."""
+    told = f"couldn't assign flavors to pod set main: {NO_MORE}"
+    condition = {"type": "QuotaReserved", "status": is_admitted, "message": told}
+    seen = {"metadata": {"ownerReferences": [{"uid": "u-1"}]}, "status": {"conditions": [condition]}}
+    return json.dumps({"items": [seen, {"metadata": {"ownerReferences": [{"uid": "u-2"}]}}]}).encode()
+
+
+class KueueInMemory:
+    """As a client of Kubernetes knows it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.error: Exception | None = None
+
+    def workloads(self, uids: list[str]) -> bytes:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return workloads("False")
+
+
+def test_what_a_queue_holds_back_says_why_in_its_words() -> None:
+    client = KueueInMemory()
+    queues = Queues(cast(KubernetesClient, client))
+    gated = Pod(id="p", run="r", member="worker-1", uid="u-1", state="Pending", reason=GATED)
+    runs = Pod(id="q", run="r", member="worker-2", uid="u-2", state="Running")
+    told = queues.told([gated, runs])
+    assert told[1:] == [runs]
+    assert reasons.waiting(told[:1]) == f"1 Pod waits for a place in its queue: {NO_MORE}"
+    assert queues.told([gated]) == told[:1] and client.asked == 1, "it is asked some seconds later"
+    assert reasons.suspended(queues.words(["u-1"])["u-1"]) == f"waits for a place in its queue: {NO_MORE}"
+    assert not read_words(workloads("True")), "it was let in"
+
+
+def test_where_there_is_no_kueue_nobody_asks_often() -> None:
+    client = KueueInMemory()
+    queues = Queues(cast(KubernetesClient, client))
+    client.error = ApiRefused("the server could not find the requested resource")
+    gated = Pod(id="p", run="r", member="worker-1", uid="u-1", state="Pending", reason=GATED)
+    assert queues.told([gated]) == queues.told([gated]) == [gated] and client.asked == 1
+
+
+def test_what_kueue_takes_back_is_no_failure() -> None:
+    message = (
+        "Preempted to accommodate a workload (UID: u, JobUID: j) due to prioritization in the ClusterQueue; "
+        "preemptor path: /training; preemptee path: /training"
+    )
+    condition = {"type": "TerminationTarget", "status": "True", "message": message}
+    condition["reason"] = "WorkloadEvictedDueToPreempted"
+    pod = shown(phase="Failed", conditions=[condition])
+    why = "Preempted to accommodate a workload due to prioritization in the ClusterQueue"
+    expected = Ended("worker-1", How.TAKEN, f"was taken back on n1 by its queue: {why}")
+    assert reasons.ending("worker-1", pod, "") == expected
+    leaves = shown(phase="Running", conditions=[condition], deleted="2030-01-01T00:00:00Z")
+    assert reasons.forgotten("worker-1", leaves, leaves.id) == expected
+    assert not reasons.blames_node(pod)
 
 
 def test_labels_of_ones_own_tell_no_runs_apart() -> None:
