@@ -138,6 +138,14 @@ def test_how_a_job_is() -> None:
     assert job.over and (job.state, job.text) == ("Failed", "BackoffLimitExceeded: so it is")
     assert (job.run, job.run_dir, job.owners, job.is_up) == ("r1", "/shared/run", ("u1",), False)
     assert read_job(msgspec.json.encode({"metadata": meta, "status": {"ready": 1}})).is_up
+    assert not job.is_suspended
+    assert read_job(msgspec.json.encode({"metadata": meta, "spec": {"suspend": True}})).is_suspended
+
+
+def test_an_elasticflowjob_is_in_the_queue_that_its_labels_name() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "training", "team": "ml"}
+    assert training(metadata={"labels": labels}).queue == {"kueue.x-k8s.io/queue-name": "training"}
+    assert not training().queue
 
 
 def test_a_leader_may_ask_and_members_may_not() -> None:
