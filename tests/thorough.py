@@ -138,6 +138,8 @@ THOROUGH = (
     "hadoop/test_cluster.py::test_what_is_killed_is_missed_and_reset_brings_it_back",
     "hdfs/test_faults.py::test_a_datanode_that_is_killed_in_the_middle_of_a_read[datanode-1]",
     "hdfs/test_faults.py::test_a_datanode_that_is_killed_in_the_middle_of_a_write[datanode-1]",
+    "kubernetes/test_kueue.py::test_a_worker_is_preempted_and_comes_back[kubernetes]",
+    "kubernetes/test_kueue.py::test_its_leader_is_followed_by_another",
     "kubernetes/test_serve_kubernetes.py::test_two_runs_under_deadlines_and_the_service_is_killed_in_the_middle",
     "kubernetes/test_soak.py",
     "slurm/e2e/test_bad_input.py::test_a_run_does_not_go_on_with_settings_that_make_another_model",

@@ -112,7 +112,7 @@ def beginning(pods: list[Pod]) -> str:
 
 def suspended(held: str) -> str:
     """What a leader waits for whose Job is. held: why its queue does not admit it, if that is known."""
-    return f"waits for a place in its queue: {held}" if held else "its Job is suspended: nobody lets it in yet"
+    return f"waits for a place in its queue: {held}" if held else "its Job is suspended: nobody has let it in"
 
 
 def of_queue(message: str) -> str:

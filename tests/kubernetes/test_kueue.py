@@ -88,7 +88,9 @@ def run(submit: Submit, give: Give) -> KubernetesRun:
 
 
 @pytest.mark.parametrize(
-    ("priority_class", "label"), [("serve", {}), ("train", {"kueue.x-k8s.io/priority-class": "urgent"})]
+    ("priority_class", "label"),
+    [("serve", {}), ("train", {"kueue.x-k8s.io/priority-class": "urgent"})],
+    ids=["kubernetes", "kueue"],
 )
 def test_a_worker_is_preempted_and_comes_back(
     submit: Submit,
@@ -126,7 +128,7 @@ def test_its_queue_holds_the_leader_back(
     give(2, cpus=0)
     run = submit("small_torch.py", "--workers", 2, section=SECTION)
     name = run.job_id
-    kubernetes.wait_until(lambda: NO_CPU in said("status", name).stdout, "it waits, and says why", 30)
+    kubernetes.wait_until(lambda: NO_CPU in said("status", name).stdout, "it waits, and says why")
     give(2)
     assert run.digest() == undisturbed
     run.leaves_nothing()
@@ -143,7 +145,7 @@ def test_its_queue_is_drained_and_opened_again(
 
     kubernetes.wait_until(has_none, "no Pod is left that runs")
     name = run.job_id
-    kubernetes.wait_until(lambda: "is inactive" in said("status", name).stdout, "it waits, and says why", 30)
+    kubernetes.wait_until(lambda: "is inactive" in said("status", name).stdout, "it waits, and says why")
     give(2)
     run.wait_until(lambda s: s.master.incarnation == 2 and len(ready(s)) == 2)
     ends_well(run, undisturbed)
@@ -159,9 +161,11 @@ def test_its_leader_is_followed_by_another(run: KubernetesRun, undisturbed: str)
 def test_kueue_is_away_for_a_while(run: KubernetesRun, kueue: Kueue, undisturbed: str) -> None:
     """No Pod can be made then, and none is gone."""
     kueue.kill()
-    run.kill("worker-1")
-    run.wait_until(lambda s: len(ready(s)) == 1 and "failed calling webhook" in s.shortage)
-    kueue.start()
+    try:
+        run.kill("worker-1")
+        run.wait_until(lambda s: len(ready(s)) == 1 and "failed calling webhook" in s.shortage)
+    finally:
+        kueue.start()
     run.wait_until(lambda s: sorted(ready(s)) == ["worker-2", "worker-3"])
     ends_well(run, undisturbed)
 
