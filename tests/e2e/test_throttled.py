@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticflow.run.telling import LiveStatus
 from tests.relay import Manner, Relay
 
 from .conftest import Run, cli
@@ -38,11 +39,10 @@ def breaking(number: int) -> Manner:
     return ANYWHERE._replace(reset=40_000 // (number + 1) if number < 12 and not number % 2 else None)
 
 
-def config(folder: Path, *, shared: bool = False, overlap: bool = True) -> list[object]:
+def config(folder: Path, *, shared: bool = False, overlap: bool = True, peers: int = 32) -> list[object]:
     path = folder / "throttled.yaml"
-    path.write_text(
-        f"shared_memory: {str(shared).lower()}\noverlap: {str(overlap).lower()}\nsnapshot_s: 0.1\n"
-    )
+    switches = f"shared_memory: {str(shared).lower()}\noverlap: {str(overlap).lower()}\n"
+    path.write_text(f"{switches}snapshot_s: 0.1\npeers: {peers}\n")
     return ["--config", path]
 
 
@@ -156,6 +156,34 @@ def test_server_killed(
     run.wait_for_step(6)
     run.kill("server-1")
     run.wait_until(lambda status: status.generation >= 2 and not status.regrouping)
+    run.open("step 8")
+    assert run.digest() == expected
+
+
+@pytest.mark.parametrize(("compression", "overlap"), [("none", True), ("bf16", False)])
+def test_relays_between_workers_and_those_who_carry(
+    start: Callable[..., Run],
+    alone: Callable[..., str],
+    through: Callable[..., Relay],
+    tmp_path: Path,
+    compression: str,
+    overlap: bool,
+) -> None:
+    """Sums and versions are cut anywhere, twice on each way; one of those between is killed in the middle."""
+    options = (*WIDE, "--compression", compression)
+    expected = alone("wide_torch.py", *options)
+    through(ANYWHERE)
+    carried = ("--strategy", "all_reduce", "--places", 2, "--workers", 3)
+    settings = config(tmp_path, overlap=overlap, peers=2)
+    run = start("wide_torch.py", *options, *settings, *carried, shut=["step 5", "step 8"])
+
+    def relayed(status: LiveStatus) -> bool:
+        return sum(server.relay and server.state == "ready" for server in status.servers) == 4
+
+    status = run.wait_until(relayed)
+    run.open("step 5")
+    run.wait_for_step(6)
+    run.kill(next(server.name for server in status.servers if server.relay))
     run.open("step 8")
     assert run.digest() == expected
 
