@@ -146,6 +146,8 @@ class KubernetesCluster:
         self._environment = dict(os.environ)
         """Of all daemons: what a test adds to it is not theirs."""
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._has_address = False
+        """Whether the API server's address, and so the networks, are this cluster's, and not another's."""
 
     def __enter__(self) -> KubernetesCluster:
         self.start()
@@ -196,9 +198,10 @@ class KubernetesCluster:
         for name in list(self._children):
             self._end(name)
         self._kill_rest()
-        for node in NODES:
-            subprocess.run(["ip", "link", "delete", f"ef-{node}"], capture_output=True)
-        subprocess.run(["ip", "address", "delete", f"{API_SERVER}/32", "dev", "lo"], capture_output=True)
+        if self._has_address:
+            for node in NODES:
+                subprocess.run(["ip", "link", "delete", f"ef-{node}"], capture_output=True)
+            subprocess.run(["ip", "address", "delete", f"{API_SERVER}/32", "dev", "lo"], capture_output=True)
         self._unmount()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -357,6 +360,7 @@ class KubernetesCluster:
     def start_apiserver(self) -> None:
         """Returns when it answers. There can be one on this machine at a time."""
         wait(_is_free, f"another cluster on this machine gives back {API_SERVER}", START_S, lambda: "")
+        self._has_address = True
         subprocess.run(["ip", "address", "replace", f"{API_SERVER}/32", "dev", "lo"], check=True)
         self.spawn(
             "apiserver",
