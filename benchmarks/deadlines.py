@@ -166,7 +166,8 @@ class Bench:
         due = ["--best-effort"] if within_s is None else ["--deadline", f"+{within_s:.0f}s"]
         command = [*CLI, "submit", self.folder / "job.yaml", PROGRAM, "--epochs", epochs, *due]
         command += ["--service", self.config.folder, "--run-dir", self.folder / name]
-        subprocess.run(list(map(str, command)), check=True, capture_output=True)
+        done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         return next(task for task in self.tasks().values() if Path(task.run).name == name)
 
     def spoil(self, part: float) -> None:
