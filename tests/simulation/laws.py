@@ -90,8 +90,6 @@ class Laws:
         self.num_pauses = 0
         """Of those after which all went on from that version."""
         self.row: tuple[str, ...] = ()
-        self.relays: set[str] = set()
-        """All that there ever were."""
         self._orders: dict[tuple[Key, int], Orders] = {}
         self._members: dict[tuple[Key, str], Process] = {}
         self._keys: dict[Process, Key] = {}
@@ -227,8 +225,6 @@ class Laws:
         assignment = action.assignment
         self._latest = key = self.key_of(assignment)
         self.row = key[2]
-        if assignment.relays and assignment.relays[0].name == action.name:
-            self.relays.add(action.name)
         assignment = replace(assignment, relays=())  # of these each is told its own
         require(self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}")
         if assignment.ends:
@@ -247,9 +243,7 @@ class Laws:
         carriers = {server.name: server.carrier for server in assigned.servers} if assigned else {}
         together = len({carriers[name] for name in lost} | {""}) == 2 < len(set(carriers.values()) | {""})
         if self._paused and self._paused[0] == key and life == self._world.life and not lost:
-            later = action.source == "storage" and action.start > self._paused[1]
-            text = f"{action}, though all had paused at {self._paused[1]}"
-            require(action.start == self._paused[1] or later, text)  # of what a generation before had made
+            require(action.start == self._paused[1], f"{action}, though all had paused at {self._paused[1]}")
             self.num_pauses += 1
         kept = len(lost) <= 1 or together  # of what one worker carries there are copies with others
         if self._world.shape.snapshot_s and life == self._world.life and kept:

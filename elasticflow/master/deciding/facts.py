@@ -189,6 +189,12 @@ class Facts:
         return dict(zip(self.row.names, self.agreed.needs, strict=False))
 
     @property
+    def carriers(self) -> list[str]:
+        """Workers that can carry a server, or a relay, more."""
+        able = self.of("worker", MemberState.LOADING, MemberState.READY)
+        return [member.name for member in able if not member.expiring]
+
+    @property
     def regrouping(self) -> bool:
         """Whether a server was lost, and the others wait to go on."""
         return self.row.generation > 0 and self.row.phase is not Phase.SERVING

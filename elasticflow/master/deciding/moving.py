@@ -17,16 +17,13 @@ from elasticflow.master.members import Member, MemberState, RunState
 from elasticflow.master.places import assign
 from elasticflow.master.row import Phase
 
-CARRY = (MemberState.LOADING, MemberState.READY)
-"""States of workers that can carry a server more."""
-
 
 def house(run: Facts, now_s: float) -> list[Action]:
     """Starts servers that nobody carries yet where the fewest are."""
     homeless = [m for m in run.of("server", MemberState.STARTING) if not m.carrier]
     if not run.config.all_reduce or not homeless or run.ended:
         return []
-    carriers = [member.name for member in run.of("worker", *CARRY) if not member.expiring]
+    carriers = run.carriers
     if not carriers:
         return []
     load = Counter(server.carrier for server in run.of("server") if server.name not in run.row.leaving)
@@ -47,7 +44,7 @@ def settle(run: Facts, now_s: float, *, committed: bool = False) -> list[Action]
     busy = row.coming or row.leaving or row.phase is not Phase.SERVING or run.state is not RunState.RUNNING
     if not run.config.all_reduce or busy or not (run.snapshot_s or committed):
         return []
-    carriers = [member.name for member in run.of("worker", *CARRY) if not member.expiring]
+    carriers = run.carriers
     if not carriers or run.of("worker", MemberState.SUSPECT, MemberState.LOST):  # soon more is known
         return []
     current = [run.members[name].carrier for name in row.names]

@@ -22,8 +22,6 @@ from elasticflow.wire.messages import Assignment, RelayInfo
 
 CONNECTED = (MemberState.LOADING, MemberState.READY, MemberState.SUSPECT, MemberState.DRAINING)
 """States of workers that talk to servers, or soon will."""
-CARRY = (MemberState.LOADING, MemberState.READY)
-"""States of workers that can carry a relay more."""
 
 
 def _can_be(run: Facts) -> bool:
@@ -35,13 +33,9 @@ def _workers(run: Facts) -> list[str]:
     return [member.name for member in run.of("worker", *CONNECTED)]
 
 
-def _carriers(run: Facts) -> list[str]:
-    return [member.name for member in run.of("worker", *CARRY) if not member.expiring]
-
-
 def _wanted(run: Facts) -> dict[str, int]:
     """By worker, the group that it should be in. One with a relay beside somebody who leaves is given up."""
-    row, stay = run.row, {*_carriers(run)}
+    row, stay = run.row, {*run.carriers}
     leaves = {row.relays[name][0] for name in row.relaying if run.members[name].carrier not in stay}
     current = {worker: group for worker, group in row.groups.items() if group not in leaves}
     return arrange(_workers(run), current, run.config.peers, {*row.groups.values()})
@@ -66,7 +60,7 @@ def settle(run: Facts, now_s: float) -> list[Action]:
     actions: list[Action] = [KillAction(name) for name in useless]
     for name in useless:
         del row.relays[name], run.members[name]
-    carriers, load = _carriers(run), Counter(server.carrier for server in run.of("server"))
+    carriers, load = run.carriers, Counter(server.carrier for server in run.of("server"))
     for group in sorted(groups) if carriers else ():
         mine = [name for name in carriers if wanted.get(name) == group] or carriers
         for place in range(len(row.names)):
