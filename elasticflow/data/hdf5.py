@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from elasticflow.data.source import (
 )
 from elasticflow.errors import DataError
 from elasticflow.process.available import available_memory
+from elasticflow.process.garbage import uncollected
 
 MOST_DATASETS, MOST_HOPS = 4096, 32
 """That a file is looked through for; from one link to the next."""
@@ -137,7 +138,9 @@ def _opened(file: File, ranges: Sequence[Range] = ()) -> Iterator[Any]:
 
     # Otherwise HDF5 refuses files on file systems that have no locks.
     options = {} if file.is_remote else {"locking": "best-effort"}
-    with file.unchanged():
+    # h5py holds its lock while it reads from the store, whose answer may come by another thread; and any of
+    # h5py's objects that dies there waits for that lock.
+    with file.unchanged(), uncollected() if file.is_remote else nullcontext():
         try:
             with h5py.File(file.open(ranges) if file.is_remote else file.name, "r", **options) as opened:
                 yield opened

@@ -1,5 +1,8 @@
 """Records in an object store, beside the same files on a local disk."""
 
+import gc
+import threading
+
 import h5py
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from elasticflow.data import HDF5, NPZ, Parquet, open_path
 from elasticflow.data.files import matching_files
 from elasticflow.errors import DataError, UnreadableError
+from elasticflow.storage.objects import Objects
 from tests.data.remote import NUM_ROWS, write_files
 from tests.data.test_remote_files import PATTERNS, assert_same_pass
 
@@ -89,6 +93,30 @@ def test_a_file_that_is_replaced_or_removed(fs, url, tmp_path):
             fs.rm(there)
         with pytest.raises(UnreadableError, match=f"{there} {text}"):
             source.rows(np.array([8500]))
+
+
+def test_h5py_objects_that_die_in_the_thread_that_reads_from_the_store(files, monkeypatch):
+    """A collection of garbage there would wait for h5py's lock, which whoever waits for the thread holds."""
+    spaces = [h5py.h5s.create_simple((1,)) for _ in range(200)]
+    asked, were_alive = Objects._ranges, len(spaces)
+
+    def ranges(*asking):
+        def die():
+            ring = [spaces.pop()] if spaces else []
+            ring.append(ring)
+            del ring
+            [[] for _ in range(3 * gc.get_threshold()[0])]  # enough for a collection
+
+        thread = threading.Thread(target=die, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        return asked(*asking)
+
+    monkeypatch.setattr(Objects, "_ranges", ranges)
+    source = HDF5(f"{files}/plain.h5", block_bytes=800)
+    assert len(source.rows(np.arange(NUM_ROWS))["x"]) == NUM_ROWS
+    assert len(spaces) < were_alive and gc.isenabled()
 
 
 @pytest.mark.parametrize("act", ["refuse", "lose", "cut"])
