@@ -9,22 +9,29 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
 
-from elasticflow.api import Optimizer
+from elasticflow.cli.asking import formatted
+from elasticflow.cli.checked import (
+    Checked,
+    CheckedSlice,
+    CheckedSlicing,
+    entries_of,
+    groups_of,
+    settings_of,
+)
 from elasticflow.cli.progress import scaled
-from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProgramError
 from elasticflow.process.fingerprint import environment
 from elasticflow.program.arguments import parsed
 from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.settings import MemberSettings
-from elasticflow.step.layout import PASSING, Layout, Rule, Vector
+from elasticflow.step.layout import Vector
 from elasticflow.step.schedule import Kind
 from elasticflow.training.advice import Advice
-from elasticflow.training.freezing import Toggles, told
 from elasticflow.worker.shapes import shapes_of
 
 if TYPE_CHECKING:
@@ -46,9 +53,26 @@ def check(arguments: argparse.Namespace) -> int:
     if MARK not in os.environ:  # the libraries read their settings when they are loaded
         return _check_apart(chosen, sys.argv[1:])
     try:
-        return _check_here(chosen)
+        if not arguments.json:
+            checked = _check_here(chosen, print)
+        else:
+            with _stdout_apart() as out:
+                checked = _check_here(chosen, lambda line: None)
+                print(formatted(checked), file=out)
+        for warning in checked.warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
+        return 0
     finally:  # which is not come to where the program ends the process
         os.write(int(os.environ[MARK]), b"\n")
+
+
+@contextmanager
+def _stdout_apart() -> Iterator[TextIO]:
+    """The stream of stdout for what is asked for; what the program prints meanwhile goes to stderr."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        yield out
 
 
 def _debug(chosen: config.Config) -> int:
@@ -108,7 +132,8 @@ def _settings_of(chosen: config.Config) -> MemberSettings:
     )  # fmt: skip
 
 
-def _check_here(chosen: config.Config) -> int:
+def _check_here(chosen: config.Config, tell: Callable[[str], None]) -> Checked:
+    """What is found; each line of it is told as soon as it is."""
     from elasticflow.worker.loaded import Loaded
     from elasticflow.worker.slicing import advice, costs_of
 
@@ -117,47 +142,36 @@ def _check_here(chosen: config.Config) -> int:
     since_s = time.perf_counter()
     cost = loaded.cost_of_first_slice()
     slice_s = time.perf_counter() - since_s
-    layout = Layout(spec.entries)
-    tables = dict(zip(layout.tables, spec.tables, strict=True))
-    for entry in layout.entries:
-        if table := tables.get(entry):
-            rows = "any number of" if table.rows is None else f"{table.rows:,}"
-            print(f"{entry.name}  table  {rows} rows of {table.dim}  {entry.dtype}  {_rules(table)}")
-        elif entry.rule not in PASSING:
-            kind = "parameter" if entry.rule is Rule.UPDATE else "buffer"
-            print(f"{entry.name}  {kind}  {list(entry.shape)}  {entry.dtype}  {entry.num_bytes:,} bytes")
-    for each in spec.frozen:
-        print(f"{each.name}  not trained  {list(each.shape)}  {each.dtype}")
-    settings = _settings(spec.optimizer)
-    for number, other in enumerate(spec.others, 1):
-        names = ", ".join(entry.name for entry in layout.entries if entry.part == number)
-        print(f"group {number}: {names or 'of no parameter'}; {_settings(other)}")
-    for line in _when(layout):
-        print(line)
-    trained = layout.of_rule(Rule.UPDATE)
-    print(
-        f"{spec.framework}: {sum(e.size for e in trained):,} parameters in {len(trained)} tensors, "
-        f"{sum(e.num_bytes for e in trained):,} bytes; {settings}"
-    )
-    print(f"data: {spec.num_records:,} records to train on, {spec.num_test:,} to test with")
     num_slices = loaded.schedule.num_slices
     num_records = chosen.step_records // num_slices
-    print(f"one slice of {num_records} records: cost {scaled(cost)}, {slice_s * 1000:.2f} ms")
-    _try_all(loaded, num_records)
+    checked = Checked(
+        framework=spec.framework, optimizer=settings_of(spec.optimizer), groups=list(groups_of(spec)),
+        entries=list(entries_of(spec)), num_records=spec.num_records, num_test=spec.num_test,
+        num_slices=num_slices, slice_s=slice_s, records_left_out=loaded.schedule.records_left_out,
+        slices=[CheckedSlice(num_records=num_records, where="a batch", cost=cost)],
+        warnings=list(spec.warnings),
+    )  # fmt: skip
+    for line in checked.model_lines():
+        tell(line)
+    for one in _try_others(loaded, num_records):
+        checked.slices.append(one)
+        tell(one.line)
+    if checked.records_left_out:
+        of_all = f"{checked.records_left_out:,} of {loaded.schedule.num_records:,}"
+        tell(f"drop_last leaves out: {of_all} records of each epoch")
     if not chosen.asynchronous:
-        for line in advice(costs_of(loaded, chosen.batch_size), num_slices):
-            print(line)
+        costs = costs_of(loaded, chosen.batch_size)
+        checked.slicing = [CheckedSlicing(num_slices=count, batch_s=batch_s) for count, batch_s in costs]
+        for line in advice(costs, num_slices):
+            tell(line)
     if loaded.program.on_epoch is not None:
         from elasticflow.worker.advising import try_out
 
-        said = told_of(try_out(loaded, cost))
-        print(f"on_epoch(), of an epoch with cost and metrics {scaled(cost)}: {said}")
-    warnings = list(spec.warnings)
+        checked.on_epoch = told_of(try_out(loaded, cost))
+        tell(f"on_epoch(), of an epoch with cost and metrics {scaled(cost)}: {checked.on_epoch}")
     if chosen.compression == "top-k":
-        warnings.append("with compression: top-k the same answer is not promised")
-    for warning in warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
-    return 0
+        checked.warnings.append("with compression: top-k the same answer is not promised")
+    return checked
 
 
 def told_of(advice: Advice) -> str:
@@ -169,34 +183,9 @@ def told_of(advice: Advice) -> str:
     return f"it would go on, with a learning rate {rate}" if rate else "it would go on"
 
 
-def _try_all(loaded: Loaded, num_tried: int) -> None:
+def _try_others(loaded: Loaded, num_tried: int) -> Iterator[CheckedSlice]:
     """All other sizes that will occur. Raises ProgramError if the program raises on one."""
     for shape in shapes_of(loaded.schedule):
         if (shape.kind, shape.num_records) != (Kind.TRAIN, num_tried):
             cost = loaded.try_out(shape)
-            plural = "s" * (shape.num_records != 1)
-            print(f"{shape.num_records} record{plural} at once, in {shape.where}: cost {scaled(cost)}")
-    if left_out := loaded.schedule.records_left_out:
-        print(f"drop_last leaves out: {left_out:,} of {loaded.schedule.num_records:,} records of each epoch")
-
-
-def _when(layout: Layout) -> Iterator[str]:
-    """Of ``trainable``: what is not trained in each epoch."""
-    by_toggles: dict[Toggles, list[str]] = {}
-    for entry in layout.entries:
-        by_toggles.setdefault(entry.toggles, []).append(entry.name)
-    for toggles, names in by_toggles.items():
-        if toggles:
-            yield f"{told(toggles)}: {', '.join(names)}"
-
-
-def _settings(optimizer: Optimizer) -> str:
-    return ", ".join(f"{name} {value}" for name, value in optimizer.settings().items())
-
-
-def _rules(table: TableSpec) -> str:
-    """What rows are at first, which are kept, and how they are updated."""
-    rules = [str(table.initializer)]
-    rules += [f"min_count {table.min_count}"] if table.min_count > 1 else []
-    rules += [f"evict_after_steps {table.evict_after_steps}"] if table.evict_after_steps else []
-    return ", ".join([*rules, _settings(table.optimizer) if table.optimizer else "the model's optimizer"])
+            yield CheckedSlice(num_records=shape.num_records, where=shape.where, cost=cost)

@@ -34,6 +34,7 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE")
     parser.add_argument("--config", metavar="FILE")
     parser.add_argument("--set", dest="set_args", action="append", metavar="NAME=VALUE")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--debug", action="store_true", help="one slice, here: print and breakpoint() work")
 
 

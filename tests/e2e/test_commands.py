@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -333,6 +335,26 @@ def test_check_shows_tables() -> None:
         "434 parameters in 4 tensors",
     ):
         assert words in done.stdout, done.stdout
+
+
+def test_check_as_json(tmp_path: Path) -> None:
+    """Whatever the program prints is not among it."""
+    for name in ("gates.py", "tables_data.py"):
+        shutil.copy(PROGRAMS / name, tmp_path)
+    (tmp_path / "tables_torch.py").write_text(
+        "import os\nprint('loaded', flush=True)\nos.write(1, b'by itself')\n"
+        + (PROGRAMS / "tables_torch.py").read_text()
+    )
+    done = cli("check", tmp_path / "tables_torch.py", "--json")
+    assert done.returncode == 0 and done.stderr == "loaded\nby itself", done.stderr
+    found = json.loads(done.stdout)
+    entries = {entry["name"]: entry for entry in found["entries"]}
+    assert (entries["words"]["kind"], entries["words"]["shape"]) == ("table", [None, 8])
+    assert (entries["users"]["shape"], entries["users"]["dtype"]) == ([50, 8], "float32")
+    parameters = [entry for entry in entries.values() if entry["kind"] == "parameter"]
+    assert sum(prod(entry["shape"]) for entry in parameters) == 434
+    assert all(each["cost"] > 0 and each["num_records"] for each in found["slices"])
+    assert found["num_slices"] in {each["num_slices"] for each in found["slicing"]}
 
 
 # --- Ctrl-C, and a terminal ---------------------------------------------------------------------------
