@@ -15,6 +15,7 @@ from elasticflow_kubernetes.client import KubernetesClient, is_configured
 from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of, read
 from elasticflow_kubernetes.errors import ApiRefused, KubernetesError
 from elasticflow_kubernetes.nodes import KubernetesNode
+from elasticflow_kubernetes.queues import LABEL, LocalQueue
 from elasticflow_kubernetes.share import slots_of
 
 MANY = "ReadWriteMany"
@@ -46,6 +47,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     classes: Mapping[str, PriorityClass | None] = {}
     claims: Mapping[str, Claim | None] = {}
     accounts: Mapping[str, bool] = {}
+    queues: Mapping[str, LocalQueue | None] = {}
 
 
 def concerns(config: Config) -> bool:
@@ -94,6 +96,15 @@ def findings(kubernetes: KubernetesConfig, seen: Seen) -> Iterator[Diagnosis]:
         subject = f"kubernetes account {name}"
         cure = "kubectl apply -f conf/kubernetes/account.yaml, or name another as kubernetes.service_account."
         yield ok(subject, "is there") if is_there else broken(subject, "is not there", cure)
+    for name, queue in seen.queues.items():
+        subject = f"kubernetes queue {name}"
+        if queue is None:
+            cure = "Is Kueue there? Make this LocalQueue in the namespace, or have labels name another."
+            yield broken(subject, "is not there", cure)
+        elif why := queue.why_inactive:
+            yield broken(subject, why, "Nothing begins or grows in it until its ClusterQueue admits.")
+        else:
+            yield ok(subject, "admits")
 
 
 def _of_nodes(kubernetes: KubernetesConfig, nodes: Sequence[KubernetesNode]) -> Iterator[Diagnosis]:
@@ -136,6 +147,7 @@ def _seen(client: KubernetesClient, kubernetes: KubernetesConfig) -> Seen:
         classes=_read(classes, client.priority_class, PriorityClass),
         claims=_read(claims, client.claim, Claim),
         accounts={name: found for name, found in _asked([account], client.has_account)},
+        queues=_read([kubernetes.labels.get(LABEL, "")], client.queue, LocalQueue),
     )
 
 

@@ -34,7 +34,7 @@ WATCH_S, SILENT_S = 240, 150.0
 """The API server ends a stream of changes after the first; one that is silent for the second is gone: there
 are bookmarks, at the least."""
 _TRAINING: dict[str, Any] = {"group": GROUP, "version": VERSION, "plural": PLURAL}
-_WORKLOADS: dict[str, Any] = {"group": "kueue.x-k8s.io", "version": "v1beta2", "plural": "workloads"}
+_KUEUE: dict[str, Any] = {"group": "kueue.x-k8s.io", "version": "v1beta2"}
 _OF = "kueue.x-k8s.io/job-uid"
 """Label of a Workload: whose it is."""
 
@@ -220,13 +220,17 @@ class KubernetesClient:
             call = self._custom.patch_namespaced_custom_object_status
         self._ask(call, name=name, body=change, may_lack=True, **_TRAINING)
 
-    # --- Kueue's Workloads ------------------------------------------------------------------------
+    # --- Kueue's -------------------------------------------------------------------------------
 
     def workloads(self, uids: Sequence[str]) -> bytes:
         """The list of those of these Pods and Jobs, as JSON."""
         selector = f"{_OF} in ({','.join(uids)})"
         call = self._custom.list_namespaced_custom_object
-        return bytes(self._ask(call, label_selector=selector, **_WORKLOADS).data)
+        return bytes(self._ask(call, label_selector=selector, plural="workloads", **_KUEUE).data)
+
+    def queue(self, name: str) -> bytes | None:
+        """A LocalQueue, as JSON; None: there is none of that name."""
+        return self._found(self._custom.get_namespaced_custom_object, name, plural="localqueues", **_KUEUE)
 
     # --- what else there is -----------------------------------------------------------------------
 
@@ -242,8 +246,10 @@ class KubernetesClient:
         """Whether there is a service account of that name."""
         return self._found(self._core.read_namespaced_service_account, name) is not None
 
-    def _found(self, call: Callable[..., Any], name: str, *, of_namespace: bool = True) -> bytes | None:
-        answer = self._ask(call, name=name, may_lack=True, of_namespace=of_namespace)
+    def _found(
+        self, call: Callable[..., Any], name: str, *, of_namespace: bool = True, **what: Any
+    ) -> bytes | None:
+        answer = self._ask(call, name=name, may_lack=True, of_namespace=of_namespace, **what)
         return bytes(answer.data) if answer else None
 
     # --- nodes ------------------------------------------------------------------------------------

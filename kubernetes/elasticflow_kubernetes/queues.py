@@ -19,17 +19,31 @@ from elasticflow_kubernetes.jobs import LeaderJob
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 from elasticflow_kubernetes.pods import GATED, Pod
 
+LABEL = "kueue.x-k8s.io/queue-name"
+"""Of a Pod or Job: the LocalQueue that admits it."""
 AGAIN_S, REFUSED_S = 10.0, 60.0
 """So much later what was told is asked for again, and what was refused."""
 
 
-class _WorkloadStatus(msgspec.Struct):
+class _QueueingStatus(msgspec.Struct):
     conditions: list[ObjectCondition] = []
 
 
 class _Workload(msgspec.Struct):
     metadata: ObjectMeta
-    status: _WorkloadStatus = msgspec.field(default_factory=_WorkloadStatus)
+    status: _QueueingStatus = msgspec.field(default_factory=_QueueingStatus)
+
+
+class LocalQueue(msgspec.Struct):
+    """Of a namespace, for those who name it."""
+
+    status: _QueueingStatus = msgspec.field(default_factory=_QueueingStatus)
+
+    @property
+    def why_inactive(self) -> str:
+        """In Kueue's words; "": it admits."""
+        told = [each for each in self.status.conditions if each.type == "Active" and not each.is_true]
+        return next((each.message or each.reason or "not active" for each in told), "")
 
 
 def read_words(answer: bytes) -> dict[str, str]:

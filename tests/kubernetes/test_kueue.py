@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +151,21 @@ def test_its_queue_is_drained_and_opened_again(
     give(2)
     run.wait_until(lambda s: s.master.incarnation == 2 and len(ready(s)) == 2)
     ends_well(run, undisturbed)
+
+
+def test_a_doctor_looks_at_it(give: Give, kubernetes: KubernetesCluster, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(json.dumps({"backend": "kubernetes", "kubernetes": {"image": "any", **SECTION}}))
+
+    def tells(words: str) -> Callable[[], bool]:
+        return lambda: f"  kubernetes queue {QUEUE}: {words}" in said("doctor", settings).stdout
+
+    give(2)
+    kubernetes.wait_until(tells("admits"), "it admits")
+    give(2, stopPolicy="Hold")
+    kubernetes.wait_until(tells("Can't submit new workloads to clusterQueue"), "it is stopped")
+    kubernetes.kubectl("delete", "localqueue", QUEUE)
+    kubernetes.wait_until(tells("is not there"), "it is not there")
 
 
 def test_its_leader_is_followed_by_another(run: KubernetesRun, undisturbed: str) -> None:

@@ -22,6 +22,7 @@ from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job
 from elasticflow_kubernetes.manifests import leader_job, training_leader
 from elasticflow_kubernetes.nodes import KubernetesNode, read_nodes
 from elasticflow_kubernetes.operating import EndLeader, Hold, Lead, Release, Tell, decide
+from elasticflow_kubernetes.queues import LocalQueue
 from elasticflow_kubernetes.share import KubernetesShare, slots_of
 from elasticflow_kubernetes.training import FINALIZER, OVER, TrainingJob, conditions, read_training
 
@@ -247,6 +248,11 @@ def test_the_service_that_people_begin_with() -> None:
         ServiceConfig(cluster="kubernetes", slurm={"gpus": 1})
 
 
+STOPPED = b"""{"status": {"conditions": [
+    {"type": "Active", "status": "False", "reason": "ClusterQueueIsInactive", "message": "is stopped"}
+]}}"""
+
+
 def test_a_doctor_finds_what_is_missing() -> None:
     named = msgspec.structs.replace(KUBERNETES, priority_class="low", server_priority_class="high")
     claim = msgspec.json.decode(b'{"spec": {"accessModes": ["ReadWriteOnce"]}}', type=Claim)
@@ -256,6 +262,7 @@ def test_a_doctor_finds_what_is_missing() -> None:
         classes=classes,
         claims={"training": msgspec.json.decode(b'{"spec": {"accessModes": ["ReadWriteMany"]}}', type=Claim)},
         accounts={"elasticflow": True},
+        queues={"training": msgspec.json.decode(b'{"status": {"conditions": []}}', type=LocalQueue)},
     )
     assert {each.health for each in findings(named, well)} == {Health.OK}
     ill = Seen(
@@ -263,6 +270,7 @@ def test_a_doctor_finds_what_is_missing() -> None:
         classes={"low": None, "high": PriorityClass(value=0)},
         claims={"training": claim, "other": None},
         accounts={"elasticflow": False},
+        queues={"training": msgspec.json.decode(STOPPED, type=LocalQueue), "other": None},
     )
     found = {each.subject: each.health for each in findings(named, ill)}
     assert found == {
@@ -272,4 +280,6 @@ def test_a_doctor_finds_what_is_missing() -> None:
         "kubernetes claim training": Health.HURTS,
         "kubernetes claim other": Health.BROKEN,
         "kubernetes account elasticflow": Health.BROKEN,
+        "kubernetes queue training": Health.BROKEN,
+        "kubernetes queue other": Health.BROKEN,
     }
