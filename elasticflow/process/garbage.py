@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,3 +33,15 @@ def uncollected() -> Iterator[None]:
             _waiting -= 1
             if not _waiting and _was_enabled:
                 gc.enable()
+
+
+def _begin_anew() -> None:
+    """In a process that was forked: whoever waited there is the parent's, and may have held the lock."""
+    global _lock, _waiting
+    _lock = threading.Lock()
+    if _waiting and _was_enabled:
+        gc.enable()
+    _waiting = 0
+
+
+os.register_at_fork(after_in_child=_begin_anew)
