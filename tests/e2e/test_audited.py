@@ -46,9 +46,12 @@ def test_a_run_is_audited_while_workers_are_killed(
     """kill -9 of a worker after 20 steps, and of another after 40."""
     right = start(program, *TRAIN, "--workers", 1).digest()
     run = start(program, *TRAIN, "--workers", 3, "--servers", 2, *config(tmp_path, audit=5))
+    killed = set[int]()  # who is dead may be told of as ready for a moment longer
     for step in (20, 40):
-        status = run.wait_until(lambda status, step=step: status.step >= step and pids_of_ready(status))
-        os.kill(next(iter(pids_of_ready(status))), signal.SIGKILL)
+        status = run.wait_until(lambda s, step=step: s.step >= step and set(pids_of_ready(s)) - killed)
+        pid = next(pid for pid in pids_of_ready(status) if pid not in killed)
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
     output = run.finish()
     assert digest_in(output) == right
     report = run.report()
