@@ -1,12 +1,13 @@
 """Jobs of a trace, scaled to minutes, as real runs of a service; and the simulator on the same jobs.
 
-``python -m benchmarks deadlines [--jobs N] [--kills N] [--workers N] [--wrong PART] [--slurm] [--lose]``. A
-step takes as long as its records say, without computing; everything else is what it is. The first run
-measures how fast the program is with 1, 2, 4, ... workers, and how long one takes to begin. Plans count on
-both, and on beginnings that are seen to take longer; the simulator counts on what was seen in the end.
+``python -m benchmarks deadlines [--jobs N] [--times N] [--kills N] [--workers N] [--wrong PART] [--slurm]
+[--lose]``. A step takes as long as its records say, without computing; everything else is what it is. The
+first run measures how fast the program is with 1, 2, 4, ... workers, and how long one takes to begin. Plans
+count on both, and on beginnings that are seen to take longer; the simulator counts on what was seen in the
+end. With ``--times 3`` jobs are three times as long, and as far apart: beginnings matter less.
 
 With ``--wrong .2`` the service believes that each number of workers is faster or slower than it is, by up to
-that part. With ``--slurm`` runs are jobs of a real SLURM with four nodes of two GPUs; with ``--lose`` one of
+that part. With ``--slurm`` runs are jobs of a real SLURM with four nodes; with ``--lose`` one of
 its nodes is down for the middle third, with all that runs there, of which the simulator knows nothing.
 """
 
@@ -71,8 +72,13 @@ class Planned(NamedTuple):
     within_s: float
 
 
-def planned(count: int, most_workers: int, start_s: float, speedup: dict[int, float]) -> list[Planned]:
-    """The first jobs of the trace: gaps, work and slack are to each other as they are there."""
+def planned(
+    count: int, most_workers: int, start_s: float, speedup: dict[int, float], times: float = 1.0
+) -> list[Planned]:
+    """The first jobs of the trace: gaps, work and slack are to each other as they are there.
+
+    times: so many times as long, and as far apart.
+    """
     jobs = sorted(read_trace(TRACE, find_profiles(TRACE)), key=lambda job: job.submit_s)[:count]
     work = [job.iterations * job.curve.gpu_seconds(job.curve.sizes[0]) for job in jobs]
     usual = statistics.median(work)
@@ -84,9 +90,9 @@ def planned(count: int, most_workers: int, start_s: float, speedup: dict[int, fl
         alone_s = job.iterations / job.curve.rate(max(s for s in job.curve.sizes if s <= job.requested_gpus))
         assert job.deadline_s is not None
         slack = min(3.0, max(1.0, (job.deadline_s - job.submit_s) / alone_s))
-        epochs = max(2, round(takes_s / STEP_S / EPOCH_STEPS))
+        epochs = max(2, round(times * takes_s / STEP_S / EPOCH_STEPS))
         within_s = 2 * start_s + slack * epochs * EPOCH_STEPS * STEP_S / speedup[size]
-        gap_s = (job.submit_s - jobs[0].submit_s) / span_s * EVERY_S * count
+        gap_s = (job.submit_s - jobs[0].submit_s) / span_s * times * EVERY_S * count
         found.append(Planned(gap_s, epochs, within_s))
     return found
 
@@ -109,7 +115,7 @@ class Bench:
         where: dict[str, Any] = {"cluster": "slurm", "slurm": section, "look_s": 1.0} if site else {}
         self.config = ServiceConfig(
             folder=str(folder / "service"),
-            nodes=4 if site else workers, workers_per_node=2 if site else 1,
+            nodes=4 if site else workers, workers_per_node=workers // 4 if site else 1,
             start_s=start_s, grow_s=0.0, shrink_s=1.0, measure_s=4.0, poll_s=0.2, **where,
         )  # fmt: skip
         settings, job = folder / "service.yaml", folder / "job.yaml"
@@ -232,10 +238,18 @@ def run_all(bench: Bench, jobs: Sequence[Planned], kills: int, *, lose: bool) ->
 
 
 def measured(
-    count: int, kills: int, workers: int, *, wrong: float = 0.0, slurm: bool = False, lose: bool = False
+    count: int,
+    kills: int,
+    workers: int,
+    *,
+    times: float = 1.0,
+    wrong: float = 0.0,
+    slurm: bool = False,
+    lose: bool = False,
 ) -> Iterator[Figure]:
     """The figures of one service, and what the simulator says."""
     command = f"{COMMAND} --jobs {count} --kills {kills} --workers {workers}"
+    command += f" --times {times:g}" if times != 1 else ""
     command += f"{f' --wrong {wrong:g}' if wrong else ''}{' --slurm' * slurm}{' --lose' * lose}"
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="elasticflow-deadlines-"))
@@ -252,7 +266,7 @@ def measured(
         if wrong:
             bench.spoil(wrong)
         bench.start()
-        jobs = planned(count, workers, start_s, speedup)
+        jobs = planned(count, workers, start_s, speedup, times)
         try:
             found = run_all(bench, jobs, kills, lose=lose)
         finally:
@@ -314,19 +328,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--jobs", type=int, default=30, help="of the trace (default: 30)")
+    parser.add_argument("--times", type=float, default=1.0, help="as long, and as far apart (default: 1)")
     parser.add_argument("--kills", type=int, default=0, help="of the service, while jobs are handed in")
     parser.add_argument("--workers", type=int, default=8, help="that there can be at once (default: 8)")
     parser.add_argument(
         "--wrong", type=float, default=0.0, help="what is believed of speeds, by up to this part"
     )
-    parser.add_argument("--slurm", action="store_true", help="as jobs of a real SLURM, of 8 GPUs")
+    parser.add_argument("--slurm", action="store_true", help="as jobs of a real SLURM, with 4 or 8 workers")
     parser.add_argument(
         "--lose", action="store_true", help="with --slurm: one of its four nodes, for a while"
     )
     options = parser.parse_args(argv)
     if options.lose and not options.slurm:
         parser.error("--lose is of a node, so with --slurm")
-    how = {"wrong": options.wrong, "slurm": options.slurm, "lose": options.lose}
+    if options.slurm and options.workers not in (4, 8):
+        parser.error("--slurm has 4 nodes with 2 GPUs each: --workers 4 or 8")
+    how = {"times": options.times, "wrong": options.wrong, "slurm": options.slurm, "lose": options.lose}
     for one in measured(options.jobs, options.kills, options.workers, **how):
         print(line(one))
     return 0

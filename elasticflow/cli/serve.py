@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,6 +21,7 @@ from elasticflow.errors import ConfigError, RunError, UnknownError
 from elasticflow.master.measuring import metrics_command
 from elasticflow.process.packages import require
 from elasticflow.process.stamps import stamp_output
+from elasticflow.process.texts import clock_time, with_clock_times
 from elasticflow.run.config import Config
 from elasticflow.scheduler.values import checked
 from elasticflow.service import talk
@@ -198,18 +197,18 @@ def _cells(task: talk.ToldTask) -> tuple[str, ...]:
         task.state if task.state else task.standing,
         "" if is_over else f"{task.workers}{f' ({task.held} held)' if task.held > task.workers else ''}",
         f"{task.step}/{task.steps or '?'}",
-        _clock(task.deadline_at),
-        _clock(task.ended_at if is_over else task.eta_at),
-        _with_clocks(task.said if is_over or not task.why else task.why),
+        clock_time(task.deadline_at),
+        clock_time(task.ended_at if is_over else task.eta_at),
+        with_clock_times(task.said if is_over or not task.why else task.why),
     )
 
 
 def _said(task: talk.ToldTask) -> str:
     """What a person is told of a deadline."""
-    by, said = _clock(task.by_at or task.deadline_at), _with_clocks(task.said)
-    eta = f"; by its plan done at {_clock(task.eta_at)}" if task.eta_at else ""
+    by, said = clock_time(task.by_at or task.deadline_at), with_clock_times(task.said)
+    eta = f"; by its plan done at {clock_time(task.eta_at)}" if task.eta_at else ""
     earliest = (
-        f"not before {_clock(task.earliest_at)}"
+        f"not before {clock_time(task.earliest_at)}"
         if task.earliest_at
         else "nobody can say when it would be done"
     )
@@ -221,16 +220,3 @@ def _said(task: talk.ToldTask) -> str:
         "late": f"{earliest}: {said}; it runs as best effort",
         "refused": f"{earliest}: {said}; hand it in with a later --deadline, or with --best-effort",
     }.get(task.standing, f"{task.standing}: {said}")
-
-
-def _with_clocks(text: str) -> str:
-    """Policies and services tell moments in seconds since 1970."""
-    return re.sub(r"\b(\d{10})(?:\.\d+)? s\b", lambda found: _clock(float(found[1])), text)
-
-
-def _clock(at_s: float | None) -> str:
-    if at_s is None:
-        return ""
-    there: Any = time.localtime(at_s)
-    today = time.strftime("%Y-%m-%d", there) == time.strftime("%Y-%m-%d")
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", there)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -19,6 +20,20 @@ MOST_CHARS = 50_000
 EVENT_CHARS = 1_000
 """The longest text of an event: a master keeps a thousand of them, and writes all of them down again and
 again. What is left out is in the log of the process that told it."""
+
+
+def clock_time(at_s: float | None) -> str:
+    """Of a moment since 1970, for people here: the time of day, after the date if that is not today's."""
+    if at_s is None:
+        return ""
+    there = time.localtime(at_s)
+    today = time.strftime("%Y-%m-%d", there) == time.strftime("%Y-%m-%d")
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", there)
+
+
+def with_clock_times(text: str) -> str:
+    """Policies and services tell moments in seconds since 1970."""
+    return re.sub(r"\b(\d{10})(?:\.\d+)? s\b", lambda found: clock_time(float(found[1])), text)
 
 
 def sendable(text: str, most: int = MOST_CHARS) -> str:

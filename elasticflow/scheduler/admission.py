@@ -41,7 +41,7 @@ def may_promise(
     if not plan.is_safe or plan.gpu_seconds > track.gpu_seconds_left():
         return None
     if track.safe_finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
-        return "is almost done"
+        return f"will be done in at most {rules.imminent_s:.0f} s"
     if demand.part_cheaper(track.cost) <= rules.cheap_part:
         return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours"
     free = free_gpu_seconds(timeline, track.deadline_s)
@@ -69,7 +69,8 @@ def hopeless(track: Track, now_s: float) -> tuple[str, float | None] | None:
     took_s, size = _fastest_alone(track)
     late_s = now_s + took_s - track.deadline_s
     if late_s > 0:
-        text = f"would finish {late_s / 60:.0f} min late even with {size} GPUs"
+        late = f"{late_s:.0f} s" if late_s < 100 else f"{late_s / 60:.0f} min"
+        text = f"would finish {late} late even with {size} GPUs"
         return (text, now_s + took_s) if size else ("its curve knows no size that the cluster has", None)
     cost, left = track.steady_cost(), track.gpu_seconds_left()
     if cost > left:

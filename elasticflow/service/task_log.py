@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticflow.master.log import say
+from elasticflow.process.texts import with_clock_times
 from elasticflow.service import happenings as hp
 from elasticflow.service.state import ServiceState
 
@@ -28,6 +29,6 @@ class TaskLog:
             )
             if self._told.get(name) != words:
                 self._told[name] = words
-                say(f"{name}: {'; '.join(word for word in words if word)}")
+                say(with_clock_times(f"{name}: {'; '.join(word for word in words if word)}"))
             if account is None:
                 del self._told[name]

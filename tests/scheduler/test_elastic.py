@@ -63,7 +63,7 @@ def test_golden_3_the_dearest_gives_way():
 
 def test_golden_4_too_late_even_alone():
     said = arrive(measured(elastic()), job("a", 300, 90.0))
-    assert said[Rejected, "a"].reason == "would finish 1 min late even with 4 GPUs"
+    assert said[Rejected, "a"].reason == "would finish 60 s late even with 4 GPUs"
     assert said[Rejected, "a"].earliest_deadline_s == 150.0
 
 
