@@ -43,10 +43,10 @@ def may_promise(
     if track.safe_finish_s() <= min(timeline.now_s + rules.imminent_s, track.deadline_s):
         return f"will be done in at most {rules.imminent_s:.0f} s"
     if demand.part_cheaper(track.cost) <= rules.cheap_part:
-        return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours"
+        return f"needs {_gpu_time(plan.gpu_seconds)}"
     free = free_gpu_seconds(timeline, track.deadline_s)
     if free >= rules.room_for(track.cost, demand.cost_at(rules.cheap_part)) * plan.gpu_seconds:
-        return f"needs {plan.gpu_seconds / 3600:.1f} GPU-hours, {free / 3600:.0f} stay free in its time"
+        return f"needs {_gpu_time(plan.gpu_seconds)}; {_gpu_time(free)} stay free in its time"
     return None
 
 
@@ -74,8 +74,12 @@ def hopeless(track: Track, now_s: float) -> tuple[str, float | None] | None:
         return (text, now_s + took_s) if size else ("its curve knows no size that the cluster has", None)
     cost, left = track.steady_cost(), track.gpu_seconds_left()
     if cost > left:
-        return f"would cost {cost / 3600:.1f} GPU-hours by then, its cap leaves {left / 3600:.1f}", None
+        return f"would cost {_gpu_time(cost)} by then, its cap leaves {_gpu_time(left)}", None
     return None
+
+
+def _gpu_time(seconds: float) -> str:
+    return f"{seconds / 60:.3g} GPU-minutes" if seconds < 3600 else f"{seconds / 3600:,.1f} GPU-hours"
 
 
 def _fastest_alone(track: Track) -> tuple[float, int]:
