@@ -7,7 +7,7 @@ count on both, and on beginnings that are seen to take longer; the simulator cou
 end. With ``--times 3`` jobs are three times as long, and as far apart: beginnings matter less.
 
 With ``--wrong .2`` the service believes that each number of workers is faster or slower than it is, by up to
-that part. With ``--slurm`` runs are jobs of a real SLURM with four nodes; with ``--lose`` one of
+that part. With ``--slurm`` runs are jobs of a real SLURM, with two workers a node; with ``--lose`` one of
 its nodes is down for the middle third, with all that runs there, of which the simulator knows nothing.
 """
 
@@ -115,7 +115,7 @@ class Bench:
         where: dict[str, Any] = {"cluster": "slurm", "slurm": section, "look_s": 1.0} if site else {}
         self.config = ServiceConfig(
             folder=str(folder / "service"),
-            nodes=4 if site else workers, workers_per_node=workers // 4 if site else 1,
+            nodes=workers // 2 if site else workers, workers_per_node=2 if site else 1,
             start_s=start_s, grow_s=0.0, shrink_s=1.0, measure_s=4.0, poll_s=0.2, **where,
         )  # fmt: skip
         settings, job = folder / "service.yaml", folder / "job.yaml"
@@ -188,10 +188,9 @@ class Bench:
         file.write_bytes(msgspec.json.encode(kinds))
 
     def lose(self, *, lost: bool) -> None:
-        """One of four nodes is down, or is there again."""
+        """The last node of the share is down, or is there again."""
         assert self._site
-        cluster = self._site.cluster
-        node = sorted(cluster.nodes())[-1]
+        cluster, node = self._site.cluster, f"g{self.config.nodes}"
         (cluster.set_down if lost else cluster.resume)(node)
 
 
@@ -334,15 +333,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wrong", type=float, default=0.0, help="what is believed of speeds, by up to this part"
     )
-    parser.add_argument("--slurm", action="store_true", help="as jobs of a real SLURM, with 4 or 8 workers")
-    parser.add_argument(
-        "--lose", action="store_true", help="with --slurm: one of its four nodes, for a while"
-    )
+    parser.add_argument("--slurm", action="store_true", help="as jobs of a real SLURM, of 8 GPUs")
+    parser.add_argument("--lose", action="store_true", help="with --slurm: one of its nodes, for a while")
     options = parser.parse_args(argv)
     if options.lose and not options.slurm:
         parser.error("--lose is of a node, so with --slurm")
-    if options.slurm and options.workers not in (4, 8):
-        parser.error("--slurm has 4 nodes with 2 GPUs each: --workers 4 or 8")
+    if options.slurm and options.workers not in (2, 4, 6, 8):
+        parser.error("--slurm has 4 nodes with 2 GPUs each: --workers 2, 4, 6 or 8")
     how = {"times": options.times, "wrong": options.wrong, "slurm": options.slurm, "lose": options.lose}
     for one in measured(options.jobs, options.kills, options.workers, **how):
         print(line(one))
