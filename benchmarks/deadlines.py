@@ -86,7 +86,7 @@ def planned(
     found = []
     for job, seconds in zip(jobs, work, strict=True):
         takes_s = min(MOST_S, max(LEAST_S, MEDIAN_S * (seconds / usual) ** 0.5))
-        size = min(1 << max(0, job.requested_gpus.bit_length() - 1), most_workers)
+        size = max(each for each in speedup if each <= min(max(1, job.requested_gpus), most_workers))
         alone_s = job.iterations / job.curve.rate(max(s for s in job.curve.sizes if s <= job.requested_gpus))
         assert job.deadline_s is not None
         slack = min(3.0, max(1.0, (job.deadline_s - job.submit_s) / alone_s))
