@@ -344,6 +344,10 @@ class RelayState:
         if latest <= self.version:
             return []
         self._shelf.behind = self._shelf.behind or {}
+        for worker in self._group.of(self.version) - self._waiting.waits.keys():
+            self._waiting.begin(
+                worker, LATEST, -1
+            )  # it may have been given that when it asked for the latest
         return [PullOnAction(Pull(version=LATEST))]
 
     def is_asked(self, asked: Compute, now_s: float) -> list[RelayAction]:
@@ -435,10 +439,10 @@ class RelayState:
         return [*self._answer(worker, wait, now_s), *self._ask_first(), *self._consult()]
 
     def _answer(self, worker: str, wait: Wait, now_s: float) -> list[RelayAction]:
+        if wait.version < 0 and self._shelf.behind is not None:
+            return []  # what there is here is past: the latest is what it gets once it has caught up
         if wait.version < 0:
             wait.version = self.version
-        if wait.version < 0:
-            return []
         if wait.version > self.version:
             return self._hand_down(worker, wait, set(self._shelf.coming))
         del self._waiting.waits[worker]
@@ -476,4 +480,6 @@ class RelayState:
     def _consult(self) -> list[RelayAction]:
         if not self._tick.consults:
             return []
-        return [ConsultAction(worker) for worker in self._waiting.to_consult(self.version + 1)]
+        # Who waits for a first version waits for this as well: the server gives none before it is answered.
+        awaited = LATEST if self.version < 0 else self.version + 1
+        return [ConsultAction(worker) for worker in self._waiting.to_consult(awaited)]

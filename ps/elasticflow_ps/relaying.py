@@ -105,6 +105,8 @@ class Relaying:
             self._act(self._state.pushed(worker, message, value, now_s))
         elif isinstance(message, Pull):
             self._act(self._state.asked(worker, message, now_s))
+        elif not self._is_greeted:  # so it has asked for nothing
+            raise ProtocolError(f"{type(message).__name__} comes before the server does")
         elif isinstance(message, Initial):
             self._send(message, self._incoming.initial(message.parcel, frames).arrays)
         elif isinstance(message, Advise):
@@ -172,6 +174,11 @@ class Relaying:
         pairs = zip(total.spans, total.arrays, strict=True)
         arrays = [self._compression.pushed(span, array) for span, array in pairs]
         self._send(replace(push, checks=checks_of(arrays, push.tick)), arrays)
+
+    @property
+    def _is_greeted(self) -> bool:
+        link = self._ways.links.get(self._server.name)
+        return link is None or link.greeted
 
     def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> None:
         """To the server; if it is lost, nothing: the generation is over."""

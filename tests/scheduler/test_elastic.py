@@ -123,7 +123,9 @@ def test_a_quota_withholds_promises_and_not_gpus():
 
 def test_a_cost_cap():
     said = arrive(measured(elastic()), job("a", 150, 115.0, cost_cap_gpu_s=199.0))
-    assert said[Rejected, "a"].reason == "would cost 3.33 GPU-minutes by then, its cap leaves 3.32 GPU-minutes"
+    assert (
+        said[Rejected, "a"].reason == "would cost 3.33 GPU-minutes by then, its cap leaves 3.32 GPU-minutes"
+    )
     said = arrive(measured(elastic()), job("a", 150, 115.0, cost_cap_gpu_s=200.0))
     assert len(said[Placed, "a"].gpus) == 2
 

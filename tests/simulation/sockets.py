@@ -107,6 +107,7 @@ class Way:
         self.router: SimSocket | None = router
         self.route = network.new_route()
         self.fd = router.lowest_fd()
+        self.dealer_fd = network.new_dealer_fd()
         self.is_open = True
         self.stalled_s = 0.0
         self._lag_s = network.lag()
@@ -140,7 +141,10 @@ class Way:
         if flight.lost or socket is None:
             return
         data = [part.data if type(part) is Loan else part for part in flight.parts]
-        socket.receive([self.route, *data] if direction == UP else data, self.fd)
+        if direction == UP:
+            socket.receive([self.route, *data], self.fd)
+        else:
+            socket.receive(data, self.dealer_fd)
 
     def close(self, by: SimSocket | None, *, lossy: bool) -> None:
         """One end closes it; None: it is cut. lossy: some of what is under way gets lost."""
@@ -192,6 +196,7 @@ class Network:
         """When a process was told last, or will be, that a connection that it had begun is there, or lost."""
         self.listening: dict[str, SimSocket] = {}
         self._next_port = 20_000
+        self._next_dealer_fd = 100_000
         self._next_route = hub.rng.randrange(1 << 32)
 
     def of(self, process: Process) -> list[Way]:
@@ -215,6 +220,11 @@ class Network:
         if not self.lag_s or self.hub.rng.random() >= LAGGING:
             return 0.0
         return self.lag_s * self.hub.rng.random()
+
+    def new_dealer_fd(self) -> int:
+        """Of the end that has connected: another process's number than that of the end that listens."""
+        self._next_dealer_fd += 1
+        return self._next_dealer_fd
 
     def new_route(self) -> bytes:
         self._next_route = (self._next_route + 1) % (1 << 32)

@@ -226,7 +226,9 @@ class Connection:
     def _ways(self) -> list[Way]:
         network, process = self._system.world.network, self._system.hub.process
         here = [listener for listener in network.listening.values() if listener.process is process]
-        return [way for listener in here for way in listener.ways.values() if way.fd == self._fd]
+        own = [way for listener in here for way in listener.ways.values() if way.fd == self._fd]
+        begun = [way for listener in network.listening.values() for way in listener.ways.values()]
+        return own + [way for way in begun if way.dealer_fd == self._fd]
 
     def getpeername(self) -> tuple[str, int]:
         for way in self._ways():

@@ -43,26 +43,37 @@ def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
     return []
 
 
+def _let_go(worker: Member) -> None:
+    """It lives, and has let go of all servers because of one, which may have been heard of first."""
+    if worker.state is MemberState.LOST:
+        worker.come_back()
+
+
 def on_lost(run: Facts, event: Lost, now_s: float) -> list[Action]:
     """A connection in the data plane closed. A worker is dead then, or as good as; a server is asked."""
     member, teller = run.members.get(event.member), run.members.get(event.name)
     if teller is None:
         return []
     if member is None:
+        _let_go(teller)
         return generations.assign_again(run, teller)  # its servers are not those of now
     if member.role == "server":
         member.doubted_by.add(event.name)
-        if teller.state is MemberState.LOST:
-            teller.come_back()  # it let go of all servers because of this one
+        _let_go(teller)
         doubt(run, member, now_s)
         return []
     if any(member.name in server.doubted_by for server in run.of("server")):
         return []  # it lives, and has said why
+    if teller.name in run.row.relays and teller.name not in run.row.relaying:
+        return []  # of a group that has lost another, and lets go of all
     here = (MemberState.READY, MemberState.SUSPECT, MemberState.LOADING)
     if member.state not in here or teller.role != "server" or run.regrouping:
         return []
     member.state, member.since_s = MemberState.LOST, now_s
-    anew = [] if run.conclusion.last_made else staffing.size(run, now_s)  # at the end it may just have left
+    # At the end it may just have left, and a relay says so before the end is known; or it may be on its way
+    # to the servers, since its group has lost another relay.
+    may_live = run.conclusion.last_made or teller.name in run.row.relays
+    anew = [] if may_live else staffing.size(run, now_s)
     return [*planning.replan(run), *anew, *records.judge(run, now_s)]
 
 
@@ -83,7 +94,8 @@ def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Ac
         return [DrainAction(member.name)] if member.state is MemberState.DRAINING else []
     if member.state is MemberState.HALTED:
         return [HaltAction(member.name, run.row.generation + 1)]
-    if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and run.agreed.assignment:
+    takes_part = member.name in (*run.row.names, *run.row.leaving, *run.row.relaying)
+    if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and takes_part:
         return [generations.assign(run, member)]
     return generations.lead_on(run) if run.row.phase is Phase.SERVING else []
 
@@ -217,7 +229,12 @@ def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
         silent_s = member.heard_s + silence_s(run.config, run.failures.patience)
         doubted = member.doubted_s is not None and now_s < silent_s
         run.failures.fall_silent(now_s, run.config.suspect_s)
-        return generations.lose_server(run, member, "lost its connections" if doubted else silent, now_s)
+        relays = member.name in run.row.relaying
+        actions = generations.lose_server(run, member, "lost its connections" if doubted else silent, now_s)
+        if relays and run.row.phase is Phase.SERVING and not run.ended and not run.commits.final_under_way:
+            # Its group may not hear of it: where its host is gone no connection closes.
+            actions += generations.halt_all(run, now_s)
+        return actions
     if member.state is MemberState.READY:
         member.state = MemberState.SUSPECT
         fault = FaultAction(member.name, "worker", "is silent; the others do its slices")

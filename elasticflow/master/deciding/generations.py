@@ -243,7 +243,8 @@ def move(run: Facts, now_s: float) -> list[Action]:
     the checkpoint that there is just now.
     """
     row = run.row
-    actions = [*moving.house(run, now_s), *moving.settle(run, now_s), *relaying.settle(run, now_s)]
+    actions = [*moving.house(run, now_s), *moving.settle(run, now_s)]
+    actions += relaying.settle(run, now_s, lambda worker: assign_again(run, worker))
     if not (moving.have_come(run) if row.coming else relaying.have_come(run)):
         run.stall.pace.end_pause()
         return actions

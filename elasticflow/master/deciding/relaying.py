@@ -9,6 +9,7 @@ talks to the servers itself meanwhile (``lose``): what the relay had of the step
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -22,11 +23,14 @@ from elasticflow.wire.messages import Assignment, RelayInfo
 
 CONNECTED = (MemberState.LOADING, MemberState.READY, MemberState.SUSPECT, MemberState.DRAINING)
 """States of workers that talk to servers, or soon will."""
+UNSURE = (MemberState.SUSPECT, MemberState.LOST)
+"""Of those of whom more will be known soon: until then groups stay as they are."""
 
 
 def _can_be(run: Facts) -> bool:
-    """Rows of tables are not summed up on the way."""
-    return run.config.all_reduce and run.spec is not None and not run.spec.tables
+    """Rows of tables are not summed up on the way; of sums of the largest values little would be left."""
+    is_whole = run.spec is not None and not run.spec.tables and run.config.compression != "top-k"
+    return run.config.all_reduce and is_whole
 
 
 def _workers(run: Facts) -> list[str]:
@@ -48,18 +52,24 @@ def _is_there(run: Facts, group: int) -> bool:
     return len(relays) == len(run.row.names) and MemberState.STARTING not in states
 
 
-def settle(run: Facts, now_s: float) -> list[Action]:
-    """Starts relays that are wanted, and ends those that are not."""
+def settle(run: Facts, now_s: float, tell_again: Callable[[Member], list[Action]]) -> list[Action]:
+    """Starts relays that are wanted, and ends those that are not.
+
+    tell_again: has a worker be told of the servers, that has let go of all of them because of such a relay.
+    """
     row = run.row
     calm = row.phase is Phase.SERVING and run.state is RunState.RUNNING and not row.pausing
-    if not _can_be(run) or not calm or run.of("worker", MemberState.SUSPECT, MemberState.LOST):
+    if not _can_be(run) or not calm or run.of("worker", *UNSURE):
         return []
     wanted, in_force = _wanted(run), _in_force(run)
     groups = {*wanted.values()} - {DIRECT}
     useless = [name for name, (group, _) in row.relays.items() if group not in groups | in_force]
     actions: list[Action] = [KillAction(name) for name in useless]
+    doubters = {worker for name in useless for worker in run.members[name].doubted_by}
     for name in useless:
         del row.relays[name], run.members[name]
+    for name in sorted(doubters & run.members.keys()):
+        actions += tell_again(run.members[name])
     carriers, load = run.carriers, Counter(server.carrier for server in run.of("server"))
     for group in sorted(groups) if carriers else ():
         mine = [name for name in carriers if wanted.get(name) == group] or carriers
@@ -81,6 +91,8 @@ def _in_force(run: Facts) -> set[int]:
 def have_come(run: Facts) -> bool:
     """Whether there should be other groups, and all relays that takes are there."""
     if not _can_be(run) or run.row.phase is not Phase.SERVING or run.state is not RunState.RUNNING:
+        return False
+    if run.of("worker", *UNSURE):
         return False
     wanted = {*_wanted(run).values()} - {DIRECT}
     return wanted != _in_force(run) and all(_is_there(run, group) for group in wanted)
@@ -145,6 +157,19 @@ def _group_of(run: Facts, worker: str) -> int:
         taken = [groups[name] for name in _workers(run) if name in groups]
         groups[worker] = free_group(_in_force(run), taken, run.config.peers)
     return groups[worker]
+
+
+def behind(run: Facts, worker: Member) -> list[Member]:
+    """Of the relays that a worker waits for, those that have stayed where they are, as it has."""
+    row, group = run.row, run.row.groups.get(worker.name, DIRECT)
+    mine = [run.members[name] for name in row.relaying if row.relays[name][0] == group]
+    return [relay for relay in mine if relay.tick + 1 < run.version]
+
+
+def group_of(run: Facts, worker: Member) -> list[Member]:
+    """Those who share its relays, itself among them."""
+    groups = run.row.groups
+    return [each for each in run.of("worker") if groups.get(each.name) == groups.get(worker.name)]
 
 
 def lose(run: Facts, relay: Member) -> list[Action]:

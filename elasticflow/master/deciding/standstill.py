@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticflow.master.actions import Action, HaltAction, KillAction, LookAction, NoteAction
-from elasticflow.master.deciding import departures, ending, generations
+from elasticflow.master.deciding import departures, ending, generations, relaying
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.members import ASKED, Member, MemberState, RunState
 from elasticflow.master.patience import is_there
@@ -116,6 +116,11 @@ def check_strays(run: Facts, now_s: float) -> list[Action]:
         if member.asked_s is None:  # so that its log says where it hangs
             member.asked_s = now_s
             actions.append(LookAction((member.name,), 0))
+        elif behind := relaying.behind(run, member):  # it waits for these, as its group does
+            for waits in relaying.group_of(run, member):
+                waits.asked_s, waits.moved_s = None, now_s
+            for relay in behind:
+                actions += replace_hung(run, relay, now_s)
         else:
             actions += replace_hung(run, member, now_s)
     return actions

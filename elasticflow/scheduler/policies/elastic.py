@@ -166,6 +166,8 @@ class Elastic(Policy):
             return f"{before} to {after}: no deadline needs them"
         if after > before:
             return f"{before} to {after}: its deadline needs {planned}"
+        if track in self._packing.late:
+            return f"{before} to {after}: others' deadlines need them, its own cannot be met"
         if after == 0:
             return f"{before} to 0: others' deadlines need them, its own does not yet"
         return f"{before} to {after}: others need them, its deadline {planned}"
