@@ -8,8 +8,9 @@ either, the world has become worse than was promised for: the dearest will be la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from elasticflow.scheduler.balance import Player, balance
 from elasticflow.scheduler.shares import (
@@ -19,6 +20,7 @@ from elasticflow.scheduler.shares import (
     cheapest_plan,
     fastest_plan,
     fastest_s,
+    steady_plan,
 )
 from elasticflow.scheduler.timeline import ClusterTimeline
 from elasticflow.scheduler.tracks import Standing, Track
@@ -133,6 +135,34 @@ def pack(tracks: Iterable[Track], empty: ClusterTimeline, rules: Rules) -> Packi
         if plan is not None:
             packing.add(track, plan)
     return packing
+
+
+def let_end(
+    packing: Packing,
+    tracks: Iterable[Track],
+    empty: ClusterTimeline,
+    rules: Rules,
+    ends_soon: Callable[[Track], bool],
+) -> Packing | None:
+    """Late ones that are almost done keep what they have until then, and all others are planned around them.
+
+    None if there are none, or more would be late by it.
+    """
+    ending = {track.job_id: track for track in packing.late if track.gpus and ends_soon(track)}
+    if not ending:
+        return None
+    around = empty.copy()
+    for track in ending.values():
+        around.take(len(track.gpus), track.finish_s())
+    other = pack([one for one in tracks if one.job_id not in ending], around, rules)
+    if len(other.late) + len(ending) > len(packing.late):
+        return None
+    for track in ending.values():
+        plan = steady_plan(track.need(inf, track.ladders.expected), empty.now_s)
+        if plan is not None:
+            other.plans[track.job_id] = plan
+    other.late += ending.values()
+    return other
 
 
 def _is_hopeful(track: Track) -> bool:

@@ -115,6 +115,11 @@ def carried_plan(need: Need, timeline: ClusterTimeline, old: SharePlan) -> Share
     return _stepped_plan(need, timeline, num_steps, need.ladder.top, most)
 
 
+def steady_plan(need: Need, now_s: float) -> SharePlan | None:
+    """What it has, until it is done; None if that is not in time, or nothing."""
+    return _steady_on(need, now_s, need.ladder.rung(need.num_gpus)) if need.num_gpus else None
+
+
 def _steady_plan(need: Need, now_s: float, lowest_free: int) -> SharePlan | None:
     """The smallest share that is in time if it is the same all the time."""
     rungs = range(1, min(need.ladder.top, lowest_free.bit_length()) + 1)

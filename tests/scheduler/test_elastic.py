@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.curves import curve
 from elasticflow.scheduler.decisions import Admitted, Deferred, Placed, Rejected
-from elasticflow.scheduler.events import ArrivalEvent, CompletionEvent, NodeLostEvent, ProfileCorrectedEvent
+from elasticflow.scheduler.events import (
+    ArrivalEvent,
+    CompletionEvent,
+    NodeLostEvent,
+    ProfileCorrectedEvent,
+    ProgressEvent,
+)
 from elasticflow.scheduler.fairness import Quotas
 from elasticflow.scheduler.overheads import Overheads, published
 from elasticflow.scheduler.policies import policy
@@ -271,3 +277,25 @@ def test_shapes_other_than_powers_of_two():
     for one in jobs:
         made.handle([ArrivalEvent(one)], one.submit_s)
         made.check_invariants()
+
+
+def test_who_is_late_and_almost_done_is_not_stopped():
+    """By a few seconds: they cost another, which has time, nothing."""
+    scheduler = measured(elastic())
+    arrive(scheduler, job("a", 150, 80.0), job("b", 100, 135.0))
+    a, b = scheduler.tracks["a"], scheduler.tracks["b"]
+    assert a.standing is b.standing is Standing.PROMISED and (len(a.gpus), len(b.gpus)) == (4, 0)
+    scheduler.handle([ProgressEvent({"a": 14.0})], 75.0)
+    assert (len(a.gpus), len(b.gpus)) == (4, 0) and b.plan.finish_s <= 135.0
+    scheduler.handle([CompletionEvent("a")], 82.0)
+    assert len(b.gpus) == 4
+
+
+def test_who_is_late_and_almost_done_gives_way_to_one_that_has_no_time():
+    scheduler = measured(elastic())
+    arrive(scheduler, job("a", 150, 80.0), job("b", 100, 131.0))
+    a, b = scheduler.tracks["a"], scheduler.tracks["b"]
+    said = scheduler.handle([ProgressEvent({"a": 14.0})], 75.0)
+    assert (len(a.gpus), len(b.gpus)) == (0, 4) and b.plan.finish_s <= 131.0
+    why = next(one.reason for one in said if isinstance(one, Placed) and one.job_id == "a")
+    assert why == "4 to 0: others' deadlines need them, its own cannot be met"

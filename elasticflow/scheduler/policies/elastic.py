@@ -19,7 +19,7 @@ from elasticflow.scheduler.demand import Demand
 from elasticflow.scheduler.fairness import Quotas, within_quota
 from elasticflow.scheduler.jobs import Job
 from elasticflow.scheduler.overheads import Overheads
-from elasticflow.scheduler.packing import Packing, Rules, kept, pack, plan_one, rebalanced
+from elasticflow.scheduler.packing import Packing, Rules, kept, let_end, pack, plan_one, rebalanced
 from elasticflow.scheduler.placement import Gpus
 from elasticflow.scheduler.policies.base import PINNED, Policy
 from elasticflow.scheduler.shares import Need, SharePlan, fastest_s
@@ -212,12 +212,18 @@ class Elastic(Policy):
         rules = self.settings.packing
         empty = self.empty_timeline(now_s, rules.max_steps)
         everybody = [one for one in self.tracks.values() if one.standing is not Standing.BEST_EFFORT]
-        packing = pack([one for one in everybody if one.standing is not Standing.WAITING], empty, rules)
+        packed = [one for one in everybody if one.standing is not Standing.WAITING]
+        packing = pack(packed, empty, rules)
         self.stats["late"] += len(packing.late)
         self.stats["dropped"] += len(packing.dropped)
         self.stats["urgent"] += packing.num_urgent
         self.stats["carried"] += packing.num_carried > 0
         self._fill(packing, everybody)
+        other = let_end(packing, packed, empty, rules, lambda one: self._ends_soon(one, now_s))
+        if other is not None:
+            self._fill(other, everybody)
+            if self._worth(other) >= self._worth(packing):
+                packing = other
         for otherwise in (kept, rebalanced):
             if len(packing.plans) < len(everybody):
                 other = otherwise(everybody, empty, rules)
@@ -232,6 +238,9 @@ class Elastic(Policy):
             if track.standing is not Standing.PROMISED:
                 track.standing = Standing.HOPEFUL if track.plan else Standing.WAITING
         return packing
+
+    def _ends_soon(self, track: Track, now_s: float) -> bool:
+        return track.finish_s() <= now_s + self.settings.admission.imminent_s
 
     def _fill(self, packing: Packing, tracks: Sequence[Track]) -> None:
         """Plans for others too, the cheapest first, if they disturb nobody."""
