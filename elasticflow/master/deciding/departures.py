@@ -95,7 +95,8 @@ def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Ac
     if member.state is MemberState.HALTED:
         return [HaltAction(member.name, run.row.generation + 1)]
     takes_part = member.name in (*run.row.names, *run.row.leaving, *run.row.relaying)
-    if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and takes_part:
+    told = takes_part and run.agreed.assignment
+    if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and told:
         return [generations.assign(run, member)]
     return generations.lead_on(run) if run.row.phase is Phase.SERVING else []
 
