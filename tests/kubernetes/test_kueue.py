@@ -153,6 +153,7 @@ def test_its_queue_is_drained_and_opened_again(
     ends_well(run, undisturbed)
 
 
+@pytest.mark.usefixtures("on_cluster")
 def test_a_doctor_looks_at_it(give: Give, kubernetes: KubernetesCluster, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(json.dumps({"backend": "kubernetes", "kubernetes": {"image": "any", **SECTION}}))
