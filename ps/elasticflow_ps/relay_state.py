@@ -344,10 +344,9 @@ class RelayState:
         if latest <= self.version:
             return []
         self._shelf.behind = self._shelf.behind or {}
+        # Who has what is past, and asks for nothing, may have asked for the latest and been given that.
         for worker in self._group.of(self.version) - self._waiting.waits.keys():
-            self._waiting.begin(
-                worker, LATEST, -1
-            )  # it may have been given that when it asked for the latest
+            self._waiting.begin(worker, LATEST, -1)
         return [PullOnAction(Pull(version=LATEST))]
 
     def is_asked(self, asked: Compute, now_s: float) -> list[RelayAction]:

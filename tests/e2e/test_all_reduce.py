@@ -14,7 +14,7 @@ from .conftest import Run, cli, digest_in
 OPTIONS = ("--epochs", 4, "--batch-size", 64, "--slices", 8)
 CARRIED = (*OPTIONS, "--strategy", "all_reduce", "--places", 4)
 STEPS = 4 * 16
-LATE = f"step {STEPS - 14}"
+MIDDLE, LATE = f"step {STEPS // 2}", f"step {STEPS - 14}"
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def few_peers(tmp_path: Path) -> tuple[object, ...]:
 def test_relays_between_many_workers_come_and_go(
     start: Callable[..., Run], undisturbed: str, few_peers: tuple[object, ...]
 ) -> None:
-    """A relay is killed, then a worker with all it carries; at last all but one are to leave."""
-    run = start("small_torch.py", *few_peers, *RELAYED, shut=[LATE])
+    """A relay is killed, then a worker with all it carries; at last there are too few workers for any."""
+    run = start("small_torch.py", *few_peers, *RELAYED, shut=[MIDDLE, LATE])
     status = run.wait_until(relayed)
     relay = next(server for server in status.servers if server.relay)
     run.kill(relay.name)
@@ -152,7 +152,8 @@ def test_relays_between_many_workers_come_and_go(
     carrier = next(server for server in status.servers if server.relay).place.removeprefix("carried by ")
     run.kill(carrier)
     run.wait_until(lambda s: relayed(s) and carrier not in {each.name for each in s.workers})
-    # Who is drained leaves after the step in work, which may be the one that is held back.
     assert cli("scale", run.path, 1).returncode == 0
+    run.open(MIDDLE)  # who is drained leaves after the step in work, which may be the one that is held back
+    run.wait_until(lambda s: len(s.workers) == 1 and not any(server.relay for server in s.servers))
     run.open(LATE)
     assert run.digest() == undisturbed
