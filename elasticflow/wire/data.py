@@ -14,6 +14,7 @@ from elasticflow.wire.door import shut_down
 from elasticflow.wire.gate import say_once
 from elasticflow.wire.keys import MemberKeys, Pass
 from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, encode
+from elasticflow.wire.nearby import keep_close
 from elasticflow.wire.numbers import BAD, check
 from elasticflow.wire.router import Router
 from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
@@ -264,6 +265,7 @@ class DataLink:
             header, *frames = self.socket.recv_multipart(NOBLOCK, copy=False)
             if not self.greeted:
                 self._fd = int(header.get(zmq.SRCFD))
+                keep_close(self._fd)
             arrays = [frame.buffer for frame in frames]
             try:
                 message = self._open(header.buffer, arrays)

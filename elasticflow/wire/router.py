@@ -13,6 +13,7 @@ import zmq
 from elasticflow.step.layout import Array
 from elasticflow.wire.door import Door, block, borrowed, room, shut_down
 from elasticflow.wire.gate import DOMAIN
+from elasticflow.wire.nearby import keep_close
 from elasticflow.wire.sending import send_frames
 from elasticflow.wire.sockets import HANG_UP_S, NOBLOCK, Socket, monitor_of, poll_ms, readable
 
@@ -158,6 +159,7 @@ class Router:
         fd = first.get(zmq.SRCFD)
         assert isinstance(fd, int)
         self._fds[route] = fd
+        keep_close(fd)
         self._door.go(fd)
         late: bytes | None = route
         if fd in self._open:

@@ -23,6 +23,7 @@ from elasticflow.step.layout import Array
 from elasticflow.wire import data
 from elasticflow.wire.control import ControlListener, control_link, signed_frame
 from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Received
+from elasticflow.wire.door import borrowed
 from elasticflow.wire.gate import admit_only_members
 from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys
 from elasticflow.wire.messages import (
@@ -50,6 +51,7 @@ from elasticflow.wire.messages import (
     Welcome,
     encode,
 )
+from elasticflow.wire.nearby import ON_ITS_WAY_BYTES, keep_close
 from elasticflow.wire.numbers import check
 from elasticflow.wire.seal import NONCE_BYTES, Guard, Seal, signed
 from elasticflow.wire.sockets import Context, Socket
@@ -186,6 +188,36 @@ def test_messages_and_arrays_both_ways(context: Context, listener: DataListener)
     assert hear(listener, 1) == [Closed(opened.peer)]
     assert listener.send(opened.peer, Gone(latest=8)) is None
     assert listener.dropped == listener.refused == 0
+
+
+def test_within_a_host_little_is_on_its_way(context: Context, listener: DataListener) -> None:
+    """At both ends: who sends holds no more than the caches do."""
+    link = connected(context, listener)
+    link.send(Pull(version=1))
+    hear(listener, 2)
+    for fd in (link._fd, *listener._router._open):
+        with borrowed(fd) as connection:
+            # The kernel counts what it needs besides, and doubles what is asked for: socket(7).
+            assert connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF) == 2 * ON_ITS_WAY_BYTES
+    link.close()
+
+
+def test_between_hosts_the_kernel_decides_what_is_on_its_way() -> None:
+    """Addresses of two hosts stand for two hosts."""
+    with sockets.create_server(("127.0.0.2", 0)) as server:
+        source = ("127.0.0.1", 0)
+        with sockets.create_connection(server.getsockname(), source_address=source) as connection:
+            before = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF)
+            keep_close(connection.fileno())
+            assert connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF) == before
+
+
+def test_what_is_no_connection_any_more_is_left_alone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    keep_close(reading)
+    keep_close(writing)
+    os.close(writing)
 
 
 def test_the_last_word_comes_before_the_closing(context: Context, listener: DataListener) -> None:
