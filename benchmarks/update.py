@@ -13,16 +13,16 @@ import numpy as np
 
 from benchmarks.figures import Figure, figure, median
 from elasticflow.api import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer
-from elasticflow.step.layout import CHUNK_BYTES, Array, Entry, Layout, Rule, spread
+from elasticflow.step.layout import Array, Entry, Layout, Rule, spread
 from elasticflow_ps import native
 from elasticflow_ps.arena import Arena
 from elasticflow_ps.optimizers import kernel_for
-from elasticflow_ps.parcels import parcels_of
+from elasticflow_ps.parcels import Parcel, parcels_of
 from elasticflow_ps.store import Store, Sum
 
 MEGABYTES, ROUNDS = 100, 15
-PAUSE_S = 0.02
-"""Before each update: threads of torch spin for a while after theirs."""
+PAUSE_S = 0.2
+"""Before each update: threads of torch spin for a while after theirs, where ours would be."""
 COMMAND = "python -m benchmarks update"
 OPTIMIZERS: dict[str, Optimizer] = {
     "SGD": SGD(),
@@ -36,10 +36,14 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-def _ours(optimizer: Optimizer, gradients: list[Array]) -> Callable[[], None]:
-    """Makes the next version of a store, span by span, and lets go of the one before."""
-    layout = Layout([Entry("w", (sum(gradient.size for gradient in gradients),), "float32", Rule.UPDATE)])
-    parcels = parcels_of(layout, spread(layout, 1)[0])
+def _parcels() -> list[Parcel]:
+    """A server's, of so many megabytes."""
+    layout = Layout([Entry("w", (MEGABYTES * 2**20 // 4,), "float32", Rule.UPDATE)])
+    return parcels_of(layout, spread(layout, 1)[0])
+
+
+def _ours(optimizer: Optimizer, parcels: list[Parcel], gradients: list[Array]) -> Callable[[], None]:
+    """Makes the next version of a store, parcel by parcel, and lets go of the one before."""
     store = Store(parcels, kernel_for(optimizer))
     sums = [Sum([gradient], parcel.spans) for parcel, gradient in zip(parcels, gradients, strict=True)]
     for parcel, gradient in zip(parcels, gradients, strict=True):
@@ -94,11 +98,11 @@ def run() -> Iterator[Figure]:
         np.copyto(to, array)
         return to
 
-    spans = range((MEGABYTES << 20) // CHUNK_BYTES)
-    gradients = [copy(chance.standard_normal(CHUNK_BYTES // 4, np.float32)) for _ in spans]
+    parcels = _parcels()
+    gradients = [copy(chance.standard_normal(len(parcel.spans[0]), np.float32)) for parcel in parcels]
     for name, optimizer in OPTIMIZERS.items():
         peer = Adam() if isinstance(optimizer, Ftrl) else optimizer
-        ours, theirs = _ours(optimizer, gradients), _theirs(peer, gradients, copy)
+        ours, theirs = _ours(optimizer, parcels, gradients), _theirs(peer, gradients, copy)
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             torch.set_num_threads(threads)
             native.set_threads(threads)
