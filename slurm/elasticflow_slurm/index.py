@@ -19,11 +19,11 @@ from elasticflow_slurm.client import SlurmError, SlurmNotInstalled
 from elasticflow_slurm.comments import read
 
 
-def is_of(job_id: int, run_dir: Path) -> bool:
-    """Whether that run is known to be this job's."""
+def is_of(job_id: int, run_dir: Path, *, unless_asked: bool = False) -> bool:
+    """Whether that run is known to be this job's. unless_asked: what it is if SLURM does not answer."""
     with contextlib.suppress(UnknownError):
         return any(entry.run_dir == str(run_dir) for entry in entries(str(job_id)))
-    return False
+    return unless_asked
 
 
 def unasked() -> str:

@@ -21,7 +21,7 @@ from elasticflow.leading import begin, check_begun, check_resume, host, patientl
 from elasticflow.process.parent import end_with_parent
 from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
+from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_slurm import index
 from elasticflow_slurm.backend import SlurmBackend, comes_again, restarts_of
 from elasticflow_slurm.bindings import choose
@@ -65,13 +65,13 @@ def leader_id(environ: Mapping[str, str]) -> int:
 def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
     """The run's folder: as 'submit' has made it, or made now; a requeued job finds its own again."""
     run = RunDir(_run_dir(arguments, job_id))
-    restarted = restarts_of(os.environ) > 0
-    if restarted or arguments.program is None or index.is_of(job_id, run.folder):
+    begun = _is_begun(run, job_id)
+    if begun or arguments.program is None:
         patiently(lambda: check_begun(run))
     known = run.host()
-    if known and restarted and known.id != str(job_id):
+    if known and begun and known.id != str(job_id) and restarts_of(os.environ):
         raise RunError(f"{run.folder}: this run goes on in job {known.id}, and not in this one any more.")
-    if known and (arguments.program is None or known.id == str(job_id)):
+    if known and (arguments.program is None or (begun and known.id == str(job_id))):
         return run
     named = os.path.abspath(arguments.program) if arguments.program else ""
     anew = new_program(arguments)
@@ -80,8 +80,19 @@ def _folder(arguments: argparse.Namespace, job_id: int) -> RunDir:
         parse(chosen.program)
     if arguments.resume:
         check_resume(run, chosen)
-    begin(run, chosen, UNKNOWN)
+    begin(run, chosen, str(job_id))
     return run
+
+
+def _is_begun(run: RunDir, job_id: int) -> bool:
+    """Whether this job has made the run's folder before, or may have, where it was requeued and nobody knows.
+
+    A leader that was lost while it made it has left whose it is, at most: it is made again.
+    """
+    known = patiently(run.host)
+    if known and known.id == str(job_id):
+        return patiently(run.settings.exists)
+    return index.is_of(job_id, run.folder, unless_asked=restarts_of(os.environ) > 0)
 
 
 def _run_dir(arguments: argparse.Namespace, job_id: int) -> str:

@@ -99,7 +99,8 @@ def _folder(arguments: argparse.Namespace, application: str) -> RunDir:
     if arguments.program is None:
         patiently(lambda: check_begun(run))
     known = patiently(run.host)
-    if known and known.id == application:
+    # A leader that was lost while it made the folder has left whose it is, and no settings: it is made again.
+    if known and known.id == application and (not arguments.program or patiently(run.settings.exists)):
         return run
     if known and arguments.program is None:
         if known.id != UNKNOWN:
