@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import wire
-from benchmarks.dense import FLATS, WARM_UP, Flat, exchange
+from benchmarks.crowd import a_step, server_pid, watch
+from benchmarks.dense import FLATS, PROGRAM, WARM_UP, Flat, exchange
 from benchmarks.figures import Figure, figure, line, median
-from benchmarks.jobs import TCP
+from benchmarks.jobs import APART, TCP, job
 from benchmarks.ps_lite import PsLite, built
 from benchmarks.sparse import IDS, STEPS, ZIPF, Costs, Sparse, measure
 
@@ -32,8 +33,22 @@ def _ms(seconds: Sequence[float]) -> str:
     return f"{middle:.2f} ms ({low:.2f} to {high:.2f})"
 
 
+def exchange_cpu_s(flat: Flat) -> float:
+    """CPU seconds of worker and server for a step's push, update and pull: all but the computing."""
+    members = ("--workers", 1, "--servers", 1, "--checkpoint-every", "24h")
+    case = flat._replace(steps=10**6)
+    with job(case, *members, program=PROGRAM, settings={**TCP, **APART}) as one:
+        status = one.wait_until(1)
+        watched = watch({"worker": status.workers[0].pid, "server": server_pid(status)})
+        one.ask("stop")
+        one.wait()
+        timeline = one.only_timeline()
+    computing_s = median([each.seconds for each in timeline if each.what == "computing"])
+    return sum(a_step(watched, timeline).cpu_ms.values()) / 1000 - computing_s
+
+
 def dense(peer: PsLite, flat: Flat, rounds: int = ROUNDS) -> Figure:
-    """Push, SGD and pull of one tensor; plain sockets, with a connection each way, are in the note."""
+    """Push, SGD and pull of one tensor; CPU, and plain sockets, a connection each way, are in the note."""
     ours, theirs, plain, cpu_s = [], [], [], []
     for _ in range(rounds):
         ours.append(exchange(flat, TCP).median_s)
@@ -42,9 +57,10 @@ def dense(peer: PsLite, flat: Flat, rounds: int = ROUNDS) -> Figure:
         cpu_s.append(measured.cpu_s / (2 * flat.num_bytes * flat.steps / 1e9))
         plain.append(median(wire.round_seconds(flat.num_bytes, flat.steps)[WARM_UP:]))
     gigabytes = 2 * flat.num_bytes / 1e9
+    of_sockets = median(plain) / median(ours)
     note = (
-        f"{_ms(ours)}; ps-lite {_ms(theirs)}, {median(cpu_s):.2f} CPU s a GB; sockets {_ms(plain)}, "
-        f"{median(plain) / median(ours):.2f} of their speed"
+        f"{_ms(ours)}, {exchange_cpu_s(flat) / gigabytes:.2f} CPU s a GB; ps-lite {_ms(theirs)}, "
+        f"{median(cpu_s):.2f} CPU s a GB; sockets {_ms(plain)}, {of_sockets:.2f} of their speed"
     )
     reference = gigabytes / median(theirs)
     return figure(f"dense, {flat.name} / ps-lite", gigabytes / median(ours), "GB/s", reference, COMMAND, note)
