@@ -236,6 +236,12 @@ class Connection:
                 return way.dealer.process.host, self._fd
         raise OSError(errno.ENOTCONN, "is not connected")
 
+    def getsockname(self) -> tuple[str, int]:
+        return self._system.hub.process.host, self._fd
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """What it may hold is not simulated."""
+
     def shutdown(self, how: int) -> None:
         for way in self._ways():
             way.close(None, lossy=True)
