@@ -16,6 +16,8 @@ class Updating:
 
     def __init__(self, assignment: Assignment, store: Store) -> None:
         self._schedule, self._spec, self._store = assignment.schedule, assignment.spec, store
+        first, tables = assignment.spec.optimizer, assignment.spec.tables
+        self._rates_of_tables = [table.updated_by(first).lr for table in tables]
         self._rule = assignment.staleness_rule
 
     def apply(self, action: ApplyAction, parcel: Parcel) -> bool:
@@ -63,8 +65,7 @@ class Updating:
         """Learning rates by the number of the optimizer; of a table, its own. told: the program's."""
         first, *others = self._spec.optimizers
         if parcel.table is not None:
-            own = self._spec.tables[parcel.table].updated_by(first)
-            return [own.lr if told is None else told]
+            return [self._rates_of_tables[parcel.table] if told is None else told]
         if told is None:
             return [first.lr, *(other.lr for other in others)]
         return [told, *(told * other.lr / first.lr for other in others)]
