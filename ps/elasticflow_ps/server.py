@@ -369,11 +369,15 @@ class ParameterServer:
     def _take(self, news: Opened | Closed | Received) -> None:
         """From somebody who has connected to this server."""
         name = news.peer.name
+        again = isinstance(news, Opened) and name in self._ways.peers
         changed = isinstance(news, Received) or self._ways.note(news)
         if changed and not isinstance(news, Received):
             self._neighbours.closed(name)  # who has come again may have let go of another connection before
         if self._membership.halted or not changed or not (self._now or self._relaying):
             return
+        at_work = self._relaying or self._serving
+        if again and at_work and not (self._now and name in self._now.row.names):
+            at_work.closed(name)  # what it waits for over the other connection it will ask for again
         if self._relaying:
             self._take_for(self._relaying, name, news)
         elif isinstance(news, Received):
