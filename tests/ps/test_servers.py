@@ -25,6 +25,7 @@ from elasticflow.step.layout import Rule, Vector
 from elasticflow.storage import DirectoryStorage
 from elasticflow.wire.messages import (
     Beat,
+    Compute,
     Cut,
     Fetch,
     Halt,
@@ -41,6 +42,7 @@ from elasticflow.wire.messages import (
     Safe,
     Settled,
     Troubled,
+    Version,
     Written,
 )  # fmt: skip
 
@@ -134,6 +136,21 @@ def test_that_all_is_done_is_said_before_who_has_left(start: Start) -> None:
     assert said.index(lost) > 0
     before = said[said.index(lost) - 1]
     assert isinstance(before, Progress) and before.last
+
+
+def test_who_comes_again_is_asked_for_nothing_before_it_has_the_version(start: Start) -> None:
+    """The end of its other connection is not heard before: there it waited, and it has no version here."""
+    job, before = start(1)
+    before.links[0][0].send(Pull(version=1, have=0))
+    assert isinstance(before.wait_for_anything(0), Compute), "nobody computes"
+    again = FakeWorker()
+    again.greet(job.assignment)
+    again.links[0][0].send(Pull(version=-1))
+    parcels = len(again.links[0][1])
+    assert [type(again.wait_for_anything(0)) for _ in range(parcels)] == [Version] * parcels
+    again.links[0][0].send(Pull(version=1, have=0))
+    assert isinstance(again.wait_for_anything(0), Compute)
+    again.close()
 
 
 def test_a_standby_keeps_for_the_only_server(start: Start, quiet: dict[bool, Any]) -> None:
