@@ -108,6 +108,7 @@ class Way:
         self.route = network.new_route()
         self.fd = router.lowest_fd()
         self.dealer_fd = network.new_dealer_fd()
+        network.begun[self.dealer_fd] = self
         self.is_open = True
         self.stalled_s = 0.0
         self._lag_s = network.lag()
@@ -153,6 +154,7 @@ class Way:
         self.is_open = False
         if by is self.dealer:
             self.dealer = None
+            self.network.begun.pop(self.dealer_fd, None)
         if by is self.router:
             self._leave_router()
         for direction, receiver in ((UP, self.router), (DOWN, self.dealer)):
@@ -169,6 +171,12 @@ class Way:
                 if direction == DOWN:
                     self.network.changed_s[receiver.process] = end_s
 
+    def shut(self, fd: int) -> None:
+        """One end shuts it down, whether it has heard already that it is closed or not: it hears of it now."""
+        self.close(None, lossy=True)
+        hub = self.network.hub
+        hub.at(hub.now_s, self._tell_dealer if fd == self.dealer_fd else self._tell_router)
+
     def _leave_router(self) -> None:
         if self.router is not None:
             self.router.ways.pop(self.route, None)
@@ -183,6 +191,7 @@ class Way:
 
     def _tell_dealer(self) -> None:
         dealer, self.dealer = self.dealer, None
+        self.network.begun.pop(self.dealer_fd, None)
         if dealer is not None:
             dealer.lose(self)
 
@@ -195,6 +204,8 @@ class Network:
         self.changed_s: dict[Process, float] = {}
         """When a process was told last, or will be, that a connection that it had begun is there, or lost."""
         self.listening: dict[str, SimSocket] = {}
+        self.begun: dict[int, Way] = {}
+        """By the descriptor of the end that has connected, until it hears that it is closed, or has closed it."""
         self._next_port = 20_000
         self._next_dealer_fd = 100_000
         self._next_route = hub.rng.randrange(1 << 32)

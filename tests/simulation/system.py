@@ -227,8 +227,8 @@ class Connection:
         network, process = self._system.world.network, self._system.hub.process
         here = [listener for listener in network.listening.values() if listener.process is process]
         own = [way for listener in here for way in listener.ways.values() if way.fd == self._fd]
-        begun = [way for listener in network.listening.values() for way in listener.ways.values()]
-        return own + [way for way in begun if way.dealer_fd == self._fd]
+        begun = network.begun.get(self._fd)
+        return own if begun is None else [*own, begun]
 
     def getpeername(self) -> tuple[str, int]:
         for way in self._ways():
@@ -244,7 +244,7 @@ class Connection:
 
     def shutdown(self, how: int) -> None:
         for way in self._ways():
-            way.close(None, lossy=True)
+            way.shut(self._fd)
 
     def detach(self) -> None:
         pass
