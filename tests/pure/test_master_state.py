@@ -21,7 +21,8 @@ from elasticflow.master.state import MasterState
 from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
-from elasticflow.training.standing import Watch, WatchRules
+from elasticflow.training.advice import Advice, go_on, stop
+from elasticflow.training.standing import Watch, WatchRules, WatchStanding
 from elasticflow.wire.messages import (
     Assignment,
     Excluded,
@@ -978,6 +979,40 @@ def test_workers_are_told_once_all_servers_serve_again_and_the_plan_stays() -> N
     actions = run.tell(Ready(name="server-2", generation=2))
     assert names(ac.AssignAction, actions) == ["worker-1", "worker-2"]
     assert only(ac.PlanAction, actions), "which is numbered anew; see FollowEvent"
+
+
+@pytest.mark.parametrize(("epochs", "advice"), [(1, go_on()), (1, stop("enough")), (2, stop("enough"))])
+def test_servers_that_learn_later_that_they_began_with_the_last_version_begin_anew(
+    epochs: int, advice: Advice
+) -> None:
+    """``on_epoch`` is asked once more about the version that they have gone on from. What it says only the
+    leading server hears, and only others had known that it is the last one, or nobody: it was not written."""
+    spec = msgspec.structs.replace(SPEC, num_test=4, rules=WatchRules(consults="its hash"))
+    asked = WatchStanding(rules=spec.rules).after(8, 8, {"cost": 1.0})
+    run = Run(servers=2, epochs=epochs)
+    for name in ("server-0", "server-1", "worker-1", "worker-2"):
+        run.join(name, spec=spec)
+    for name in ("server-0", "server-1", "worker-1", "worker-2"):
+        run.tell(Ready(name=name, generation=1))
+    assert lose(run, "server-1", "server-2")
+    held = Offer(name="server-0", generation=2, held=((0, 9), (1, 9)), standings=(asked,))
+    begun = assigned(run.tell(held))
+    assert begun.start_tick == 9 and begun.standing == asked and asked.asks
+    for name in ("server-0", "server-2", "worker-1", "worker-2"):
+        run.tell(Ready(name=name, generation=2))
+    told = asked.given(advice)
+    last = Progress(name="server-0", generation=2, version=9, last=True, standings=(told,))
+    halted = only(ac.HaltAction, run.tell(last))
+    assert halted == [ac.HaltAction("server-0", 3), ac.HaltAction("server-2", 3)]
+    offer(run, "server-0", (0, 9), (1, 9))
+    again = assigned(offer(run, "server-2", (1, 9)))
+    assert again.start_tick == 9 and again.standing == told
+    for name in ("server-0", "server-2"):
+        run.tell(Ready(name=name, generation=3))
+    run.tell(msgspec.structs.replace(last, generation=3))
+    for name in ("server-0", "server-2"):
+        run.written(9, name, last=True)
+    assert run.end(run.tell(ev.CommittedEvent(9))).state is RunState.FINISHED
 
 
 @pytest.mark.parametrize(("committed", "source", "start"), [(None, "beginning", 0), (6, "storage", 6)])

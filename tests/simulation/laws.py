@@ -279,7 +279,8 @@ class Laws:
         if action.text != CUT_OFF and not any(word in action.text for word in SILENCES):
             return
         now_s = world.hub.now_s
-        if self.only_cuts and action.text == CUT_OFF:
+        # Who tries slices in another process looks at its connections again once that is over.
+        if self.only_cuts and action.text == CUT_OFF and not world.shape.deadly:
             since_s = now_s - world.network.changed_s.get(process, now_s)
             text = f"{action}, though it lives, and has known for {since_s:.2f} s which connections it has"
             require(since_s < self._until_told_s, text)

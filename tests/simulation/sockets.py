@@ -172,7 +172,7 @@ class Way:
                     self.network.changed_s[receiver.process] = end_s
 
     def shut(self, fd: int) -> None:
-        """One end shuts it down, whether it has heard already that it is closed or not: it hears of it now."""
+        """One end shuts it down: it hears of it now, also if it was closed before."""
         self.close(None, lossy=True)
         hub = self.network.hub
         hub.at(hub.now_s, self._tell_dealer if fd == self.dealer_fd else self._tell_router)
@@ -205,7 +205,7 @@ class Network:
         """When a process was told last, or will be, that a connection that it had begun is there, or lost."""
         self.listening: dict[str, SimSocket] = {}
         self.begun: dict[int, Way] = {}
-        """By the descriptor of the end that has connected, until it hears that it is closed, or has closed it."""
+        """By the descriptor of the end that has connected, as long as it takes it to be open."""
         self._next_port = 20_000
         self._next_dealer_fd = 100_000
         self._next_route = hub.rng.randrange(1 << 32)

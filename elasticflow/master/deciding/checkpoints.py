@@ -12,7 +12,7 @@ from elasticflow.master.actions import (
     PruneAction,
     SettledAction,
 )
-from elasticflow.master.deciding import diverging, ending, gaining, moving
+from elasticflow.master.deciding import diverging, ending, gaining, generations, moving
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.events import CommittedEvent, LimitEvent
 from elasticflow.master.members import RunState
@@ -34,9 +34,22 @@ def on_progress(run: Facts, event: Progress, now_s: float) -> list[Action]:
     if event.version == run.committed_tick and run.standings.stop(event.version):
         # It has been asked once more what it thinks of an evaluation that is committed.
         return [*notes, *ending.end_as_decided(run, event.version)]
+    if event.last and was_asked_at_start(run, event.version):
+        return [*notes, *generations.halt_all(run, now_s)]
     if event.last:
         run.state, run.conclusion.last_made = RunState.FINISHING, True
     return [*notes, *gaining.made(run, before, now_s)] if run.version > before else notes
+
+
+def was_asked_at_start(run: Facts, version: int) -> bool:
+    """Whether servers began from this version, and ``on_epoch`` was still to be asked about it.
+
+    Then not all of them have known in time that what they hold is the last one, and to be written.
+    """
+    assignment = run.agreed.assignment
+    if assignment is None or assignment.standing is None or run.row.phase is not Phase.SERVING:
+        return False
+    return assignment.start_tick == version and assignment.standing.asks
 
 
 def standings(run: Facts, told: Iterable[WatchStanding]) -> list[Action]:
