@@ -67,8 +67,9 @@ class Row(msgspec.Struct):
 
     @property
     def holders(self) -> list[str]:
-        """Servers that hold chunks."""
-        return [name for name, chunks in zip(self.names, self.chunks, strict=True) if chunks]
+        """Servers that hold chunks; none as long as a new master does not know the program."""
+        pairs = zip(self.names, self.chunks, strict=True) if self.chunks else ()
+        return [name for name, chunks in pairs if chunks]
 
     def pause(self, name: str) -> bool:
         """A server does not go on. Whether none does."""

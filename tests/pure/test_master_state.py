@@ -25,6 +25,7 @@ from elasticflow.training.advice import Advice, go_on, stop
 from elasticflow.training.standing import Watch, WatchRules, WatchStanding
 from elasticflow.wire.messages import (
     Assignment,
+    Diverged,
     Excluded,
     Failed,
     Faulty,
@@ -33,6 +34,7 @@ from elasticflow.wire.messages import (
     Leaving,
     Lost,
     Offer,
+    Paused,
     Progress,
     Ready,
     Spec,
@@ -1251,6 +1253,22 @@ def test_another_master_adopts_the_living() -> None:
     assert run.tell(beat) == [], "it knows the servers"
     assert names(ac.AssignAction, run.tell(Heartbeat(name="worker-2", tick=-1))) == ["worker-2"]
     assert run.exited("worker-1") and not run.state.ended
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Diverged(name="server-0", generation=0, tick=0, parameter="w"),
+        Paused(name="server-0", generation=0, version=0),
+    ],
+    ids=lambda told: type(told).__name__,
+)
+def test_what_servers_say_to_a_master_that_does_not_know_the_program_is_no_end_of_it(told: Any) -> None:
+    """The one before died before it had written down what the first worker had told it of the program."""
+    before = Run()
+    before.join("server-0")
+    run, _ = adopted(before)
+    assert run.tell(told) == [] and run.state.row.holders == [] and not run.state.ended
 
 
 def test_who_was_started_and_not_written_down_is_ended() -> None:
