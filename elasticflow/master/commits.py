@@ -21,6 +21,7 @@ class Commits:
         self._under_way: dict[int, bool] = {}
         """By tick: whether the run ends with it."""
         self._given_up: set[int] = set()
+        self._last_given_up = 0
 
     @property
     def final_under_way(self) -> bool:
@@ -53,6 +54,13 @@ class Commits:
         """Whether there is a checkpoint of this version, or of a later one."""
         return self.committed_tick is not None and tick <= self.committed_tick
 
+    def needs_no_more(self, tick: int) -> bool:
+        """Whether nobody has to be able to write parts of this version any more.
+
+        Its checkpoint is there, or is being committed, or was given up.
+        """
+        return self.is_committed(tick) or tick in self._under_way or tick <= self._last_given_up
+
     def committed(self, tick: int) -> bool:
         """A checkpoint is there. Returns whether the run ends with it."""
         self.committed_tick = max(tick, self.committed_tick or 0)
@@ -64,6 +72,7 @@ class Commits:
         self._parts.pop(tick, None)
         news = tick not in self._given_up
         self._given_up.add(tick)
+        self._last_given_up = max(tick, self._last_given_up)
         return news, last
 
     def forget(self) -> None:

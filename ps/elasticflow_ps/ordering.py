@@ -89,6 +89,15 @@ class Ordering:
         """Whether what the tick from ``version`` on evaluates is committed, whatever comes of it."""
         return self._standing is not None and self._standing.rules.cuts and self._schedule.evaluates(version)
 
+    def _waits_for_best(self, version: int) -> bool:
+        """Whether a copy of what the tick from ``version`` on makes is of no use yet.
+
+        As long as a checkpoint that may be the best is not there, they go back to before it if one is lost.
+        """
+        if self._standing is None or self._standing.rules.best is None:
+            return False
+        return self._keeps(version) or (self._unsettled is not None and self._keeps(self._unsettled - 1))
+
     def is_undecided(self, version: int) -> bool:
         """Whether it is not known yet what the evaluation decides that makes this version, or made it."""
         standing = self._standing
@@ -127,7 +136,9 @@ class Ordering:
             pause = self.wants_pause and free and not (self.wants_cut or finish)
             pause = pause and self._schedule.trains(version)
             cut = (self.wants_cut or due and not pause or self._keeps(version)) and free
-            snapshot = self._snapshots is not None and self._snapshots.order(version + 1, now_s)
+            snapshot = False
+            if self._snapshots is not None and not self._waits_for_best(version):
+                snapshot = self._snapshots.order(version + 1, now_s)
             if cut:
                 self._unsettled = version + 1
             tuning, ends = self._standing_at(version)

@@ -21,8 +21,9 @@ import msgspec
 
 from elasticflow.wire.messages import AllSafe, Keep, Kept, Safe
 
-REST = 4.0
-"""Between two orders at least so many times as long as the first took, so that most time is free of it."""
+REST, SELDOM = 4.0, 50.0
+"""Between two orders at least so many times as long as the first took: most time is to be free of it. And so
+many times as long as it was on its way is enough, whenever the next would be due: that is cheap."""
 
 Copy: TypeAlias = tuple[int, int]
 """(place, version)."""
@@ -143,8 +144,9 @@ class Snapshots:
         self._last = 0
         """The version that was ordered last."""
         self._made_s: float | None = None
-        """When it was whole here, and on its way to the keeper."""
-        self._took_s = 0.0
+        """When it was whole here, and on its way to its keeper."""
+        self._took_s = self._sent_s = 0.0
+        """Of the last order: how long that took, and how much of it since it was whole."""
         self._safe: set[int] = set()
 
     @property
@@ -162,14 +164,15 @@ class Snapshots:
         All others are forgotten, but the newest before that of each place, and those that are not whole. The
         leading server counts ``start`` as ordered: with ``made`` each server sees to it that its copy is with
         its keeper, who may be another than before.
-        snapshot_s: seconds between two orders, at least, unless there are ``every`` versions between them:
-        then what the first took counts from where it was whole.
+        snapshot_s: seconds between two orders, unless there are ``every`` versions between them, or the first
+        was so quick that there may be another. every: with it, what one takes counts from where it was whole.
         """
         at_home = row.place == self._row.place
         self._kept = {v: keeper for v, keeper in self._kept.items() if at_home and v == start}
         self._row, self._snapshot_s, self._every = row, snapshot_s, every
         self._safe = set()
-        self._ordered, self._ordered_s, self._made_s, self._took_s = None, None, None, 0.0
+        self._ordered, self._ordered_s, self._made_s = None, None, None
+        self._took_s = self._sent_s = 0.0
         if start is not None and row.keeper(0):
             self._ordered, self._ordered_s, self._last = start, now_s, start
         before = dict(copy for copy in self.held if start is not None and copy[1] < start)
@@ -194,7 +197,8 @@ class Snapshots:
         if not (self._row.leads and self._row.keeper(0)) or self._ordered is not None:
             return False
         often = self._every > 0 and version >= self._last + self._every
-        rest_s = max(0.0 if often else self._snapshot_s, REST * self._took_s)
+        usual_s = min(self._snapshot_s, SELDOM * self._sent_s) if self._sent_s else self._snapshot_s
+        rest_s = max(0.0 if often else usual_s, REST * self._took_s)
         if self._ordered_s is not None and now_s < self._ordered_s + rest_s:
             return False
         self._ordered, self._ordered_s, self._made_s, self._safe = version, now_s, None, set()
@@ -207,7 +211,7 @@ class Snapshots:
         That it was ordered shows that the one before is safe everywhere: only that one stays.
         """
         place, keeper = self._row.place, self._row.keeper(self._row.place)
-        if version == self._ordered and self._every:
+        if version == self._ordered:
             self._made_s = now_s
         mine = sorted(known for at, known in self._whole if at == place)
         if not keeper or (mine and version < mine[-1]):
@@ -293,8 +297,9 @@ class Snapshots:
         version = self._ordered
         if self._safe < self._row.holding or version is None or self._ordered_s is None:
             return []
-        since_s = self._ordered_s if self._made_s is None else self._made_s
-        self._took_s, self._ordered = now_s - since_s, None
+        made_s = self._ordered_s if self._made_s is None else self._made_s
+        self._took_s = now_s - (made_s if self._every else self._ordered_s)
+        self._sent_s, self._ordered = now_s - made_s, None
         return [AllSafeAction(version), *self._forget_older(version)]
 
     # --- letting go ------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from elasticflow.master.actions import (
@@ -44,7 +46,7 @@ def form(run: Facts, now_s: float) -> list[Action]:
     found = misfit(run.needs, run.members) if run.row.generation == 0 else None
     if found and found.certain:
         return ending.end(run, RunState.FAILED, found.text)
-    start = run.row.start = run.row.begin(run.committed_tick, run.standings.know)
+    start = run.row.start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
     if run.conclusion.closing and not ending.is_worth_writing(run, start):
         return ending.end_closed(run)
     if not run.standings.know(start.tick):
@@ -61,6 +63,18 @@ def form(run: Facts, now_s: float) -> list[Action]:
     if found:
         actions.append(NoteAction("warning", found.text))
     return actions + [assign(run, server) for server in servers]
+
+
+def may_begin_with(run: Facts, version: int) -> bool:
+    """Whether servers may go on from a version that they have in memory.
+
+    Where the best checkpoint is kept, an evaluation whose checkpoint is lost with a server is made again.
+    """
+    assert run.spec and run.schedule
+    if not run.standings.know(version):
+        return False
+    evaluated = run.schedule.last_evaluation(version) + 1
+    return run.spec.rules.best is None or run.commits.needs_no_more(evaluated)
 
 
 def assign(run: Facts, member: Member) -> AssignAction:
