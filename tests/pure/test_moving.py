@@ -109,6 +109,21 @@ def test_no_server_is_started_before_there_is_a_worker_that_carries_it() -> None
     ]
 
 
+def test_a_carried_server_that_never_comes_is_given_up() -> None:
+    """It hangs before it has joined: its carrier lives, and everybody else waits for it."""
+    run = CarriedRun(start_s=60, workers="1")
+    started = only(ac.StartAction, [*run.join("worker-1", spec=LARGE), *run.tell(ev.ClockEvent())])
+    hangs, *others = [action.name for action in started]
+    for name in others:
+        run.join(name)
+    heard = ["worker-1", *others]
+    assert not only(ac.KillAction, run.pass_time(59, heard=heard, servers=False))
+    actions = run.pass_time(2, heard=heard, servers=False)
+    assert {*names(ac.KillAction, actions)} == {hangs}
+    (again,) = only(ac.StartAction, actions)
+    assert again.role == "server" and again.carrier == "worker-1"
+
+
 def test_there_are_no_more_places_than_chunks_and_a_copy_of_a_single_one() -> None:
     run = CarriedRun(workers="8", places=16)
     run.come("worker-1")

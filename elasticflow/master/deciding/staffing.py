@@ -21,7 +21,9 @@ from elasticflow.wire.messages import Departing
 
 def start(run: Facts, name: str, role: str, now_s: float, carrier: str = "") -> list[Action]:
     """A server that is to be carried waits for a worker that can: see ``moving``."""
-    run.members[name] = Member(name, role, MemberState.STARTING, now_s, heard_s=now_s, carrier=carrier)
+    member = Member(name, role, MemberState.STARTING, now_s, heard_s=now_s, carrier=carrier)
+    member.placed_s = now_s if carrier else None  # it waits for no place of its own
+    run.members[name] = member
     waits = role == "server" and run.config.all_reduce and not carrier
     return [] if waits else [StartAction(name, role, carrier)]
 

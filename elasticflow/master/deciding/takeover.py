@@ -146,7 +146,8 @@ def adopt(
     for member in run.members.values():
         member.heard_s = member.since_s = member.moved_s = now_s
         # Whoever is expiring still is, and another was asked for; what is known of places is told anew.
-        member.doubted_s = member.placed_s = member.replace_s = member.leave_s = None
+        member.doubted_s = member.replace_s = member.leave_s = None
+        member.placed_s = now_s if member.carrier else None
         member.doubted_by.clear()
         member.pid = living.get(member.name) or member.pid
         if member.role == "worker":
