@@ -17,7 +17,7 @@ from elasticflow.master.members import MemberState
 from elasticflow.master.row import Phase
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
-from elasticflow.wire.messages import Offer, Paused, Ready, ServerEnded
+from elasticflow.wire.messages import Excluded, Faulty, Offer, Paused, Ready, ServerEnded
 
 from .test_master_state import SPEC, Run, names, only
 
@@ -107,6 +107,20 @@ def test_no_server_is_started_before_there_is_a_worker_that_carries_it() -> None
     assert [(action.name, action.carrier) for action in started] == [
         (f"server-{n}", "worker-1") for n in range(4)
     ]
+
+
+def test_who_drains_with_servers_that_it_carries_is_not_waited_for_to_try_a_record() -> None:
+    """It has computed what it had to, and waits for the step, after which they move: both would wait."""
+    run = CarriedRun(workers="2", max_quarantined=1)
+    run.come("worker-1", "worker-2")
+    run.pauses = False
+    run.answer(run.tell(ev.ScaleEvent(1)))
+    (drains,) = run.state.of("worker", MemberState.DRAINING)
+    (stays,) = run.state.of("worker", MemberState.READY)
+    assert drains.name in run.load
+    told = Faulty(name=stays.name, tick=0, slice=3, rows=(17,), text="a bad record", traceback="")
+    (quarantine,) = only(ac.QuarantineAction, run.tell(told))
+    assert quarantine.excluded == (Excluded(17, 0),)
 
 
 def test_a_carried_server_that_never_comes_is_given_up() -> None:

@@ -31,10 +31,16 @@ def attempts(run: Facts, name: str) -> list[Action]:
 
 
 def judge(run: Facts, now_s: float) -> list[Action]:
-    """Leaves out what the program raises on for every worker that is there, never for one alone."""
-    ready = {m.name for m in run.of("worker", MemberState.READY, MemberState.DRAINING)}
+    """Leaves out what the program raises on for every worker that is there, never for one alone.
+
+    Who drains and carries servers has a word only where nobody else has: it may have computed all that it
+    will, and waits itself until the step is made, after which its servers move.
+    """
+    there = {m.name for m in run.of("worker", MemberState.READY, MemberState.DRAINING)}
+    carry = {server.carrier for server in run.of("server")}
+    waits = {m.name for m in run.of("worker", MemberState.DRAINING) if m.name in carry}
     actions: list[Action] = []
-    for report in run.quarantine.verdicts(ready):
+    for report in run.quarantine.verdicts(there - waits or there):
         actions += condemn(run, report)
     return actions
 
