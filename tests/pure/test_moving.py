@@ -118,9 +118,10 @@ def test_who_drains_with_servers_that_it_carries_is_not_waited_for_to_try_a_reco
     (drains,) = run.state.of("worker", MemberState.DRAINING)
     (stays,) = run.state.of("worker", MemberState.READY)
     assert drains.name in run.load
-    told = Faulty(name=stays.name, tick=0, slice=3, rows=(17,), text="a bad record", traceback="")
+    now = run.state.version
+    told = Faulty(name=stays.name, tick=now, slice=3, rows=(17,), text="a bad record", traceback="")
     (quarantine,) = only(ac.QuarantineAction, run.tell(told))
-    assert quarantine.excluded == (Excluded(17, 0),)
+    assert quarantine.excluded == (Excluded(17, now),)
 
 
 def test_a_carried_server_that_never_comes_is_given_up() -> None:
