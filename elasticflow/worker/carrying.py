@@ -34,7 +34,7 @@ from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
-from elasticflow.wire.messages import ServerEnded, ToMaster
+from elasticflow.wire.messages import Assignment, Beat, Leaving, ServerEnded, ToMaster
 from elasticflow.worker.trial import Nurse, NurseryProcess
 
 NURSERY = "nursery"
@@ -97,15 +97,21 @@ class Carrying:
             self._tell(self._ended[name])
             self._news.set()
 
-    def wait(self, link: MasterLink) -> None:
-        """Until nothing is carried: a worker that has left stays for those who go on with its places."""
+    def wait(self, link: MasterLink, last_word: Leaving | None) -> None:
+        """Until nothing is carried: a worker that has left stays for those who go on with its places.
+
+        last_word: that it has left; None: it never took part. Who does not know it, as another master may not,
+        hears it again.
+        """
         poller = zmq.Poller()
         poller.register(link.wake_fd, zmq.POLLIN)
         poller.register(self._news.fd, zmq.POLLIN)
         while self._living:
             poller.poll()
             self._news.clear()
-            link.received()  # it answers who asks whether it is still there
+            told = link.received()  # it answers who asks whether it is still there
+            if last_word and any(isinstance(message, (Beat, Assignment)) for message in told):
+                link.send(last_word)
 
 
 def forks_with_framework() -> bool:

@@ -69,13 +69,14 @@ def main(
         join = join_of(loaded)
         if open_storage and (frozen := loaded.replica.frozen()):
             write_frozen(open_storage(), frozen)
-        assignment = admitted(join, link)
+        assignment, last_word = admitted(join, link), None
         if assignment:
             nurse = carrying.nurse if carrying else None
             _train(loaded, join, assignment, link, running, opened, nurse)
-            link.send(running[0].last_word())
+            last_word = running[0].last_word()
+            link.send(last_word)
         if carrying:
-            carrying.wait(link)
+            carrying.wait(link, last_word)
         return 0
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the master is told, whatever it is)
         # Kernels run later than they are asked for: that one has failed may come up anywhere.

@@ -7,9 +7,13 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from elasticflow.process.fd_event import FdEvent
+from elasticflow.wire.messages import Beat, FromMaster, Leaving, ToMaster
+from elasticflow.worker.carrying import Carrying
 
 WORKER = """
 import os, sys, time
@@ -119,3 +123,47 @@ def test_a_notice_ends_nobody_that_is_carried(worker: CarryingWorker) -> None:
     worker.carry("server-0", "server-1")
     assert worker.next("lives")[0] == "server-1"
     os.kill(pid, 0)
+
+
+class OnePorter:
+    """Of a server that ends as soon as another master has been told something."""
+
+    nurse = None
+
+    def listen(self, bury: Callable[[str, bool, str], None]) -> None:
+        self.bury = bury
+
+    def start(self, name: str) -> None:
+        self.name = name
+
+
+class TwoMasters:
+    """A ``MasterLink``: the master that was told that the worker has left is gone, and there is another."""
+
+    def __init__(self, porter: OnePorter) -> None:
+        self._event, self._porter = FdEvent(), porter
+        self._event.set()
+        self.said: list[ToMaster] = []
+
+    @property
+    def wake_fd(self) -> int:
+        return self._event.fd
+
+    def received(self) -> list[FromMaster]:
+        self._event.clear()
+        return [Beat(incarnation=2)]
+
+    def send(self, message: ToMaster) -> None:
+        self.said.append(message)
+        self._porter.bury(self._porter.name, False, "is done")
+
+
+def test_another_master_hears_that_a_worker_has_left_which_still_carries_servers() -> None:
+    """Else it would wait for what nobody computes, if one of the servers was lost before the last commit."""
+    porter = OnePorter()
+    carrying = Carrying("worker-1", porter)  # type: ignore[arg-type]
+    carrying.begin(lambda message: None)
+    carrying.carry(("server-0",))
+    link, last_word = TwoMasters(porter), Leaving(name="worker-1", ended=1)
+    carrying.wait(link, last_word)  # type: ignore[arg-type]
+    assert link.said == [last_word]
