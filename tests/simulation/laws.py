@@ -292,6 +292,7 @@ class Laws:
         """Whoever has lost a connection is back by then."""
         shape = self._world.shape
         slices_s = 1.5 * shape.slices * shape.slice_s * (max(shape.slowness) + self._world.slowdown)
+        slices_s *= max(1, -(-shape.num_test // (shape.slices * shape.per_slice)))  # pieces of an evaluation
         return TELLS_S + RECONNECTS * shape.lag_s + shape.start_s + slices_s
 
     def _is_stopped(self, name: str) -> bool:
