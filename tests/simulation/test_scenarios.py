@@ -198,6 +198,18 @@ def test_a_checkpoint_of_an_evaluation_is_waited_for() -> None:
     assert list(world.laws.commits) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("kind", ["kill server", "kill leader", "kill worker"])
+def test_no_checkpoint_that_may_be_the_best_is_left_out_for_a_lost_server(kind: str, carried: bool) -> None:
+    """Nobody can write the part of one that is lost while it writes: the evaluation is made again."""
+    how = {"rules": WatchRules(best=RULES.best), "epochs": 2, "keep": 99, "write_s": 0.3, "carried": carried}
+    for after in range(1048, 2400, 106):
+        world = World(shape(**how, evaluate_every=1), [Fault(after, kind, after)], after)
+        found: list[int] = []
+        world.run(lambda place=world.path, found=found: found.extend(commits(DirectoryStorage(place))))
+        assert found == list(range(1, 9)), after
+
+
 # --- members -------------------------------------------------------------------------------------
 
 
