@@ -20,9 +20,11 @@ from elasticflow.checkpoint.place import below
 from elasticflow.cli.asking import formatted
 from elasticflow.cli.folders import RUNS
 from elasticflow.cli.progress import scaled
+from elasticflow.cli.report import remembered
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.train import settings
 from elasticflow.cli.trials import ClusterTrials, LocalTrials, ServiceTrials, TrialNews, Trials
+from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.process.locked_files import hold
 from elasticflow.process.packages import require
@@ -232,6 +234,8 @@ class Sweep:
                 )
             elif not self._trials.is_under_way(run) and self._is_to_go_on(number, run):
                 self._say(number, f"goes on: {_as_words(values)}")
+                for each in _evaluations_before(run):
+                    self._report(number, each)
                 self._trials.go_on(run)
         except UnknownError:
             raise  # it may well go on, and be asked later
@@ -298,7 +302,7 @@ class Sweep:
         if report and self.study.is_pruned(number) and report.state == "stopped":
             state = WAS_PRUNED
         elif report and report.state == "finished":
-            value = self._value(report)
+            value = self._value(number, report)
             state, text = (FINISHED, report.text) if value is not None else (FAILED, "has no number to count")
         self.study.end(number, state, value, text)
         self._failed = self._failed + 1 if state == FAILED else 0
@@ -314,11 +318,16 @@ class Sweep:
             others = f", and {self._failed - 1} before it" if self._failed > 1 else ""
             raise RunError(f"trial {number} failed{others}: {text}")
 
-    def _value(self, report: Report) -> float | None:
-        """What counts of a run that has ended well; None: nothing was measured, or it is no number."""
+    def _value(self, number: int, report: Report) -> float | None:
+        """What counts of a run that has ended well; None: nothing was measured, or it is no number.
+
+        A report tells what came after the checkpoint that its run went on from: the study knows the rest.
+        """
         goal = self.study.goal
-        counted = report.evaluations[-1:] if self.arguments.count == "last" else report.evaluations
-        values = [float(v) for each in counted if (v := each.get(goal.metric)) is not None]
+        told = {self._at(each): each.get(goal.metric) for each in report.evaluations}
+        known = sorted({**self.study.reported(number), **told}.items())
+        counted = known[-1:] if self.arguments.count == "last" else known
+        values = [float(value) for _, value in counted if value is not None]
         if not values:
             return None
         return max(values) if goal.mode == "max" else min(values)
@@ -326,6 +335,13 @@ class Sweep:
     def _say(self, number: int, text: str) -> None:
         if not self.arguments.json:
             print(harmless(f"trial {number} {text}"), flush=True)
+
+
+def _evaluations_before(run: RunDir) -> list[dict[str, Any]]:
+    """What a run has told that goes on now: it does not tell again what was before its checkpoint."""
+    with contextlib.suppress(RunError):  # it had not begun
+        return (run.read_report() or remembered(run, presence_of(run))).evaluations
+    return []
 
 
 def _as_words(values: Mapping[str, Value]) -> str:

@@ -137,10 +137,13 @@ class Study:
     def report(self, number: int, at: int, value: float) -> bool:
         """That it had this value at its evaluation ``at``, from 0; whether it is not worth to go on."""
         trial = self._trials[number]
-        known = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        if at not in known:
+        if at not in self.reported(number):
             trial.report(value, at)
         return self.is_pruned(number) or trial.should_prune()
+
+    def reported(self, number: int) -> dict[int, float]:
+        """Its values so far, by evaluation."""
+        return self._study.get_trials(deepcopy=False)[number].intermediate_values
 
     def prune(self, number: int) -> None:
         """It is about to be stopped for that."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import elasticflow as ef
+from elasticflow.cluster.presence import presence_of, wait_until_over
 from elasticflow.errors import RunError
 from elasticflow.local.process import recorded
 from elasticflow.run.folder import RunDir
@@ -107,6 +109,45 @@ def test_a_trial_that_is_killed_with_the_sweep_goes_on_from_its_checkpoint(
         os.kill(pid, signal.SIGKILL)
     held.open("width 4 step 8")
     assert digests(told(again(held, *GRID))) == undisturbed
+
+
+def test_what_a_trial_told_before_it_was_killed_counts_also_if_it_is_not_told_again(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    """Of one that goes on from its last checkpoint there is nothing left to be evaluated."""
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.kill()
+    held.open("width 4 step 8")
+    run = RunDir(trial)
+    wait_until_over(run, presence_of(run))
+    run.report.unlink()  # as if it had been killed before that was written
+    assert digests(told(again(held, *GRID))) == undisturbed
+    assert run.read_report().evaluations == []  # type: ignore[union-attr]
+
+
+def test_the_best_evaluation_counts_also_from_before_a_stop(tmp_path: Path) -> None:
+    """The sweep has heard of none of them: it was killed before."""
+    first, later, folder = "width 4 step 5", "width 4 step 8", tmp_path / "sweep"
+    options = ("--space", "width=4|8", "--sampler", "grid", "--trials", 1, "--metric", "cost")
+    options = (*options, "--goal", "max", "--count", "best")
+    with Run(folder, "", shut=[first, later], command=command(folder, *options)) as run:
+        run.held_at(first)
+        run.process.kill()
+        run.open(first)
+        run.held_at(later)
+        trial = ef.Run(folder / "trial-0")
+        stopping = threading.Thread(target=trial.stop)
+        stopping.start()
+        watched = Run.__new__(Run)
+        watched.dir, watched.process = RunDir(folder / "trial-0"), run.process
+        watched.wait_until(lambda status: status.state == "finishing")
+        run.open(later)
+        stopping.join()
+        before = trial.status()["evaluations"]
+        (found,) = told(again(run, *options))["trials"]
+    after = ef.Run(folder / "trial-0").status()["evaluations"]
+    assert [each["epoch"] for each in (*before, *after)] == [1, 2]
+    assert found["value"] == before[0]["cost"] > after[0]["cost"]
 
 
 def test_ctrl_c_stops_trials_with_a_checkpoint(held: Run, undisturbed: dict[str, tuple[float, str]]) -> None:
