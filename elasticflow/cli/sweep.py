@@ -46,7 +46,7 @@ from elasticflow.sweep.study import (
     Goal,
     Study,
     ToldTrial,
-    grid_of,
+    size_of_grid,
 )
 
 USUAL_TRIALS, USUAL_PARALLEL = 20, 4
@@ -76,7 +76,7 @@ def sweep(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')}: must be a number of trials.")
     if arguments.on and arguments.service:
         raise ConfigError("--on and --service: name one of them; a service knows its cluster.")
-    points = len(grid_of(space)) if arguments.sampler == "grid" else math.inf
+    points = size_of_grid(space) if arguments.sampler == "grid" else math.inf
     wanted = int(min(arguments.trials or (points if points < math.inf else USUAL_TRIALS), points))
     # Each trial has these, and this program, whatever becomes of the files meanwhile.
     chosen = settings(arguments)
