@@ -102,8 +102,9 @@ def sweep(arguments: argparse.Namespace) -> int:
             return _accompany(Sweep(arguments, folder, study, chosen, wanted))
     except STORAGE_ERRORS as error:
         place = re.sub("//[^@/]*@", "//", url)  # without a password
+        why = str(error.__cause__ or error).partition("\n")[0]
         raise RunError(
-            f"{place}: cannot be read or written: {str(error).splitlines()[0]}. Runs that were begun go on; "
+            f"{place}: cannot be read or written: {why}. Runs that were begun go on; "
             "the same command finds them again."
         ) from error
 

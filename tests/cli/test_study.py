@@ -1,12 +1,15 @@
-"""A sweep's memory: what is asked for."""
+"""A sweep's memory: what is asked for, and what is told of a database that fails."""
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from pathlib import Path
 
 import pytest
 
+from elasticflow.cli import sweep
+from elasticflow.cli.main import main
 from elasticflow.errors import ConfigError
 from elasticflow.sweep.space import Value, read_space
 
@@ -14,6 +17,7 @@ optuna = pytest.importorskip("optuna")
 from elasticflow.sweep.study import FINISHED, Goal, Study, size_of_grid  # noqa: E402
 
 GOAL = Goal("cost", "min")
+PROGRAM = Path(__file__).parents[1] / "e2e" / "programs" / "swept_torch.py"
 
 
 def begun(folder: Path, space: str, sampler: str = "grid") -> Study:
@@ -52,3 +56,16 @@ def test_an_end_that_no_step_reaches_is_no_reason_to_warn(tmp_path: Path, space:
         warnings.simplefilter("error")
         study = begun(tmp_path, space, "random")
         assert max(float(asked(study)["a"]) for _ in range(20)) == pytest.approx(last)
+
+
+def test_why_a_database_fails_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **options: object) -> Study:
+        error = optuna.exceptions.StorageInternalError("This typically happens due to invalid data")
+        raise error from sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(sweep, "Study", full)
+    words = ("--space", "width=4|8", "--metric", "cost", "--folder", str(tmp_path / "sweep"))
+    assert main(["sweep", str(PROGRAM), *words]) == 1
+    assert "study.db: cannot be read or written: database or disk is full." in capsys.readouterr().err
