@@ -37,7 +37,7 @@ from elasticflow.run.folder import EXIT_CODES, RunDir
 from elasticflow.run.telling import Report
 from elasticflow.service.settings import folder_of
 from elasticflow.storage.urls import is_url
-from elasticflow.sweep.space import Space, Value, as_text, read_space
+from elasticflow.sweep.space import OneOf, Space, Value, as_text, read_space
 from elasticflow.sweep.study import (
     FAILED,
     FINISHED,
@@ -62,6 +62,7 @@ SETTINGS = (
     "top_k",
 )
 """What a space may name beside the program's arguments."""
+UNTESTED = 'was never evaluated: does data() return a "test" source?'
 COUNTS = (*SETTINGS, "args", "data", "drop_last", "evaluate_every", "init_from", "init_map", "init_optimizer")
 """Settings that decide what a trial comes to: one sweep has the same, but for what its space names."""
 
@@ -70,6 +71,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     """Begins a sweep, or goes on with it. 0: all trials are done; 1: none has finished; 3: stopped."""
     parse(arguments.program)
     space = read_space(arguments.space)
+    _check_settings(space)
     goal = Goal(arguments.metric, arguments.goal or ("min" if arguments.metric == "cost" else "max"))
     for name, least in (("trials", 0), ("parallel", 0), ("max_failures", 1)):
         if getattr(arguments, name) < least:
@@ -107,6 +109,18 @@ def sweep(arguments: argparse.Namespace) -> int:
             f"{place}: cannot be read or written: {why}. Runs that were begun go on; "
             "the same command finds them again."
         ) from error
+
+
+def _check_settings(space: Space) -> None:
+    """Raises ConfigError for what no run may be set to, whatever its other settings."""
+    for name, rule in space.items():
+        ends = rule.values if isinstance(rule, OneOf) else (rule.low, rule.high)
+        for value in ends if name in SETTINGS else ():
+            try:
+                config.make(None, {name: value})
+            except ConfigError as error:
+                if isinstance(error.__cause__, msgspec.ValidationError):
+                    raise ConfigError(f"--space {name}={rule}: {error}") from error
 
 
 def _accompany(going: Sweep) -> int:
@@ -286,8 +300,8 @@ class Sweep:
     def _report(self, number: int, evaluation: Mapping[str, Any]) -> bool:
         """Whether it is worth to go on after that evaluation. Raises RunError without such a metric."""
         metric = self.study.goal.metric
-        if metric not in evaluation:
-            known = [name for name in evaluation if name not in ("epoch", "step")]
+        known = [name for name in evaluation if name not in ("epoch", "step")]
+        if metric not in known:
             self.stop()
             raise RunError(f"--metric {metric}: the program's evaluations have {', '.join(known)}.")
         value = evaluation[metric]
@@ -304,7 +318,7 @@ class Sweep:
             state = WAS_PRUNED
         elif report and report.state == "finished":
             value = self._value(number, report)
-            state, text = (FINISHED, report.text) if value is not None else (FAILED, "has no number to count")
+            state, text = (FINISHED, report.text) if value is not None else (FAILED, self._lack(report))
         self.study.end(number, state, value, text)
         self._failed = self._failed + 1 if state == FAILED else 0
         if state == FINISHED and value is not None:
@@ -313,7 +327,7 @@ class Sweep:
             self._say(number, f"finished: {self.study.goal.metric} {scaled(value)}{note}")
         else:
             self._say(number, f"{state}: {text}")
-        never = report is None or report.first_step_s is None
+        never = report is None or report.first_step_s is None or text == UNTESTED
         if state == FAILED and (self._failed >= self.arguments.max_failures or never and not number):
             self.stop()
             others = f", and {self._failed - 1} before it" if self._failed > 1 else ""
@@ -332,6 +346,10 @@ class Sweep:
         if not values:
             return None
         return max(values) if goal.mode == "max" else min(values)
+
+    def _lack(self, report: Report) -> str:
+        """Why there is nothing that counts."""
+        return f"its {self.study.goal.metric} is no number" if report.evaluations else UNTESTED
 
     def _say(self, number: int, text: str) -> None:
         if not self.arguments.json:

@@ -200,6 +200,9 @@ def state_of(run: Path) -> str:
     ("options", "fragments"),
     [
         (("--space", "width=4|8", "--metric", "wrong"), ("--metric wrong", "cost, right")),
+        (("--space", "width=4|8", "--metric", "epoch"), ("--metric epoch", "cost, right")),
+        (("--space", "epochs=0..4", "--metric", "cost"), ("--space epochs=0..4", ">= 1")),
+        (("--space", "mode=sync|2", "--metric", "cost"), ("--space mode=sync|2", "expected text")),
         (("--space", "with=4|8", "--metric", "cost"), ("trial 0 failed", "--set with", "'width'")),
         (("--space", "width=8..4", "--metric", "cost"), ("--space width=8..4", "less than")),
         (("--space", "width=4|8", "--metric", "cost", "--trials", -1), ("--trials",)),
@@ -220,6 +223,17 @@ def test_one_value_that_fails_does_not_end_a_sweep(tmp_path: Path, monkeypatch: 
     assert "no net has a width of 5" in failed["text"]
     other = Outcome(tmp_path, *command(tmp_path / "sweep", "--space", "width=4|9", "--metric", "right"))
     other.refused("was begun with space width=4|5|8", "--folder")
+
+
+def test_a_program_that_is_never_evaluated_ends_a_sweep_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "swept.py"
+    program.write_text(PROGRAM.read_text().replace(', "test": {"x": x[120:], "y": y[120:]}', ""))
+    (tmp_path / "gates.py").write_bytes((PROGRAMS / "gates.py").read_bytes())
+    words = command(tmp_path / "sweep", *GRID)
+    words[1] = str(program)
+    done = Outcome(tmp_path, *words)
+    done.refused("trial 0 failed: was never evaluated", '"test"')
+    assert not (tmp_path / "sweep" / "trial-1").exists()
 
 
 def test_a_program_that_is_edited_meanwhile_is_told(tmp_path: Path) -> None:
