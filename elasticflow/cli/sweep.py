@@ -62,6 +62,8 @@ SETTINGS = (
     "top_k",
 )
 """What a space may name beside the program's arguments."""
+STOPPED = "the sweep of trial"
+"""What a run that ends with its sweep is told begins so."""
 UNTESTED = 'was never evaluated: does data() return a "test" source?'
 COUNTS = (*SETTINGS, "args", "data", "drop_last", "evaluate_every", "init_from", "init_map", "init_optimizer")
 """Settings that decide what a trial comes to: one sweep has the same, but for what its space names."""
@@ -223,7 +225,7 @@ class Sweep:
             return
         for number, run in self._runs.items():
             with contextlib.suppress(ElasticFlowError):
-                self._trials.stop(run, f"the sweep of trial {number} was stopped")
+                self._trials.stop(run, f"{STOPPED} {number} was stopped")
             if number not in self._followed:
                 self._trials.follow(number, run)
         while self._runs:
@@ -290,12 +292,19 @@ class Sweep:
             del self._runs[news.trial]
         evaluations = news.report.evaluations if news.report else news.evaluations
         promising = [self._report(news.trial, each) for each in evaluations]
-        if news.is_over:
+        if news.is_over and self._is_to_begin_again(news):
+            self._begin(news.trial, self.study.under_way()[news.trial])
+        elif news.is_over:
             self._end(news.trial, news.report, news.text)
         elif not all(promising):
             self.study.prune(news.trial)
             with contextlib.suppress(ElasticFlowError):  # it is over by now, or tells again
                 self._trials.stop(self._runs[news.trial], "pruned by the sweep")
+
+    def _is_to_begin_again(self, news: TrialNews) -> bool:
+        """Whether the sweep had been stopped, and was killed and begun again before the run had ended."""
+        stopped = news.report is not None and news.report.state == "stopped"
+        return stopped and news.text.startswith(STOPPED) and not self.study.is_pruned(news.trial)
 
     def _report(self, number: int, evaluation: Mapping[str, Any]) -> bool:
         """Whether it is worth to go on after that evaluation. Raises RunError without such a metric."""

@@ -162,6 +162,25 @@ def test_ctrl_c_stops_trials_with_a_checkpoint(held: Run, undisturbed: dict[str,
     assert digests(told(again(held, *GRID))) == undisturbed
 
 
+def test_who_is_killed_as_trials_stop_goes_on_with_them_though_they_stop_still(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.send_signal(signal.SIGINT)
+    watched = Run.__new__(Run)
+    watched.dir, watched.process = RunDir(trial), held.process
+    watched.wait_until(lambda status: status.state == "finishing")
+    held.process.kill()
+    held.process.wait()
+    with Run(held.path, "", command=command(held.path, *GRID, "--parallel", 2)) as second:
+        while not RunDir(held.path / "trial-1").settings.exists():
+            assert second.process.poll() is None, second.output()
+            time.sleep(0.02)  # it has found the first by then
+        held.open("width 4 step 8")
+        assert second.process.wait(PATIENCE_S) == 0, second.output()
+        assert digests(json.loads(second.output())) == undisturbed
+
+
 def test_a_trial_that_promises_little_is_stopped(tmp_path: Path) -> None:
     """Those before it, which nobody has run here, were all better after their first epoch."""
     last, folder = "width 5 step 8", tmp_path / "sweep"
