@@ -336,7 +336,8 @@ class Sweep:
             self._say(number, f"finished: {self.study.goal.metric} {scaled(value)}{note}")
         else:
             self._say(number, f"{state}: {text}")
-        never = report is None or report.first_step_s is None or text == UNTESTED
+        begun = report is not None and report.first_step_s is not None or self.study.reported(number)
+        never = not begun or text == UNTESTED
         if state == FAILED and (self._failed >= self.arguments.max_failures or never and not number):
             self.stop()
             others = f", and {self._failed - 1} before it" if self._failed > 1 else ""

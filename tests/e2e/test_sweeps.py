@@ -181,6 +181,23 @@ def test_who_is_killed_as_trials_stop_goes_on_with_them_though_they_stop_still(
         assert digests(json.loads(second.output())) == undisturbed
 
 
+def test_a_first_trial_that_is_killed_on_the_way_does_not_end_a_sweep(held: Run) -> None:
+    """It was killed, and its supervisor, which is its master's parent; it had done steps."""
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    study = f"sqlite:///{held.path}/study.db"
+    while not optuna.load_study(study_name="sweep", storage=study).trials[0].intermediate_values:
+        assert held.process.poll() is None, held.output()
+        time.sleep(0.02)  # the sweep tells nobody what it has heard
+    master = ef.Run(trial).status()["master"]["pid"]
+    parent = int(Path(f"/proc/{master}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (parent, master):
+        os.kill(pid, signal.SIGKILL)
+    held.open("width 4 step 8")
+    assert held.process.wait(PATIENCE_S) == 0, held.output()
+    first, second = json.loads(held.output())["trials"]
+    assert first["state"] == "failed" and second["state"] == FINISHED
+
+
 def test_a_trial_that_promises_little_is_stopped(tmp_path: Path) -> None:
     """Those before it, which nobody has run here, were all better after their first epoch."""
     last, folder = "width 5 step 8", tmp_path / "sweep"
