@@ -122,7 +122,7 @@ def page(found: Comparison) -> list[str]:
 
 def _names(runs: Sequence[RunSummary]) -> list[str]:
     """Of their folders; as they were given, where several have one name."""
-    last = [run.run.rstrip("/").rpartition("/")[2] for run in runs]
+    last = [run.name for run in runs]
     return last if len(set(last)) == len(last) else [run.run for run in runs]
 
 

@@ -58,7 +58,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     total = "?" if run.steps_total is None else run.steps_total
     return (
         time.strftime("%Y-%m-%d %H:%M", time.localtime(run.begun_at)) if known else "",
-        run.run.rstrip("/").rpartition("/")[2],
+        run.name,
         run.state,
         f"{run.step}/{total}" if known else "",
         run.metric,

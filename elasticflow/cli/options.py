@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from elasticflow.cli.folders import add_run_argument
 
@@ -77,7 +78,14 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 def add_scale_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``scale``."""
     add_run_argument(parser)
-    parser.add_argument("workers", metavar="N", type=int)
+    parser.add_argument("workers", metavar="N", type=_workers)
+
+
+def _workers(text: str) -> int:
+    """The master says how many there may be; it is not told more than a message can carry."""
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text} is no number of workers")
+    return int(text)
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:

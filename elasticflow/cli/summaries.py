@@ -21,6 +21,7 @@ from elasticflow.cli.report import remembered
 from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import CheckpointError, ElasticFlowError, NoRunError, RunError, UnknownError
 from elasticflow.process.retry import is_away
+from elasticflow.process.texts import harmless
 from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.run.telling import Past, Status, ToldBest, Untold
 
@@ -57,6 +58,11 @@ class RunSummary(msgspec.Struct, kw_only=True):
     digest: str | None = None
     fingerprint: dict[str, Any] = {}
     data: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its folder, on one line whatever is in it."""
+        return harmless(self.run.rstrip("/").rpartition("/")[2]).replace("\n", "\\n")
 
     @property
     def metric(self) -> str:

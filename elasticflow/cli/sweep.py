@@ -20,9 +20,11 @@ from elasticflow.checkpoint.place import below
 from elasticflow.cli.asking import formatted
 from elasticflow.cli.folders import RUNS
 from elasticflow.cli.progress import scaled
+from elasticflow.cli.report import remembered
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.train import settings
 from elasticflow.cli.trials import ClusterTrials, LocalTrials, ServiceTrials, TrialNews, Trials
+from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.process.locked_files import hold
 from elasticflow.process.packages import require
@@ -35,7 +37,7 @@ from elasticflow.run.folder import EXIT_CODES, RunDir
 from elasticflow.run.telling import Report
 from elasticflow.service.settings import folder_of
 from elasticflow.storage.urls import is_url
-from elasticflow.sweep.space import Space, Value, as_text, read_space
+from elasticflow.sweep.space import OneOf, Space, Value, as_text, read_space
 from elasticflow.sweep.study import (
     FAILED,
     FINISHED,
@@ -44,7 +46,7 @@ from elasticflow.sweep.study import (
     Goal,
     Study,
     ToldTrial,
-    grid_of,
+    size_of_grid,
 )
 
 USUAL_TRIALS, USUAL_PARALLEL = 20, 4
@@ -60,6 +62,9 @@ SETTINGS = (
     "top_k",
 )
 """What a space may name beside the program's arguments."""
+STOPPED = "the sweep of trial"
+"""What a run that ends with its sweep is told begins so."""
+UNTESTED = 'was never evaluated: does data() return a "test" source?'
 COUNTS = (*SETTINGS, "args", "data", "drop_last", "evaluate_every", "init_from", "init_map", "init_optimizer")
 """Settings that decide what a trial comes to: one sweep has the same, but for what its space names."""
 
@@ -68,13 +73,14 @@ def sweep(arguments: argparse.Namespace) -> int:
     """Begins a sweep, or goes on with it. 0: all trials are done; 1: none has finished; 3: stopped."""
     parse(arguments.program)
     space = read_space(arguments.space)
+    _check_settings(space)
     goal = Goal(arguments.metric, arguments.goal or ("min" if arguments.metric == "cost" else "max"))
     for name, least in (("trials", 0), ("parallel", 0), ("max_failures", 1)):
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name.replace('_', '-')}: must be a number of trials.")
     if arguments.on and arguments.service:
         raise ConfigError("--on and --service: name one of them; a service knows its cluster.")
-    points = len(grid_of(space)) if arguments.sampler == "grid" else math.inf
+    points = size_of_grid(space) if arguments.sampler == "grid" else math.inf
     wanted = int(min(arguments.trials or (points if points < math.inf else USUAL_TRIALS), points))
     # Each trial has these, and this program, whatever becomes of the files meanwhile.
     chosen = settings(arguments)
@@ -100,10 +106,23 @@ def sweep(arguments: argparse.Namespace) -> int:
             return _accompany(Sweep(arguments, folder, study, chosen, wanted))
     except STORAGE_ERRORS as error:
         place = re.sub("//[^@/]*@", "//", url)  # without a password
+        why = str(error.__cause__ or error).partition("\n")[0]
         raise RunError(
-            f"{place}: cannot be read or written: {str(error).splitlines()[0]}. Runs that were begun go on; "
+            f"{place}: cannot be read or written: {why}. Runs that were begun go on; "
             "the same command finds them again."
         ) from error
+
+
+def _check_settings(space: Space) -> None:
+    """Raises ConfigError for what no run may be set to, whatever its other settings."""
+    for name, rule in space.items():
+        ends = rule.values if isinstance(rule, OneOf) else (rule.low, rule.high)
+        for value in ends if name in SETTINGS else ():
+            try:
+                config.make(None, {name: value})
+            except ConfigError as error:
+                if isinstance(error.__cause__, msgspec.ValidationError):
+                    raise ConfigError(f"--space {name}={rule}: {error}") from error
 
 
 def _accompany(going: Sweep) -> int:
@@ -206,7 +225,7 @@ class Sweep:
             return
         for number, run in self._runs.items():
             with contextlib.suppress(ElasticFlowError):
-                self._trials.stop(run, f"the sweep of trial {number} was stopped")
+                self._trials.stop(run, f"{STOPPED} {number} was stopped")
             if number not in self._followed:
                 self._trials.follow(number, run)
         while self._runs:
@@ -232,6 +251,8 @@ class Sweep:
                 )
             elif not self._trials.is_under_way(run) and self._is_to_go_on(number, run):
                 self._say(number, f"goes on: {_as_words(values)}")
+                for each in _evaluations_before(run):
+                    self._report(number, each)
                 self._trials.go_on(run)
         except UnknownError:
             raise  # it may well go on, and be asked later
@@ -271,18 +292,25 @@ class Sweep:
             del self._runs[news.trial]
         evaluations = news.report.evaluations if news.report else news.evaluations
         promising = [self._report(news.trial, each) for each in evaluations]
-        if news.is_over:
+        if news.is_over and self._is_to_begin_again(news):
+            self._begin(news.trial, self.study.under_way()[news.trial])
+        elif news.is_over:
             self._end(news.trial, news.report, news.text)
         elif not all(promising):
             self.study.prune(news.trial)
             with contextlib.suppress(ElasticFlowError):  # it is over by now, or tells again
                 self._trials.stop(self._runs[news.trial], "pruned by the sweep")
 
+    def _is_to_begin_again(self, news: TrialNews) -> bool:
+        """Whether the sweep had been stopped, and was killed and begun again before the run had ended."""
+        stopped = news.report is not None and news.report.state == "stopped"
+        return stopped and news.text.startswith(STOPPED) and not self.study.is_pruned(news.trial)
+
     def _report(self, number: int, evaluation: Mapping[str, Any]) -> bool:
         """Whether it is worth to go on after that evaluation. Raises RunError without such a metric."""
         metric = self.study.goal.metric
-        if metric not in evaluation:
-            known = [name for name in evaluation if name not in ("epoch", "step")]
+        known = [name for name in evaluation if name not in ("epoch", "step")]
+        if metric not in known:
             self.stop()
             raise RunError(f"--metric {metric}: the program's evaluations have {', '.join(known)}.")
         value = evaluation[metric]
@@ -298,8 +326,8 @@ class Sweep:
         if report and self.study.is_pruned(number) and report.state == "stopped":
             state = WAS_PRUNED
         elif report and report.state == "finished":
-            value = self._value(report)
-            state, text = (FINISHED, report.text) if value is not None else (FAILED, "has no number to count")
+            value = self._value(number, report)
+            state, text = (FINISHED, report.text) if value is not None else (FAILED, self._lack(report))
         self.study.end(number, state, value, text)
         self._failed = self._failed + 1 if state == FAILED else 0
         if state == FINISHED and value is not None:
@@ -308,24 +336,41 @@ class Sweep:
             self._say(number, f"finished: {self.study.goal.metric} {scaled(value)}{note}")
         else:
             self._say(number, f"{state}: {text}")
-        never = report is None or report.first_step_s is None
+        begun = report is not None and report.first_step_s is not None or self.study.reported(number)
+        never = not begun or text == UNTESTED
         if state == FAILED and (self._failed >= self.arguments.max_failures or never and not number):
             self.stop()
             others = f", and {self._failed - 1} before it" if self._failed > 1 else ""
             raise RunError(f"trial {number} failed{others}: {text}")
 
-    def _value(self, report: Report) -> float | None:
-        """What counts of a run that has ended well; None: nothing was measured, or it is no number."""
+    def _value(self, number: int, report: Report) -> float | None:
+        """What counts of a run that has ended well; None: nothing was measured, or it is no number.
+
+        A report tells what came after the checkpoint that its run went on from: the study knows the rest.
+        """
         goal = self.study.goal
-        counted = report.evaluations[-1:] if self.arguments.count == "last" else report.evaluations
-        values = [float(v) for each in counted if (v := each.get(goal.metric)) is not None]
+        told = {self._at(each): each.get(goal.metric) for each in report.evaluations}
+        known = sorted({**self.study.reported(number), **told}.items())
+        counted = known[-1:] if self.arguments.count == "last" else known
+        values = [float(value) for _, value in counted if value is not None]
         if not values:
             return None
         return max(values) if goal.mode == "max" else min(values)
 
+    def _lack(self, report: Report) -> str:
+        """Why there is nothing that counts."""
+        return f"its {self.study.goal.metric} is no number" if report.evaluations else UNTESTED
+
     def _say(self, number: int, text: str) -> None:
         if not self.arguments.json:
             print(harmless(f"trial {number} {text}"), flush=True)
+
+
+def _evaluations_before(run: RunDir) -> list[dict[str, Any]]:
+    """What a run has told that goes on now: it does not tell again what was before its checkpoint."""
+    with contextlib.suppress(RunError):  # it had not begun
+        return (run.read_report() or remembered(run, presence_of(run))).evaluations
+    return []
 
 
 def _as_words(values: Mapping[str, Value]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import secrets
 import sys
@@ -52,6 +53,8 @@ LEFT_OUT = ("kubernetes", "slurm", "yarn", "run_dir", "program", "track")
 def track(arguments: argparse.Namespace) -> int:
     """Draws until the run is over; 1 if a tracker has not drawn all."""
     run = find_run(arguments.run, arguments.trust)
+    if isinstance(run.path, Path):
+        run = RunDir(os.path.abspath(run.path))  # as it is told to people who look from elsewhere
     config = run.config()
     names = [each.strip() for each in arguments.trackers.split(",") if each.strip()] or config.track
     if not names:
@@ -62,6 +65,7 @@ def track(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"track: {run.path} is no folder of this machine; name one by --to FOLDER.")
     folder = TrackDir(Path(arguments.to or run.folder / "tracks"))
     hold = folder.hold()
+    logging.raiseExceptions = False  # a library whose own log is on a full disk says so in pages
     if arguments.own:
         stamp_output()
         os.nice(NICE)

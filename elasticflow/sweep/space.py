@@ -81,12 +81,19 @@ def _range(text: str, rule: str) -> Range:
 
 
 def _choice(text: str, rule: str) -> OneOf:
-    values = [parsed([f"value={each.strip()}"])["value"] for each in rule.split("|")]
-    if any(isinstance(value, list) or value == "" for value in values):
+    try:
+        values = [parsed([f"value={each.strip()}"])["value"] for each in rule.split("|")]
+    except ConfigError:
+        values = []
+    if not values or not all(map(_can_be_chosen, values)):
         raise _wrong(text, "a choice is among numbers, words, true and false")
-    if len(set(map(repr, values))) < len(values):
+    if len(set(values)) < len(values):  # as Optuna compares them: 1, 1.0 and true are one
         raise _wrong(text, "a choice has each value once")
     return OneOf(tuple(values))
+
+
+def _can_be_chosen(value: object) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else value != "" and not isinstance(value, list)
 
 
 def _number(text: str, number: str) -> int | float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ ABOUT, RUN, PRUNED, TEXT = "about", "run", "pruned", "text"
 """User attributes of a study, and of trials."""
 SAMPLERS, PRUNERS = ("tpe", "random", "grid"), ("median", "hyperband", "none")
 FINISHED, FAILED, WAS_PRUNED, UNDER_WAY = "finished", "failed", "pruned", "under way"
+MOST_VALUES, AT_ONCE = 100_000, 10
+"""Of one name of a grid; and so many of its points are written down at a time."""
 STATES = {
     TrialState.COMPLETE: FINISHED,
     TrialState.FAIL: FAILED,
@@ -93,8 +95,7 @@ class Study:
         self._study.sampler = (
             samplers.TPESampler(seed=seed) if sampler == "tpe" else samplers.RandomSampler(seed=seed)
         )
-        for point in grid_of(space) if sampler == "grid" else ():
-            self._study.enqueue_trial(point, skip_if_exists=True)
+        self._points = _points(space) if sampler == "grid" else iter(())
         self._trials = {
             each.number: optuna.Trial(self._study, each._trial_id)
             for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
@@ -126,9 +127,20 @@ class Study:
 
     def ask(self) -> tuple[int, dict[str, Value]]:
         """The next trial."""
+        self._enqueue_points()
         trial = self._study.ask(self._space)
         self._trials[trial.number] = trial
         return trial.number, dict(trial.params)
+
+    def _enqueue_points(self) -> None:
+        """Of a grid, the next that nobody has asked for: a large one is not written down as a whole."""
+        trials = self._study.get_trials(deepcopy=False)
+        if any(each.state is TrialState.WAITING for each in trials):
+            return
+        tried = [each.params for each in trials]
+        fresh = (point for point in self._points if point not in tried)
+        for point in itertools.islice(fresh, AT_ONCE):
+            self._study.enqueue_trial(point)
 
     def put(self, number: int, run: str) -> None:
         """Where its run is."""
@@ -137,10 +149,13 @@ class Study:
     def report(self, number: int, at: int, value: float) -> bool:
         """That it had this value at its evaluation ``at``, from 0; whether it is not worth to go on."""
         trial = self._trials[number]
-        known = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        if at not in known:
+        if at not in self.reported(number):
             trial.report(value, at)
         return self.is_pruned(number) or trial.should_prune()
+
+    def reported(self, number: int) -> dict[int, float]:
+        """Its values so far, by evaluation."""
+        return self._study.get_trials(deepcopy=False)[number].intermediate_values
 
     def prune(self, number: int) -> None:
         """It is about to be stopped for that."""
@@ -209,31 +224,55 @@ class Study:
 def _distribution(rule: Range | OneOf) -> optuna.distributions.BaseDistribution:
     if isinstance(rule, OneOf):
         return optuna.distributions.CategoricalDistribution(rule.values)
-    if isinstance(rule.low, int) and isinstance(rule.high, int):
-        return optuna.distributions.IntDistribution(
-            rule.low, rule.high, log=rule.log, step=int(rule.step or 1)
-        )
-    return optuna.distributions.FloatDistribution(rule.low, rule.high, log=rule.log, step=rule.step)
+    # Optuna warns of an end that no step reaches.
+    last = rule.high if rule.step is None else _value(rule, _num_values(rule) - 1)
+    if isinstance(rule.low, int) and isinstance(last, int):
+        return optuna.distributions.IntDistribution(rule.low, last, log=rule.log, step=int(rule.step or 1))
+    return optuna.distributions.FloatDistribution(rule.low, last, log=rule.log, step=rule.step)
 
 
-def grid_of(space: Space) -> list[dict[str, Value]]:
-    """All that can be chosen. Raises ConfigError where that has no end."""
-    values: list[list[Value]] = []
+def size_of_grid(space: Space) -> int:
+    """How many points it has. Raises ConfigError where that has no end."""
+    return math.prod(map(len, _axes(space)))
+
+
+def _points(space: Space) -> Iterator[dict[str, Value]]:
+    """All that can be chosen."""
+    return (dict(zip(space, point, strict=True)) for point in itertools.product(*_axes(space)))
+
+
+def _axes(space: Space) -> list[Sequence[Value]]:
+    axes: list[Sequence[Value]] = []
     for name, rule in space.items():
-        if isinstance(rule, Range) and (rule.log or rule.step is None and isinstance(rule.low, float)):
+        if isinstance(rule, OneOf):
+            axes.append(rule.values)
+        elif rule.log or rule.step is None and isinstance(rule.low, float):
             raise ConfigError(
                 f"--sampler grid: {name}={rule} has no end of values; give a step, such as "
                 f"{name}={rule.low}..{rule.high}:STEP, or choices."
             )
-        values.append(list(rule.values) if isinstance(rule, OneOf) else _points(rule))
-    return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+        elif (count := _num_values(rule)) > MOST_VALUES:
+            raise ConfigError(
+                f"--sampler grid: {name}={rule} has {count:,} values; give a larger step, or choices."
+            )
+        else:
+            axes.append([_value(rule, number) for number in range(count)])
+    return axes
 
 
-def _points(rule: Range) -> list[Value]:
-    """By their digits as they were written: three steps of 0.1 are 0.3."""
-    low, high, step = (Decimal(str(number)) for number in (rule.low, rule.high, rule.step or 1))
-    kind = type(rule.low)
-    return [kind(low + number * step) for number in range(int((high - low) // step) + 1)]
+def _num_values(rule: Range) -> int:
+    low, high, step = _digits(rule)
+    return int((high - low) // step) + 1
+
+
+def _value(rule: Range, number: int) -> int | float:
+    low, _, step = _digits(rule)
+    return type(rule.low)(low + number * step)
+
+
+def _digits(rule: Range) -> tuple[Decimal, Decimal, Decimal]:
+    """As they were written: three steps of 0.1 are 0.3."""
+    return Decimal(str(rule.low)), Decimal(str(rule.high)), Decimal(str(rule.step or 1))
 
 
 def _pruner(name: str) -> optuna.pruners.BasePruner:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from elasticflow.trackers.points import TrackPoint
 from elasticflow.trackers.tracker import CurveTracker
@@ -15,6 +19,8 @@ ENDS = {"finished": "FINISHED", "stopped": "KILLED", "killed": "KILLED"}
 AT_ONCE = 500
 """So many metrics a call; MLflow takes 1,000."""
 TEXT_CHARS = 500
+REFUSED, NAME_CHARS = re.compile(r"[^\w.\- /]"), 250
+"""What no name may have that MLflow takes, and how long one may be."""
 USUAL = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -28,6 +34,7 @@ class MlflowTracker(CurveTracker):
     """What MLflow has stays: of points, those that it lacks are added."""
 
     def begin(self, points: Sequence[TrackPoint]) -> None:
+        points = _named(points)
         for name, value in USUAL.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
@@ -63,7 +70,7 @@ class MlflowTracker(CurveTracker):
         return {each.step for each in self._client.get_metric_history(run or self._run, key)}
 
     def draw(self, points: Sequence[TrackPoint]) -> None:
-        self._send((point, key) for point in points for key in point.values)
+        self._send((point, key) for point in _named(points) for key in point.values)
 
     def _send(self, pairs: Iterator[tuple[TrackPoint, str]]) -> None:
         from mlflow.entities import Metric
@@ -88,3 +95,16 @@ class MlflowTracker(CurveTracker):
 
     def end(self, state: str) -> None:
         self._client.set_terminated(self._run, ENDS.get(state, "FAILED"))
+
+
+def _named(points: Sequence[TrackPoint]) -> list[TrackPoint]:
+    """By names that MLflow takes: one that it refuses, such as ``acc@5``, would cost all curves."""
+    return [
+        msgspec.structs.replace(point, values={_name(name): value for name, value in point.values.items()})
+        for point in points
+    ]
+
+
+def _name(text: str) -> str:
+    name = REFUSED.sub("_", text)[:NAME_CHARS]
+    return name if posixpath.normpath(name) == name else name.replace("/", "_")  # it may be a file's

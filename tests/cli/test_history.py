@@ -63,6 +63,15 @@ def test_a_table_of_all_runs_the_newest_first(tmp_path: Path, capsys: pytest.Cap
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_a_name_of_several_lines_is_on_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path / "run\nfinished")
+    ended(tmp_path / "other")
+    for words in (["runs", str(tmp_path)], ["compare", *map(str, tmp_path.iterdir())]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert "run\\nfinished" in shown and "run\n" not in shown
+
+
 def test_a_run_that_goes_on_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = new_run(tmp_path / "here")
     lock = run.hold()

@@ -25,6 +25,13 @@ def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "NameNode http://nn:9870" in shown.err
 
 
+@pytest.mark.parametrize("number", ["x", "2.5", "1" * 30])
+def test_what_is_no_number_of_workers(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", "run", number])
+    assert ended.value.code == 2 and f"{number} is no number of workers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_has_options_and_somebody_who_does_it(
     verb: str, capsys: pytest.CaptureFixture[str]

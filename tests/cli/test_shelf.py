@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from elasticflow.cli.ui import shelf as shelves
 from elasticflow.cli.ui.serving import UiServer
 from elasticflow.cli.ui.shelf import FolderShelf, ServiceShelf
+from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.service import talk
@@ -90,6 +92,13 @@ def test_a_run_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.Mo
     for inside, named in ((tmp_path / "over", "."), (tmp_path / "over" / "checkpoints", "..")):
         monkeypatch.chdir(inside)
         assert list(FolderShelf.of(named, trust=True, is_folder=False).runs()) == ["over"]
+
+
+def test_a_run_whose_name_is_no_text_is_found_by_the_name_that_is_shown(tmp_path: Path) -> None:
+    ended(tmp_path / os.fsdecode(b"r\xfcn"))
+    shelf = FolderShelf(str(tmp_path), trust=True)
+    (told,) = json.loads(as_json([each.name for each in shelf.summaries()]))
+    assert shelf.run(told).path == tmp_path / os.fsdecode(b"r\xfcn")
 
 
 def test_an_error_that_nobody_thought_of_is_an_answer_too(

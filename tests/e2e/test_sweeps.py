@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import elasticflow as ef
+from elasticflow.cluster.presence import presence_of, wait_until_over
 from elasticflow.errors import RunError
 from elasticflow.local.process import recorded
 from elasticflow.run.folder import RunDir
@@ -109,6 +111,45 @@ def test_a_trial_that_is_killed_with_the_sweep_goes_on_from_its_checkpoint(
     assert digests(told(again(held, *GRID))) == undisturbed
 
 
+def test_what_a_trial_told_before_it_was_killed_counts_also_if_it_is_not_told_again(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    """Of one that goes on from its last checkpoint there is nothing left to be evaluated."""
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.kill()
+    held.open("width 4 step 8")
+    run = RunDir(trial)
+    wait_until_over(run, presence_of(run))
+    run.report.unlink()  # as if it had been killed before that was written
+    assert digests(told(again(held, *GRID))) == undisturbed
+    assert run.read_report().evaluations == []  # type: ignore[union-attr]
+
+
+def test_the_best_evaluation_counts_also_from_before_a_stop(tmp_path: Path) -> None:
+    """The sweep has heard of none of them: it was killed before."""
+    first, later, folder = "width 4 step 5", "width 4 step 8", tmp_path / "sweep"
+    options = ("--space", "width=4|8", "--sampler", "grid", "--trials", 1, "--metric", "cost")
+    options = (*options, "--goal", "max", "--count", "best")
+    with Run(folder, "", shut=[first, later], command=command(folder, *options)) as run:
+        run.held_at(first)
+        run.process.kill()
+        run.open(first)
+        run.held_at(later)
+        trial = ef.Run(folder / "trial-0")
+        stopping = threading.Thread(target=trial.stop)
+        stopping.start()
+        watched = Run.__new__(Run)
+        watched.dir, watched.process = RunDir(folder / "trial-0"), run.process
+        watched.wait_until(lambda status: status.state == "finishing")
+        run.open(later)
+        stopping.join()
+        before = trial.status()["evaluations"]
+        (found,) = told(again(run, *options))["trials"]
+    after = ef.Run(folder / "trial-0").status()["evaluations"]
+    assert [each["epoch"] for each in (*before, *after)] == [1, 2]
+    assert found["value"] == before[0]["cost"] > after[0]["cost"]
+
+
 def test_ctrl_c_stops_trials_with_a_checkpoint(held: Run, undisturbed: dict[str, tuple[float, str]]) -> None:
     (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
     held.process.send_signal(signal.SIGINT)
@@ -119,6 +160,42 @@ def test_ctrl_c_stops_trials_with_a_checkpoint(held: Run, undisturbed: dict[str,
     assert held.process.wait(PATIENCE_S) == 3
     assert ef.Run(trial).status()["state"] == "stopped"
     assert digests(told(again(held, *GRID))) == undisturbed
+
+
+def test_who_is_killed_as_trials_stop_goes_on_with_them_though_they_stop_still(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    held.process.send_signal(signal.SIGINT)
+    watched = Run.__new__(Run)
+    watched.dir, watched.process = RunDir(trial), held.process
+    watched.wait_until(lambda status: status.state == "finishing")
+    held.process.kill()
+    held.process.wait()
+    with Run(held.path, "", command=command(held.path, *GRID, "--parallel", 2)) as second:
+        while not RunDir(held.path / "trial-1").settings.exists():
+            assert second.process.poll() is None, second.output()
+            time.sleep(0.02)  # it has found the first by then
+        held.open("width 4 step 8")
+        assert second.process.wait(PATIENCE_S) == 0, second.output()
+        assert digests(json.loads(second.output())) == undisturbed
+
+
+def test_a_first_trial_that_is_killed_on_the_way_does_not_end_a_sweep(held: Run) -> None:
+    """It was killed, and its supervisor, which is its master's parent; it had done steps."""
+    (trial,) = (each for each in held.path.glob("trial-*") if not RunDir(each).report.exists())
+    study = f"sqlite:///{held.path}/study.db"
+    while not optuna.load_study(study_name="sweep", storage=study).trials[0].intermediate_values:
+        assert held.process.poll() is None, held.output()
+        time.sleep(0.02)  # the sweep tells nobody what it has heard
+    master = ef.Run(trial).status()["master"]["pid"]
+    parent = int(Path(f"/proc/{master}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (parent, master):
+        os.kill(pid, signal.SIGKILL)
+    held.open("width 4 step 8")
+    assert held.process.wait(PATIENCE_S) == 0, held.output()
+    first, second = json.loads(held.output())["trials"]
+    assert first["state"] == "failed" and second["state"] == FINISHED
 
 
 def test_a_trial_that_promises_little_is_stopped(tmp_path: Path) -> None:
@@ -159,6 +236,9 @@ def state_of(run: Path) -> str:
     ("options", "fragments"),
     [
         (("--space", "width=4|8", "--metric", "wrong"), ("--metric wrong", "cost, right")),
+        (("--space", "width=4|8", "--metric", "epoch"), ("--metric epoch", "cost, right")),
+        (("--space", "epochs=0..4", "--metric", "cost"), ("--space epochs=0..4", ">= 1")),
+        (("--space", "mode=sync|2", "--metric", "cost"), ("--space mode=sync|2", "expected text")),
         (("--space", "with=4|8", "--metric", "cost"), ("trial 0 failed", "--set with", "'width'")),
         (("--space", "width=8..4", "--metric", "cost"), ("--space width=8..4", "less than")),
         (("--space", "width=4|8", "--metric", "cost", "--trials", -1), ("--trials",)),
@@ -179,6 +259,17 @@ def test_one_value_that_fails_does_not_end_a_sweep(tmp_path: Path, monkeypatch: 
     assert "no net has a width of 5" in failed["text"]
     other = Outcome(tmp_path, *command(tmp_path / "sweep", "--space", "width=4|9", "--metric", "right"))
     other.refused("was begun with space width=4|5|8", "--folder")
+
+
+def test_a_program_that_is_never_evaluated_ends_a_sweep_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "swept.py"
+    program.write_text(PROGRAM.read_text().replace(', "test": {"x": x[120:], "y": y[120:]}', ""))
+    (tmp_path / "gates.py").write_bytes((PROGRAMS / "gates.py").read_bytes())
+    words = command(tmp_path / "sweep", *GRID)
+    words[1] = str(program)
+    done = Outcome(tmp_path, *words)
+    done.refused("trial 0 failed: was never evaluated", '"test"')
+    assert not (tmp_path / "sweep" / "trial-1").exists()
 
 
 def test_a_program_that_is_edited_meanwhile_is_told(tmp_path: Path) -> None:

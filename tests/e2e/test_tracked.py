@@ -134,17 +134,44 @@ def test_one_that_is_killed_is_nobodys_concern(start: Callable[..., Run]) -> Non
     check(run, drawn(run))
 
 
-def test_by_hand_of_a_run_that_is_over(start: Callable[..., Run], tmp_path: Path) -> None:
+def test_by_hand_of_a_run_that_is_over(
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = start("small_torch.py", *OPTIONS)
     run.finish()
     refused = cli("track", run.path)
     assert refused.returncode == 1 and "which tracker?" in refused.stderr
-    for _ in range(2):
-        done = cli("track", run.path, "--with", "csv,mlflow", "--to", tmp_path / "there")
+    monkeypatch.chdir(run.path.parent)
+    for path in (run.path, f"./{run.path.name}"):
+        done = cli("track", path, "--with", "csv,mlflow", "--to", tmp_path / "there")
         assert done.returncode == 0 and " points of " in done.stdout, done.stderr
     rows = list(csv.DictReader((tmp_path / "there" / "metrics.csv").read_text().splitlines()))
     assert [row for row in rows if row["test/accuracy"]] and int(rows[-1]["step"]) == run.report().step
     assert not (run.path / "tracks").exists()
+    about = json.loads((tmp_path / "there" / "about.json").read_bytes())
+    assert about["run"] == str(run.path) and about["report"] == str(run.dir.report)
+
+
+LOG_ON_A_FULL_DISK = """
+import logging
+class Full:
+    def write(self, text): raise OSError("full")
+log = logging.getLogger(__name__)
+log.addHandler(logging.StreamHandler(Full()))
+log.error("no")
+raise OSError("full")
+"""
+
+
+def test_a_library_whose_own_log_cannot_be_written_says_so_once(
+    start: Callable[..., Run], fake: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    run = start("small_torch.py", *OPTIONS)
+    run.finish()
+    fake("wandb", LOG_ON_A_FULL_DISK)
+    done = cli("track", run.path, "--with", "wandb", "--to", tmp_path / "there")
+    assert done.returncode == 1
+    assert done.stderr == "Warning: tracker wandb: OSError: full; it is begun again later\n"
 
 
 def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def ranges(draw: some.DrawFn) -> Range:
 
 
 def choices() -> some.SearchStrategy[OneOf]:
-    return some.lists(VALUES, min_size=1, max_size=5, unique_by=repr).map(lambda found: OneOf(tuple(found)))
+    return some.lists(VALUES, min_size=1, max_size=5, unique=True).map(lambda found: OneOf(tuple(found)))
 
 
 @given(some.dictionaries(NAMES, ranges() | choices(), min_size=1, max_size=4))
@@ -60,7 +60,12 @@ def test_what_people_write() -> None:
         ("lr=0..1:2", "does not fit"),
         ("lr=0..4:0.5", "are whole"),
         ("lr=1|1", "each value once"),
+        ("on=true|1", "each value once"),
+        ("lr=1|2|1.0", "each value once"),
         ("lr=[1]|2", "numbers, words"),
+        ("lr=0.1|nan", "numbers, words"),
+        ("lr=0.1|-inf", "numbers, words"),
+        ("kind=null|relu", "numbers, words"),
         ("lr=1|2,lr=3|4", "twice"),
     ],
 )

@@ -159,6 +159,23 @@ def test_mlflow_says_what_the_run_is(tmp_path: Path) -> None:
     assert run.info.status == "FAILED"
 
 
+def test_a_name_that_mlflow_refuses_costs_no_curve(tmp_path: Path) -> None:
+    names = {
+        "test/acc@5": "test/acc_5",
+        "test/f1 (%)": "test/f1 ___",
+        "test/../../up": "test_.._.._up",
+        "test/a/b": "test/a/b",
+        "test/" + 300 * "x": "test/" + 245 * "x",
+    }
+    points = [TrackPoint(step, "test", 1000.0 + step, dict.fromkeys(names, float(step))) for step in (1, 2)]
+    for _ in range(2):  # the second finds what the first has drawn
+        tracker = make_tracker("mlflow", TrackDir(tmp_path), about(tmp_path))
+        tracker.begin(points[:1])
+        tracker.draw(points[1:])
+        tracker.end("finished")
+    assert sorted(in_mlflow(tmp_path)) == sorted((name, s, s) for name in names.values() for s in (1, 2))
+
+
 class Odd(CurveTracker):
     """Fails as often as it is told to."""
 

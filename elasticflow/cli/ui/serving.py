@@ -22,7 +22,7 @@ import traceback
 import urllib.parse
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,12 +30,15 @@ from elasticflow.cli.ui.shelf import RunShelf
 from elasticflow.errors import ElasticFlowError, NoRunError
 from elasticflow.process.http_server import BoundedHttpServer
 from elasticflow.process.texts import as_json
+from elasticflow.run.config import MOST_PROCESSES
 
 MOST = 64
 """Connections at a time, one for each run that somebody looks at; more are refused."""
 PATIENCE_S = 10.0
 """A connection on which nothing is asked, or nothing read, for so long is closed."""
 MOST_BODY = 1024
+Workers = Annotated[int, msgspec.Meta(ge=-MOST_PROCESSES, le=MOST_PROCESSES)]
+"""What a message can carry; the master says how many there may be."""
 STEERS = "X-ElasticFlow"
 """The header of a request that changes something."""
 ASSETS = {
@@ -133,8 +136,8 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
     def _steer(self, name: str, what: str) -> dict[str, str]:
         if what == "stop":
             return {"text": self.server.shelf.stop(name)}
-        length = min(MOST_BODY, int(self.headers.get("Content-Length") or 0))
-        workers = msgspec.json.decode(self.rfile.read(length), type=dict[str, int]).get("workers", 0)
+        length = min(MOST_BODY, max(0, int(self.headers.get("Content-Length") or 0)))
+        workers = msgspec.json.decode(self.rfile.read(length), type=dict[str, Workers]).get("workers", 0)
         self.server.shelf.scale(name, workers)
         return {"text": f"{workers} workers asked for"}
 

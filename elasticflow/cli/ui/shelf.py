@@ -25,6 +25,7 @@ from elasticflow.cli.runs import stop_run
 from elasticflow.cli.summaries import RunSummary, summary_of
 from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ElasticFlowError, NoRunError, RunError
+from elasticflow.process.texts import sendable
 from elasticflow.run.folder import ENDED, RunDir
 from elasticflow.run.telling import Past, Untold
 from elasticflow.service import talk
@@ -227,8 +228,9 @@ class ServiceShelf(RunShelf):
 
 
 def _name(run: RunDir) -> str:
-    """The last part of its path, also of one that is called ``.`` here."""
-    return os.path.basename(os.path.abspath(run.path)) if isinstance(run.path, Path) else run.path.name
+    """The last part of its path, also of one that is called ``.`` here, as a page can ask for it again."""
+    name = os.path.basename(os.path.abspath(run.path)) if isinstance(run.path, Path) else run.path.name
+    return sendable(name)
 
 
 def _mark(run: RunDir) -> _Mark | None:
