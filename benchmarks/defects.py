@@ -21,8 +21,26 @@ DEFECTS = (
     Defect(
         "a worker ends with the servers that it carries, needed or not",
         f"{CORE}/worker/life.py",
-        "            carrying.wait(link)",
+        "            carrying.wait(link, last_word)",
         "            pass",
+    ),
+    Defect(
+        "another master does not hear that a worker has left which carries servers",
+        f"{CORE}/worker/carrying.py",
+        "                link.send(last_word)",
+        "                pass",
+    ),
+    Defect(
+        "a server that a worker carries may take for ever to join",
+        f"{CORE}/master/deciding/staffing.py",
+        "    member.placed_s = now_s if carrier else None  # it waits for no place of its own\n",
+        "",
+    ),
+    Defect(
+        "who drains with the servers that it carries is waited for to try a record",
+        f"{CORE}/master/deciding/records.py",
+        "    for report in run.quarantine.verdicts(there - waits or there):",
+        "    for report in run.quarantine.verdicts(there):",
     ),
     Defect(
         "copies are kept by servers that die with the same worker",
@@ -504,7 +522,25 @@ DEFECTS = (
         "math.ceil(max(0.0, seconds) * 1000)",
         "max(0, math.ceil(seconds * 1000))",
     ),
+    Defect(
+        "who connects again waits still for what it waited for over the connection before",
+        f"{PS}/server.py",
+        "            at_work.closed(name)  # what it waits for over the other connection it will ask for again",
+        "            pass",
+    ),
     # --- commits
+    Defect(
+        "servers that began with what turns out to be the last version do not all write it",
+        f"{CORE}/master/deciding/checkpoints.py",
+        "    if event.last and was_asked_at_start(run, event.version):",
+        "    if False:",
+    ),
+    Defect(
+        "copies of servers are made while a checkpoint is written that may be the best",
+        f"{PS}/ordering.py",
+        "            if self._snapshots is not None and not self._waits_for_best(version):",
+        "            if self._snapshots is not None:",
+    ),
     Defect(
         "a checkpoint is committed with a part of its parts",
         f"{CORE}/master/commits.py",
