@@ -525,7 +525,7 @@ DEFECTS = (
     Defect(
         "who connects again waits still for what it waited for over the connection before",
         f"{PS}/server.py",
-        "            at_work.closed(name)  # what it waits for over the other connection it will ask for again",
+        "            at_work.closed(name)  # whatever it waits for, it will ask for again",
         "            pass",
     ),
     # --- commits

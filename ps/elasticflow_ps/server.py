@@ -377,7 +377,7 @@ class ParameterServer:
             return
         at_work = self._relaying or self._serving
         if again and at_work and not (self._now and name in self._now.row.names):
-            at_work.closed(name)  # what it waits for over the other connection it will ask for again
+            at_work.closed(name)  # whatever it waits for, it will ask for again
         if self._relaying:
             self._take_for(self._relaying, name, news)
         elif isinstance(news, Received):
