@@ -1,4 +1,7 @@
-"""kill -9 of one of three workers: how long the others stand idle, beside the time until anybody can know."""
+"""kill -9 of one of three workers: how long the others stand idle, beside the time until anybody can know.
+
+And of the server: how long it takes until workers go on, and how many steps are made again.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from benchmarks.cases import LARGE, MIDDLE, Case
+from benchmarks.crowd import server_pid
 from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import Interval, job
+from benchmarks.moves import steps_again
 
 ROUNDS = 3
 STEPS_AFTER = 5
@@ -71,6 +76,23 @@ def _kill(case: Case) -> _Kill:
         return _Kill(survivors, killed_s, median(spent) / (case.slices / 3))
 
 
+def _server_kill() -> tuple[float, int]:
+    """Of the one that serves: seconds until workers go on, from the newest copy, and steps made again."""
+    with job(MIDDLE, "--workers", 2, "--servers", 1, "--checkpoint-every", "24h", steps=10**6) as one:
+        status = one.wait_until(2, step=2 * MIDDLE.steps)
+        killed_s = time.monotonic()
+        os.kill(server_pid(status), signal.SIGKILL)
+        again = steps_again(one.wait_for(steps_again))
+        one.wait_until(2, step=status.step + MIDDLE.steps)
+        one.ask("stop")
+        one.wait()
+        recovering = [
+            sum(i.seconds for i in timeline if i.what == "recovering" and i.since_s > killed_s - 1)
+            for timeline in one.timelines().values()
+        ]
+    return max(recovering), sum(again)
+
+
 CLOSING = """
 import os, signal, time, torch
 for _ in range(5):
@@ -112,3 +134,9 @@ def run() -> Iterator[Figure]:
         yield figure(
             f"{case.name}: more idle than usual in later steps", later, "ms", 5.0, COMMAND, "reference: 5 ms"
         )
+    deaths = [_server_kill() for _ in range(ROUNDS)]
+    name = f"{MIDDLE.name}: the server is killed"
+    recovering_ms = 1000 * median([recovering_s for recovering_s, _ in deaths])
+    yield figure(f"{name}, until workers go on", recovering_ms, "ms", 50.0, COMMAND, "reference: 50 ms")
+    again = sorted(float(steps) for _, steps in deaths)
+    yield figure(f"{name}, steps made again", median(again), "", 3.0, COMMAND, f"of all: {again}")

@@ -49,7 +49,7 @@ def _is_settled(status: LiveStatus, count: int) -> bool:
     return len(ready) == len(status.workers) == count and serve and carriers == ready
 
 
-def _redone(status: LiveStatus) -> tuple[int, ...]:
+def steps_again(status: LiveStatus) -> tuple[int, ...]:
     """Steps that were made again, of each time that all have begun anew so far."""
     found = [AGAIN.search(str(event)) for event in status.events]
     return tuple(int(each[1] or 0) for each in found if each)
@@ -90,8 +90,8 @@ class Scene:
         what(status)
         if before == after:  # somebody has to come in another's place
             self._one.wait_for(lambda status: there != {worker.name for worker in status.workers})
-        redone = _redone(self.settle(after))
-        again = sum(redone[len(_redone(status)) :])
+        redone = steps_again(self.settle(after))
+        again = sum(redone[len(steps_again(status)) :])
         self._moments.append((name, since_s, time.monotonic(), again))
 
     def costs(self) -> list[tuple[str, Cost]]:

@@ -21,7 +21,7 @@ import msgspec
 
 from elasticflow.wire.messages import AllSafe, Keep, Kept, Safe
 
-REST, SELDOM = 4.0, 50.0
+REST, SELDOM = 4.0, 20.0
 """Between two orders at least so many times as long as the first took: most time is to be free of it. And so
 many times as long as it was on its way is enough, whenever the next would be due: that is cheap."""
 

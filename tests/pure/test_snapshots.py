@@ -83,7 +83,7 @@ def test_the_next_comes_after_the_interval_and_most_time_is_free_of_it() -> None
 
 
 def test_the_next_comes_sooner_where_it_costs_next_to_nothing() -> None:
-    assert not settled(0.004).order(6, 0.19) and settled(0.004).order(6, 0.2)
+    assert not settled(0.01).order(6, 0.19) and settled(0.01).order(6, 0.2)
 
 
 def test_one_comes_sooner_where_there_are_so_many_versions_between_them() -> None:
