@@ -279,8 +279,7 @@ class Laws:
         if action.text != CUT_OFF and not any(word in action.text for word in SILENCES):
             return
         now_s = world.hub.now_s
-        # Who tries slices in another process looks at its connections again once that is over.
-        if self.only_cuts and action.text == CUT_OFF and not world.shape.deadly:
+        if self.only_cuts and action.text == CUT_OFF:
             since_s = now_s - world.network.changed_s.get(process, now_s)
             text = f"{action}, though it lives, and has known for {since_s:.2f} s which connections it has"
             require(since_s < self._until_told_s, text)
@@ -292,7 +291,6 @@ class Laws:
         """Whoever has lost a connection is back by then."""
         shape = self._world.shape
         slices_s = 1.5 * shape.slices * shape.slice_s * (max(shape.slowness) + self._world.slowdown)
-        slices_s *= max(1, -(-shape.num_test // (shape.slices * shape.per_slice)))  # pieces of an evaluation
         return TELLS_S + RECONNECTS * shape.lag_s + shape.start_s + slices_s
 
     def _is_stopped(self, name: str) -> bool:
