@@ -251,6 +251,19 @@ class KubernetesCluster:
     def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         wait(is_so, what, timeout_s, self.story, every_s=0.1)
 
+    def wait_for_kinds(self, *crds: str) -> None:
+        """Until objects of these kinds can be made. (``kubectl wait`` fails for one without conditions yet.)"""
+
+        def are_served() -> bool:
+            found = json.loads(self.kubectl("get", "crd", *crds, "--output=json"))
+            kinds = found["items"] if found["kind"] == "List" else [found]
+            known = [each for kind in kinds for each in kind.get("status", {}).get("conditions") or ()]
+            return len(crds) == sum(
+                each["type"] == "Established" and each["status"] == "True" for each in known
+            )
+
+        self.wait_until(are_served, "its new kinds are known")
+
     def clear(self) -> None:
         """No Pods; every node takes some."""
         self.kubectl("delete", "jobs", "--all", "--wait=false", check=False)

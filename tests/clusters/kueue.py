@@ -158,7 +158,7 @@ class Kueue:
         whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": things})
         self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=whole)
         if crds := [thing["metadata"]["name"] for thing in things if thing["kind"].startswith("Custom")]:
-            self._cluster.kubectl("wait", "--for=condition=Established", "crd", *crds)
+            self._cluster.wait_for_kinds(*crds)
 
     def _reached(self, thing: Any) -> Any:
         """It is no service of the cluster: its webhooks have an address on this machine."""

@@ -79,7 +79,7 @@ def train(
     for name in ("elasticflowjob", "operator"):
         kubernetes.kubectl("apply", "-f", str(CONF / f"{name}.yaml"))
     kubernetes.kubectl("scale", "deployment", "elasticflow-operator", "--replicas=0")
-    kubernetes.kubectl("wait", "--for=condition=Established", "crd/elasticflowjobs.elasticflow.dev")
+    kubernetes.wait_for_kinds("elasticflowjobs.elasticflow.dev")
     kubeconfig = kubernetes.kubeconfig_of("elasticflow-operator", tmp_path / "operator")
     kubernetes.clear()
     with ExitStack() as runs:
