@@ -252,7 +252,7 @@ class KubernetesCluster:
         wait(is_so, what, timeout_s, self.story, every_s=0.1)
 
     def wait_for_kinds(self, *crds: str) -> None:
-        """Until objects of these kinds can be made. (``kubectl wait`` fails for one without conditions yet.)"""
+        """Until these can be made. (``kubectl wait`` fails for a kind that has no conditions yet.)"""
 
         def are_served() -> bool:
             found = json.loads(self.kubectl("get", "crd", *crds, "--output=json"))
