@@ -9,19 +9,20 @@ from elasticflow.wire.messages import Written
 class Commits:
     """tick: the version that a checkpoint is of. committed_tick: the newest that is committed.
 
+    last_given_up: the newest version whose checkpoint will not come to be; 0: of all it did.
     troubles: by server, why it cannot write its part just now.
     unsure: a master before may have committed more than is known; that is read as soon as it can be.
     """
 
-    def __init__(self, committed_tick: int | None) -> None:
+    def __init__(self, committed_tick: int | None, last_given_up: int = 0) -> None:
         self.committed_tick = committed_tick
+        self.last_given_up = last_given_up
         self.unsure = False
         self.troubles: dict[str, str] = {}
         self._parts: dict[int, dict[str, Part]] = {}
         self._under_way: dict[int, bool] = {}
         """By tick: whether the run ends with it."""
         self._given_up: set[int] = set()
-        self._last_given_up = 0
 
     @property
     def final_under_way(self) -> bool:
@@ -59,7 +60,7 @@ class Commits:
 
         Its checkpoint is there, or is being committed, or was given up.
         """
-        return self.is_committed(tick) or tick in self._under_way or tick <= self._last_given_up
+        return self.is_committed(tick) or tick in self._under_way or tick <= self.last_given_up
 
     def committed(self, tick: int) -> bool:
         """A checkpoint is there. Returns whether the run ends with it."""
@@ -72,7 +73,7 @@ class Commits:
         self._parts.pop(tick, None)
         news = tick not in self._given_up
         self._given_up.add(tick)
-        self._last_given_up = max(tick, self._last_given_up)
+        self.last_given_up = max(tick, self.last_given_up)
         return news, last
 
     def forget(self) -> None:

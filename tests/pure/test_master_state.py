@@ -1346,6 +1346,24 @@ def test_nothing_is_removed_while_it_is_not_known_which_checkpoint_is_the_best()
     assert not only(ac.PruneAction, state.adopt({}, 200.0))
 
 
+def test_it_knows_which_checkpoints_were_given_up() -> None:
+    """Or it would have an evaluation made again whose checkpoint the storage has refused already."""
+    rules = WatchRules(best=Watch(metric="cost", mode="min"))
+    before = Run(servers=2, workers="1", evaluate_every=4)
+    before.join("server-0"), before.join("server-1")
+    before.join("worker-1", spec=msgspec.structs.replace(SPEC, rules=rules, num_test=8, metrics=("cost",)))
+    for name in ("server-0", "server-1", "worker-1"):
+        before.tell(Ready(name=name, generation=1))
+    assert before.state.schedule and (evaluated := before.state.schedule.last_evaluation(6) + 1) < 6
+    standing = WatchStanding(rules=rules, tick=evaluated - 1)
+    before.tell(Progress(name="server-0", generation=1, version=6, standings=(standing,)))
+    assert before.written(evaluated, error="no space left on device")
+    run, _ = adopted(before)
+    lose(run, "server-1", "server-2")
+    offer(run, "server-2")
+    assert assigned(offer(run, "server-0", (0, 6), (1, 6))).start_tick == 6
+
+
 def test_a_run_that_was_over_stays_over() -> None:
     before = running()
     before.tell(Progress(name="server-0", generation=1, version=8, last=True))

@@ -53,6 +53,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     standings: tuple[WatchStanding, ...] = ()
     grant: int = 0
     audited: int = 0
+    last_given_up: int = 0
 
 
 def memory(run: Facts) -> Memory:
@@ -81,6 +82,7 @@ def memory(run: Facts) -> Memory:
         standings=run.standings.all,
         grant=run.staff.grant,
         audited=run.agreed.audits.equal,
+        last_given_up=run.commits.last_given_up,
     )
 
 
@@ -97,7 +99,8 @@ def remember(run: Facts, memory: Memory) -> None:
     run.quarantine.learn(committed)
     # A master may die after a commit, before it has written that down: then the storage knows more.
     known = (memory.committed_tick, run.committed_tick)
-    run.commits = Commits(max((tick for tick in known if tick is not None), default=None))
+    newest = max((tick for tick in known if tick is not None), default=None)
+    run.commits = Commits(newest, memory.last_given_up)
     run.version = memory.version
     run.conclusion.stop_reason, run.conclusion.text = memory.stop_reason, memory.end_text
     run.staff.next_worker, run.staff.next_server = memory.next_worker, memory.next_server
