@@ -2,6 +2,7 @@
 
 Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster. There are two
 of YARN and of SLURM, since their tests wait for them most of the time, and an HDFS for tests without YARN.
+Tests of whole runs here are together by their file, as most compare with one run that nobody disturbs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         if cluster := _cluster_of(item, fixtures):
             second = next((each for each in SECOND if item.path.is_relative_to(TESTS / each)), "")
             item.add_marker(pytest.mark.xdist_group(f"{cluster} {second}".strip()))
-        elif not item.path.is_relative_to(TESTS / "e2e"):
+        elif item.path.is_relative_to(TESTS / "e2e"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # they share their undisturbed run
+        else:
             continue
         item.add_marker(pytest.mark.whole)
         if item.path.relative_to(TESTS).parts[0] not in WHOLE:
@@ -87,7 +90,7 @@ def _mark_thorough(items: list[pytest.Item], config: pytest.Config) -> None:
 
 def _turn(item: pytest.Item) -> int:
     group = item.get_closest_marker("xdist_group")
-    return GROUPS.index(group.args[0]) if group else len(GROUPS)
+    return GROUPS.index(group.args[0]) if group and group.args[0] in GROUPS else len(GROUPS)
 
 
 def _cluster_of(item: pytest.Item, fixtures: set[str]) -> str:
