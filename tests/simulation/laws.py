@@ -243,7 +243,9 @@ class Laws:
         carriers = {server.name: server.carrier for server in assigned.servers} if assigned else {}
         together = len({carriers[name] for name in lost} | {""}) == 2 < len(set(carriers.values()) | {""})
         if self._paused and self._paused[0] == key and life == self._world.life and not lost:
-            require(action.start == self._paused[1], f"{action}, though all had paused at {self._paused[1]}")
+            # One that servers of before wrote may be committed only now; nobody goes back behind a commit.
+            newest = max(self._paused[1], state.committed_tick or 0)
+            require(action.start == newest, f"{action}, though all had paused at {self._paused[1]}")
             self.num_pauses += 1
         kept = len(lost) <= 1 or together  # of what one worker carries there are copies with others
         if self._world.shape.snapshot_s and life == self._world.life and kept:
