@@ -178,7 +178,7 @@ def _yarn(layout: Layout) -> Properties:
         "yarn.scheduler.maximum-allocation-vcores": str(VCORES_PER_NODE),
         "yarn.scheduler.include-port-in-node-name": "true",  # several nodes on one host
         "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
-        "yarn.am.liveness-monitor.expiry-interval-ms": "120000",  # so long a busy machine may start one
+        "yarn.am.liveness-monitor.expiry-interval-ms": "400000",  # so long a busy machine may start one
         "yarn.nodemanager.hostname": "localhost",
         "yarn.nodemanager.resource.memory-mb": str(MEMORY_PER_NODE_MB),
         "yarn.nodemanager.resource.cpu-vcores": str(VCORES_PER_NODE),
