@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parent / "relayed"
 VARIABLE = "ELASTICFLOW_TEST_RELAY"
 KERNEL_BYTES = 256 << 10
 """What the kernel is to keep on either side. With much less, a busy machine makes a crawl of it."""
+CONNECTED = b"\5\0\0\1" + bytes(6)
 RESET = struct.pack("ii", 1, 0)
 """A linger with which a connection ends with RST instead of FIN."""
 
@@ -139,7 +140,7 @@ class Relay:
             there = await _connect(reader, writer)
             ends.append(there[1])
             self._lines[number] = line = _Line(self._manner(number), ends)
-            writer.write(b"\5\0\0\1" + bytes(6))  # now whoever asked may know that it is connected
+            writer.write(CONNECTED)  # now whoever asked may know that it is
             await asyncio.gather(
                 self._hand_on(line, reader, there[1], random.Random(f"{self._seed}, {number}, there")),
                 self._hand_on(line, there[0], writer, random.Random(f"{self._seed}, {number}, back")),
@@ -220,5 +221,8 @@ async def _connect(reader: StreamReader, writer: StreamWriter) -> tuple[StreamRe
         await asyncio.get_running_loop().sock_connect(socket, (host, int.from_bytes(port, "big")))
     except BaseException:
         socket.close()
+        # libzmq 4.3.5 aborts if a socket is closed after a proxy has refused it something: its
+        # ``socks_connecter_t::error`` keeps a handle that is none any more. So what fails is lost at once.
+        writer.write(CONNECTED)
         raise
     return await asyncio.open_connection(sock=socket, limit=KERNEL_BYTES)

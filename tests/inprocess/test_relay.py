@@ -5,12 +5,29 @@ from __future__ import annotations
 import errno
 import secrets
 import socket as sockets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.relay import Manner, Relay
+
+LETS_GO = """
+import sys, zmq
+context = zmq.Context()
+with context.socket(zmq.DEALER) as socket:
+    socket.linger, socket.reconnect_ivl = 0, 3_600_000
+    monitor = socket.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED)
+    socket.socks_proxy = sys.argv[1].encode()
+    socket.connect(sys.argv[2])
+    monitor.recv_multipart()
+    socket.disable_monitor()
+    monitor.close()
+context.term()
+"""
+"""Lets go of a connection that has come to nothing."""
 
 
 def received(end: sockets.socket, count: int) -> bytes:
@@ -94,3 +111,11 @@ def test_hold() -> None:
         left = sent
         while left:
             left -= len(there.recv(1 << 16))
+
+
+def test_who_lets_go_of_one_that_leads_nowhere_lives() -> None:
+    with sockets.socket() as nobody, Relay() as relay:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        there = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        subprocess.run([sys.executable, "-c", LETS_GO, relay.at, there], check=True, timeout=60)
+        assert relay.connections == 1
