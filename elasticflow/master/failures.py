@@ -9,6 +9,11 @@ MOST_EARLY = 10
 MOST_GONE = 100
 """So many workers that are gone, and no step made meanwhile, end the run. From the second on that may have
 died of a slice it is tried apart: so what ends them is something else, or does so now and then."""
+MOST_IN_VAIN = 2 * MOST_GONE
+"""So many processes of any kind, ready or not. Servers that end as soon as they have begun may have workers
+end that have not: neither are too many workers then, nor too many in a row that never lived."""
+OFTEN_GONE, OFTEN_IN_VAIN = 2, 10
+"""Of a large run so many times its members may go: a part of the cluster that is lost is no end of it."""
 
 MANY_GONE = 3
 """After so many a tick's slices are tried apart, where servers that know of deadly ones die with workers."""
@@ -30,13 +35,14 @@ class Failures:
     own: failures that members have told of, or their exits. early: processes in a row that never were ready.
     gone: workers that were ready and have gone, and may all have died of one tick: no version was made that
     shows that they have not, ``reached`` is the latest. wordless: of them, those that were counted as
-    failures though they had not said a word of an error. silent: how often servers were given up for
+    failures though they had not said a word of an error. in_vain: processes that have ended since a version
+    was made that was new. silent: how often servers were given up for
     their silence since a version was made that was new.
     """
 
     def __init__(self, own: int = 0, early: int = 0) -> None:
         self.own, self.early = own, early
-        self.gone = self.wordless = self.reached = self.silent = 0
+        self.gone = self.wordless = self.in_vain = self.reached = self.silent = 0
         self._silent_s = -math.inf
         self._suspect_to = self._untold = 0
         """The last tick that they may have died of; of it, those that may have been made and not told of."""
@@ -56,15 +62,20 @@ class Failures:
         self.early += 1
         return self.early > MOST_EARLY
 
-    def go(self, failed: bool, untold: int = 0) -> bool:
+    def end_in_vain(self, members: int) -> bool:
+        """Another process. Whether these are too many without a step. members: that the run has."""
+        self.in_vain += 1
+        return self.in_vain > max(MOST_IN_VAIN, OFTEN_IN_VAIN * members)
+
+    def go(self, failed: bool, untold: int = 0, members: int = 0) -> bool:
         """Another worker that was ready. Whether these are too many without a step.
 
-        untold: see ``untold_in``, where servers go with workers; else 0.
+        untold: see ``untold_in``, where servers go with workers; else 0. members: that the run has.
         """
         self.gone += 1
         self.wordless += failed
         self._suspect_to, self._untold = self.reached + untold, untold
-        return self.gone > MOST_GONE
+        return self.gone > max(MOST_GONE, OFTEN_GONE * members)
 
     @property
     def careful_to(self) -> int:
@@ -93,7 +104,7 @@ class Failures:
     def make_step(self, version: int) -> None:
         """A version was made; perhaps once more, after servers had to go back."""
         if version > self.reached:
-            self.reached, self.silent = version, 0
+            self.reached, self.silent, self.in_vain = version, 0, 0
             if version > self._suspect_to:
                 self.gone = self.wordless = 0
 

@@ -14,7 +14,7 @@ from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.deciding.departures import MOST_ANEW
 from elasticflow.master.deciding.takeover import Memory
-from elasticflow.master.failures import MOST_EARLY, MOST_GONE
+from elasticflow.master.failures import MOST_EARLY, MOST_GONE, MOST_IN_VAIN
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MasterState
@@ -639,6 +639,35 @@ def test_a_step_that_ends_one_worker_after_another_ends_the_run() -> None:
         assert not run.state.ended
     end = run.end(run.exited(f"worker-{number + 1}"))
     assert "workers ended while step 1 was made; the last was killed by SIGKILL" in end.text
+
+
+@pytest.mark.parametrize("takes_workers_along", [False, True])
+def test_servers_that_end_as_soon_as_they_have_begun_end_the_run(takes_workers_along: bool) -> None:
+    """None of them died before it was ready; and of the workers none was ready, or none ends."""
+    run = running(workers="1")
+    workers, servers, ended = 1, 0, 0
+    while not run.state.ended and ended <= MOST_IN_VAIN:
+        run.exited(f"server-{servers}", text="was killed by SIGABRT")
+        ended, servers = ended + 1, servers + 1
+        if takes_workers_along and not run.state.ended:
+            run.exited(f"worker-{workers}", text="was killed by SIGABRT")
+            ended, workers = ended + 1, workers + 1
+            run.join(f"worker-{workers}")
+        run.join(f"server-{servers}")
+        run.tell(Ready(name=f"server-{servers}", generation=run.state.generation))
+    assert run.state.state is RunState.FAILED and ended == MOST_IN_VAIN + 1
+    told = run.state.memory().end_text
+    assert told.startswith(f"{ended} processes ended, and no step was made meanwhile; the last, "), told
+
+
+def test_all_of_a_large_run_may_be_lost_at_once() -> None:
+    """As with a switch of a cluster. They are more than may go one after the other."""
+    many = 256
+    assert many > 2 * MOST_GONE
+    run = running(workers=str(many), slices=many, batch_size=many)
+    for number in range(1, many + 1):
+        run.exited(f"worker-{number}")
+    assert not run.state.ended
 
 
 def test_workers_that_go_while_steps_are_made_end_nothing() -> None:

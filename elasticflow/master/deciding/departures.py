@@ -22,6 +22,7 @@ from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
 
 USERS_FAULTS = ("ProgramError", "LoopError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
+LOGS_TELL = "Their logs may tell more"
 MOST_ANEW = 20
 """So often a worker may lose a server that lives, and come no further."""
 
@@ -153,8 +154,11 @@ def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
         return [*gone, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
     if member.role == "worker" and member.was_ready and not event.taken:
         untold = untold_in(run.stall.pace.step_s) if run.config.all_reduce else 0
-        if run.failures.go(event.failed, untold):
+        if run.failures.go(event.failed, untold, len(run.members)):
             return end_of_gone(run, event.text)
+    if not event.taken and run.failures.end_in_vain(len(run.members)):
+        text = f"{run.failures.in_vain} processes ended, and no step was made meanwhile"
+        return ending.end(run, RunState.FAILED, f"{text}; the last, {event.name}, {event.text}. {LOGS_TELL}.")
     if event.failed:
         return fail(run, member, event.text, now_s)
     if member.role == "server":
@@ -183,8 +187,8 @@ def count_early(run: Facts, member: Member, why: str) -> list[Action]:
 
 def end_of_gone(run: Facts, last: str) -> list[Action]:
     text = f"{run.failures.gone} workers ended while step {run.step_in_work} was made; the last {last}"
-    known = "No record is known that ends a process every time; their logs may tell more"
-    return ending.end(run, RunState.FAILED, f"{text}. {known}.")
+    known = "No record is known that ends a process every time"
+    return ending.end(run, RunState.FAILED, f"{text}. {known}. {LOGS_TELL}.")
 
 
 def remove(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
