@@ -17,7 +17,7 @@ demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
 
 test: $(VENV)/.test check
-	$(PYTEST) -n 2 -m "not whole"
+	$(PYTEST) -n 3 -m "not whole"
 	$(PYTEST) -n 4 -m "whole and not thorough"
 
 # Not part of `test`: the first time it builds a Kubernetes, which takes some nine minutes.

@@ -1,13 +1,14 @@
 """One real Hadoop cluster for all tests that need one, started by the first of them.
 
 Of several processes that run tests (pytest-xdist, ``--dist loadgroup``), one has each cluster. There are two
-of YARN and of SLURM, since their tests wait for them most of the time, and an HDFS for tests without YARN.
-Tests of whole runs here are together by their file, as most compare with one run that nobody disturbs.
+of SLURM, since their tests wait for them most of the time, and an HDFS for tests without YARN. Tests of whole
+runs here are together by their file, as most compare with one run that nobody disturbs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,12 +25,11 @@ from tests.thorough import THOROUGH
 TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
-SECOND = ("yarn/e2e/test_faults.py", "slurm/e2e")
+SECOND = "slurm/e2e"
 """Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
 GROUPS = (
-    f"hadoop {SECOND[0]}",
     "hadoop",
-    f"slurm {SECOND[1]}",
+    f"slurm {SECOND}",
     "slurm",
     "kubernetes",
     "kerberos",
@@ -61,9 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if cluster := _cluster_of(item, fixtures):
-            second = next((each for each in SECOND if item.path.is_relative_to(TESTS / each)), "")
+            second = SECOND if item.path.is_relative_to(TESTS / SECOND) else ""
             item.add_marker(pytest.mark.xdist_group(f"{cluster} {second}".strip()))
-        elif item.path.is_relative_to(TESTS / "e2e"):
+        elif _is_here(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))  # they share their undisturbed run
         else:
             continue
@@ -74,7 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
             )
     _mark_thorough(items, config)
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: (_turn(item), -sizes[item.path] if _is_here(item) else 0))
 
 
 def _mark_thorough(items: list[pytest.Item], config: pytest.Config) -> None:
@@ -86,6 +87,11 @@ def _mark_thorough(items: list[pytest.Item], config: pytest.Config) -> None:
     files = {item.path for item in items}
     if missing := sorted(name for name in unused if TESTS / name.partition("::")[0] in files):
         raise pytest.UsageError(f"tests/thorough.py names tests that there are not: {', '.join(missing)}")
+
+
+def _is_here(item: pytest.Item) -> bool:
+    """Whether it is of whole runs on this machine; the files with most tests begin first."""
+    return item.path.is_relative_to(TESTS / "e2e")
 
 
 def _turn(item: pytest.Item) -> int:
