@@ -289,9 +289,11 @@ class Store:
         return self._slots[span.number]
 
     def arrays(self, version: int, parcel: Parcel) -> list[Array]:
-        """A parcel of a version; not to be written to."""
-        slabs = self._versions[version]
-        return [slabs[span.number].array for span in parcel.state]
+        """A parcel of a version; not to be written to.
+
+        Of a table there are none. Where slices are applied one by one its rows may be the first of a version.
+        """
+        return [self._versions[version][span.number].array for span in parcel.state]
 
     def packed(self, version: int, parcel: Parcel, pack: Callable[[Span, Array], Array]) -> list[Array]:
         """What ``pack`` makes of a parcel's arrays of a version; of each once."""

@@ -17,7 +17,7 @@ from elasticflow import checkpoint
 from elasticflow.api import Adagrad
 from elasticflow.checkpoint import Manifest
 from elasticflow.embedding import TableSpec, Uniform
-from elasticflow.step.layout import Entry, Layout, Rule
+from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.step.rows import EARLY_MOST, bounds, first_values, keys_of, part_of, table_seed
 from elasticflow.storage import DirectoryStorage
 from elasticflow.wire.data import DataLink
@@ -33,7 +33,10 @@ from elasticflow.wire.messages import (
     Written,
 )
 from elasticflow.wire.seal import Guard
+from elasticflow_ps.optimizers import kernel_for
 from elasticflow_ps.parcels import Parcel, parcels_of
+from elasticflow_ps.store import Store
+from elasticflow_ps.tables import tables_of
 
 DIM = 4
 ENTRIES = (
@@ -46,6 +49,15 @@ SPEC = TableSpec(
     rows=None, dim=DIM, initializer=Uniform(), optimizer=Adagrad(lr=0.1), min_count=1, evict_after_steps=0
 )
 SOME = np.sort(keys_of(np.arange(500)))
+
+
+def test_rows_may_be_the_first_that_is_made_of_a_version() -> None:
+    """Where slices are applied one by one: who asks again for the version before, just then, is told so."""
+    parcels = parcels_of(LAYOUT, spread(LAYOUT, 1)[0])
+    tables = tables_of(LAYOUT, [SPEC], Adagrad(lr=0.1), parcels, 0)
+    store = Store(parcels, kernel_for(Adagrad(lr=0.1)), tables=tables)
+    (table,) = tables
+    assert store.arrays(1, parcels[table]) == []
 
 
 class Worker:
