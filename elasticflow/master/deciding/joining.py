@@ -134,6 +134,8 @@ def on_ready(run: Facts, event: Ready, now_s: float) -> list[Action]:
     member.heard_s = now_s
     if member.state is MemberState.LOST:
         member.come_back()  # to all servers
+    if member.role == "worker" and member.state is MemberState.READY:
+        return records.attempts(run, event.name)  # it may have been asked before it had this version
     if member.state is not MemberState.LOADING:
         return []
     member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
