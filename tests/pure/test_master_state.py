@@ -691,6 +691,23 @@ def test_workers_that_fall_silent_before_they_are_ready_end_the_run() -> None:
     assert "in a row died before they were ready" in run.end(actions).text
 
 
+def test_who_was_asked_to_try_a_record_before_it_had_the_version_is_asked_again() -> None:
+    """Servers have begun anew, and a worker that was ready before waits for theirs: it can try nothing."""
+    run = running(servers=2, max_quarantined=1)
+    lose(run, "server-1", "server-2")
+    for name in ("server-0", "server-2"):
+        offer(run, name)
+    for name in ("server-0", "server-2", "worker-1"):
+        run.tell(Ready(name=name, generation=2))
+    (asked,) = only(ac.AttemptAction, run.tell(faulty("worker-1", 17)))
+    assert asked.names == ("worker-2",) and not run.state.excluded
+    (again,) = only(ac.AttemptAction, run.tell(Ready(name="worker-2", generation=2)))
+    assert again == asked
+    run.tell(faulty("worker-2", 17))
+    assert run.state.excluded == (Excluded(17, 0),)
+    assert not only(ac.AttemptAction, run.tell(Ready(name="worker-2", generation=2)))
+
+
 def test_more_than_one_percent_are_hardly_to_blame() -> None:
     """Of the 64 records that there are one may be left out, of fewer too, unless it is forced."""
     run = running(workers="1", max_quarantined=5)

@@ -119,7 +119,7 @@ def draw_shape(rng: random.Random) -> Shape:
     """What is to be computed, mostly little."""
     work = draw_work(rng.randrange(WORKS))
     heartbeat_s, suspect_s, lost_s = rng.choice([(0.4, 1.0, 3.0), (1.0, 2.5, 10.0)])
-    return Shape(
+    drawn = Shape(
         **work,  # type: ignore[arg-type]
         workers=rng.randint(1, min(3, int(str(work["slices"])))),
         servers=rng.choice([1, 1, 2, 2, 3]),
@@ -139,6 +139,9 @@ def draw_shape(rng: random.Random) -> Shape:
         stall_s=3 * lost_s,
         moves=rng.random() < 0.2,
     )
+    pieces = max(1, -(-drawn.num_test // (drawn.slices * drawn.per_slice)))
+    longest_s = pieces * drawn.slice_s * max(drawn.slowness)
+    return replace(drawn, stall_s=max(drawn.stall_s, 2 * longest_s))  # nobody sets it to less than a slice
 
 
 def draw_faults(rng: random.Random, *, moves: bool) -> list[Fault]:
