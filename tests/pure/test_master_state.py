@@ -1392,6 +1392,16 @@ def test_nothing_is_removed_while_it_is_not_known_which_checkpoint_is_the_best()
     assert not only(ac.PruneAction, state.adopt({}, 200.0))
 
 
+def test_a_run_that_was_about_to_end_is_stopped_by_nobody() -> None:
+    """The last version was made, and the master and a server were lost with it: it is asked who hangs."""
+    before = running(stall_s=30.0)
+    before.tell(Leaving(name="worker-2", ended=1))
+    assert before.state.state is RunState.FINISHING
+    run, _ = adopted(before)
+    actions = run.pass_time(62.0, heard=["worker-1"])
+    assert only(ac.LookAction, actions) and run.state.memory().closing is None
+
+
 def test_it_knows_which_checkpoints_were_given_up() -> None:
     """Or it would have an evaluation made again whose checkpoint the storage has refused already."""
     rules = WatchRules(best=Watch(metric="cost", mode="min"))

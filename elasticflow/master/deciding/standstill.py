@@ -73,7 +73,7 @@ def check_stall(run: Facts, now_s: float) -> list[Action]:
         return []
     if verdict := run.stall.verdict(now_s):
         return act_on(run, verdict, now_s)
-    if run.steps and run.state is RunState.FINISHING:
+    if run.steps and run.conclusion.stop_reason:
         state = RunState.DIVERGED if run.divergence.ends_run else RunState.STOPPED
         return close(run, state, run.conclusion.stop_reason, now_s)
     names = tuple(m.name for m in run.members.values() if is_there(m) and m.state in ASKED)
