@@ -1,6 +1,6 @@
 """Tests that ``make thorough`` runs and ``make test`` does not: before a release, or every night.
 
-Each takes a minute or more of two cores to say again, in another framework, at another size, at another
+Each takes up to minutes of two cores to say again, in another framework, at another size, at another
 moment or on another cluster, what a test that is always run says; or it trains an example until it is as
 good as its plain version. By their names as pytest has them: all whose name begins so.
 """
@@ -207,10 +207,6 @@ THOROUGH = (
     "yarn/e2e/test_bad_input.py::test_a_python_that_is_not_on_the_nodes",
     "yarn/e2e/test_bad_input.py::test_a_user_who_may_not_write_there",
     "yarn/e2e/test_bad_input.py::test_an_environment_without_what_the_program_imports",
-    "yarn/e2e/test_bad_input.py::test_settings_that_cannot_be[section1-words1]",
-    "yarn/e2e/test_bad_input.py::test_settings_that_cannot_be[section2-words2]",
-    "yarn/e2e/test_bad_input.py::test_settings_that_cannot_be[section3-words3]",
-    "yarn/e2e/test_bad_input.py::test_settings_that_cannot_be[section4-words4]",
     "yarn/e2e/test_doctored.py::test_doctor_of_a_real_hadoop",
     "yarn/e2e/test_faults.py::test_a_datanode_is_killed",
     "yarn/e2e/test_faults.py::test_a_node_is_lost_under_a_worker",

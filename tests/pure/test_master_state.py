@@ -665,9 +665,13 @@ def test_all_of_a_large_run_may_be_lost_at_once() -> None:
     many = 256
     assert many > 2 * MOST_GONE
     run = running(workers=str(many), slices=many, batch_size=many)
-    for number in range(1, many + 1):
+    for number in range(2, many + 1):
         run.exited(f"worker-{number}")
     assert not run.state.ended
+    for _ in range(MOST_ANEW + 1):  # nor does one more that is given up, though it lives
+        run.tell(Lost(name="worker-1", member="server-0"), after_s=0.01)
+        run.tell(Heartbeat(name="server-0", tick=0, generation=1), after_s=0.1)
+    assert "worker-1" not in run.state.members and not run.state.ended
 
 
 def test_workers_that_go_while_steps_are_made_end_nothing() -> None:
@@ -706,6 +710,19 @@ def test_who_was_asked_to_try_a_record_before_it_had_the_version_is_asked_again(
     run.tell(faulty("worker-2", 17))
     assert run.state.excluded == (Excluded(17, 0),)
     assert not only(ac.AttemptAction, run.tell(Ready(name="worker-2", generation=2)))
+
+
+def test_who_was_asked_to_try_a_record_a_version_too_early_is_asked_again() -> None:
+    """Its connection lags: the next version came to it after the question."""
+    run = running(max_quarantined=1)
+    run.tell(Progress(name="server-0", generation=1, version=1))
+    beat = Heartbeat(name="worker-2", tick=0, generation=1)
+    run.tell(beat)
+    (asked,) = only(ac.AttemptAction, run.tell(faulty("worker-1", 17, tick=1)))
+    assert not only(ac.AttemptAction, run.tell(beat))
+    beat = msgspec.structs.replace(beat, tick=1)
+    assert only(ac.AttemptAction, run.tell(beat)) == [asked] and asked.names == ("worker-2",)
+    assert not only(ac.AttemptAction, run.tell(beat)), "once"
 
 
 def test_more_than_one_percent_are_hardly_to_blame() -> None:

@@ -134,7 +134,7 @@ def connect_again(run: Facts, worker: Member, server: Member, now_s: float) -> l
     )
     if end := count_early(run, worker, text):
         return end
-    if worker.was_ready and run.failures.go(failed=False):
+    if worker.was_ready and run.failures.go(failed=False, members=len(run.members)):
         return end_of_gone(run, text)
     return [KillAction(worker.name), *remove(run, worker, text, now_s)]
 

@@ -135,7 +135,7 @@ def on_ready(run: Facts, event: Ready, now_s: float) -> list[Action]:
     if member.state is MemberState.LOST:
         member.come_back()  # to all servers
     if member.role == "worker" and member.state is MemberState.READY:
-        return records.attempts(run, event.name)  # it may have been asked before it had this version
+        return records.attempts(run, event.name)  # as in ``on_heartbeat``: of servers that begin anew
     if member.state is not MemberState.LOADING:
         return []
     member.state, member.since_s, member.moved_s = MemberState.READY, now_s, now_s
@@ -159,7 +159,7 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
     # It has come back to the servers, and that its connection had closed was told later than that it has.
     if member.state is MemberState.LOST and member.heard_s > member.since_s and event.tick > member.tick:
         member.come_back()
-    if event.tick != member.tick:
+    if moved := event.tick != member.tick:
         member.moved_s, member.asked_s, member.anew = now_s, None, 0
     member.heard_s, member.tick = now_s, event.tick
     member.dropped, member.refused = event.dropped, event.refused
@@ -185,6 +185,8 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
             *records.attempts(run, event.name),
             *records.judge(run, now_s),
         ]
+    elif moved and member.role == "worker" and member.state is MemberState.READY:
+        actions += records.attempts(run, event.name)  # it may have been asked before it had this version
     return actions + (planning.follow_speeds(run, now_s) if member.role == "worker" else [])
 
 
