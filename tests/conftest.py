@@ -25,6 +25,8 @@ from tests.thorough import THOROUGH
 TESTS = Path(__file__).parent
 SLURM = {"cluster", "limited"}
 """Fixtures in tests/slurm that are clusters."""
+CLUSTERS = {"hdfs_cluster", "hive_metastore", "kubernetes", "secure_hdfs", *SLURM}
+"""Fixtures that are started once, and whose tests are together."""
 SECOND = "slurm/e2e"
 """Tests that have a second cluster of their kind, beside the first: they wait for it most of the time."""
 GROUPS = (
@@ -76,6 +78,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     if hasattr(config, "workerinput"):
         sizes = Counter(item.path for item in items)
         items.sort(key=lambda item: (_turn(item), -sizes[item.path] if _is_here(item) else 0))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends clusters with the last test of their group: idle ones take a quarter of a core each."""
+    if hasattr(item.config, "workerinput") and nextitem is not None and _turn(item) != _turn(nextitem):
+        for name, definitions in item._fixtureinfo.name2fixturedefs.items():  # type: ignore[attr-defined]
+            if name in CLUSTERS:
+                definitions[-1].finish(item._request)  # type: ignore[attr-defined]
 
 
 def _mark_thorough(items: list[pytest.Item], config: pytest.Config) -> None:

@@ -152,7 +152,8 @@ def test_a_datanode_is_killed_during_a_pass(cluster, url, folder, datanode):
     pass_with(url, folder, lambda: cluster.kill(datanode))
 
 
-def test_the_namenode_restarts_during_a_pass(cluster, url, folder):
+def test_the_namenode_restarts_during_a_pass(cluster, url, folder, monkeypatch):
+    monkeypatch.setattr(files, "PATIENCE_S", 200.0)  # a busy machine takes minutes to start one
     pass_with(url, folder, lambda: cluster.restart("namenode"))
 
 
