@@ -139,9 +139,7 @@ def draw_shape(rng: random.Random) -> Shape:
         stall_s=3 * lost_s,
         moves=rng.random() < 0.2,
     )
-    pieces = max(1, -(-drawn.num_test // (drawn.slices * drawn.per_slice)))
-    longest_s = pieces * drawn.slice_s * max(drawn.slowness)
-    return replace(drawn, stall_s=max(drawn.stall_s, 2 * longest_s))  # nobody sets it to less than a slice
+    return replace(drawn, stall_s=max(drawn.stall_s, 2 * drawn.longest_slice_s))  # nobody sets it to less
 
 
 def draw_faults(rng: random.Random, *, moves: bool) -> list[Fault]:

@@ -365,14 +365,16 @@ class Laws:
         require(not spared or self._last or state and state.ended, f"{process} ends, because of a server")
 
     def kills(self, process: Process) -> None:
-        """Who takes part leaves by itself once the run is over, unless something has happened to it."""
+        """Who takes part leaves by itself once the run is over, unless something has happened to it, or it
+        computes a slice that takes longer than it is waited for."""
         world, state = self._world, self._world.state
         member = state.members.get(process.name) if state and state.ended else None
         if member is None or member.role != "worker" or member.state is not MemberState.READY:
             return
         stopped = max(process.frozen_s, process.hung_s) > world.hub.now_s or process.fuse is not None
         calm = world.hub.now_s - world.calm_s > FAREWELL_S / 2
-        require(stopped or not calm, lambda: f"{process} has to be ended: {world.where()}")
+        computes = world.shape.longest_slice_s > FAREWELL_S
+        require(stopped or computes or not calm, lambda: f"{process} has to be ended: {world.where()}")
 
     # --- commits, and the end --------------------------------------------------------------------
 

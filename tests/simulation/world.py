@@ -151,6 +151,12 @@ class Shape:
     slowness: tuple[float, ...] = (1.0,)
 
     @property
+    def longest_slice_s(self) -> float:
+        """A slice of an evaluation may take as long as several of a step."""
+        pieces = max(1, -(-self.num_test // (self.slices * self.per_slice)))
+        return pieces * self.slice_s * max(self.slowness)
+
+    @property
     def work(self) -> Shape:
         """What decides the model's bits, and nothing else: done by one worker and one server."""
         return Shape(
