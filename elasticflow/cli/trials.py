@@ -109,24 +109,19 @@ class Trials(ABC):
 
 
 class LocalTrials(Trials):
-    """On this machine.
-
-    folder: of fork servers, or the framework would be imported for each trial; where this process was given
-    some, it has none of its own.
-    """
+    """On this machine. folder: of fork servers, or the framework would be imported for each trial."""
 
     def __init__(self, tell: Callable[[TrialNews], None], folder: Path) -> None:
         super().__init__(tell)
         self._begun: dict[str, Launched] = {}
-        self._fork_servers = None if VARIABLE in os.environ else ForkServers(folder)
-        os.environ.setdefault(VARIABLE, str(folder))  # for the masters that are started here
+        self._fork_servers = ForkServers(folder)
+        os.environ[VARIABLE] = str(folder)  # for the masters that are started here
 
     def begin(self, chosen: Config, *, resume: bool) -> RunDir:
         begun = begin(msgspec.structs.replace(chosen, backend="local"), resume)
         run = begun.folder.run
         self._begun[str(run.path)] = begun
-        if self._fork_servers is not None:
-            self._fork_servers.ensure_for(run)
+        self._fork_servers.ensure_for(run)
         return run
 
     def ended(self, run: RunDir) -> None:
@@ -135,8 +130,7 @@ class LocalTrials(Trials):
             os.close(begun.hold)
 
     def close(self) -> None:
-        if self._fork_servers is not None:
-            self._fork_servers.close()
+        self._fork_servers.close()
 
 
 class ClusterTrials(Trials):

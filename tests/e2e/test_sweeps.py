@@ -18,7 +18,6 @@ import pytest
 import elasticflow as ef
 from elasticflow.cluster.presence import presence_of, wait_until_over
 from elasticflow.errors import RunError
-from elasticflow.local.forkserver import VARIABLE
 from elasticflow.local.process import recorded
 from elasticflow.run.folder import RunDir
 from elasticflow.sweep.study import FINISHED, WAS_PRUNED
@@ -66,9 +65,7 @@ def digests(found: dict[str, Any]) -> dict[str, tuple[float, str]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, str]]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(VARIABLE)  # the others have those of these tests
-        done = Outcome(folder, *command(folder / "sweep", *GRID, "--parallel", 2))
+    done = Outcome(folder, *command(folder / "sweep", *GRID, "--parallel", 2))
     assert done.code == 0 and not done.left, done.err
     found = json.loads(done.out)
     server = recorded(folder / "sweep" / "forkservers" / "torch.json")

@@ -373,7 +373,7 @@ class Laws:
             return
         stopped = max(process.frozen_s, process.hung_s) > world.hub.now_s or process.fuse is not None
         calm = world.hub.now_s - world.calm_s > FAREWELL_S / 2
-        computes = world.shape.longest_slice_s > FAREWELL_S
+        computes = world.shape.longest_slice_s > FAREWELL_S and world.computes(process)
         require(stopped or computes or not calm, lambda: f"{process} has to be ended: {world.where()}")
 
     # --- commits, and the end --------------------------------------------------------------------

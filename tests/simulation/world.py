@@ -53,6 +53,7 @@ from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Assignment, Join, Push, ScaleRequest, StopRequest
 from elasticflow.worker.carrying import Carrying
+from elasticflow.worker.computing import Computing
 from elasticflow.worker.life import admitted
 from elasticflow_ps import client_state as cs
 from elasticflow_ps import snapshots as sn
@@ -523,6 +524,16 @@ class World:
                     if task.greenlet is not None:
                         lines.append(f"  {task.name}: {_place(task.greenlet.gr_frame)}")
         return "\n".join(lines)
+
+    def computes(self, process: Process) -> bool:
+        """Whether it is in the middle of a slice."""
+        for task in process.tasks:
+            frame = task.greenlet.gr_frame if task.greenlet is not None else None
+            while frame is not None:
+                if frame.f_code is Computing.slice.__code__:
+                    return True
+                frame = frame.f_back
+        return False
 
     # --- processes -------------------------------------------------------------------------------
 
