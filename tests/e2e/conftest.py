@@ -179,12 +179,12 @@ class Run:
     # --- what is done to it ----------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
-        status = self.status()
-        return next(member.pid for member in status.members if member.name == name)
+        """Of this member's process, once it has one: others may be at their steps before it has begun."""
+        status = self.wait_until(lambda status: process_of(name, status))
+        return process_of(name, status)
 
     def signal(self, name: str, number: int) -> int:
         pid = self.pid(name)
-        assert pid, f"{name} has no process yet"  # 0 would be all of this one's group
         os.kill(pid, number)
         return pid
 
@@ -221,6 +221,11 @@ class Run:
 
     def digest(self) -> str:
         return digest_in(self.finish())
+
+
+def process_of(name: str, status: LiveStatus) -> int:
+    """0 while it has none."""
+    return next((member.pid for member in status.members if member.name == name), 0)
 
 
 def digest_in(output: str) -> str:

@@ -111,7 +111,7 @@ def test_files_are_edited_or_deleted_and_a_worker_joins(
     start: Callable[..., Run], undisturbed: str, folder: Path, disturb: Callable[[Path], None]
 ) -> None:
     run = start(str(folder / "program.py"), *OPTIONS, shut=[LATE])
-    run.wait_for_step(2)
+    run.wait_for_workers(2)
     disturb(folder)
     run.kill("worker-1")
     run.wait_until(lambda s: {w.name for w in s.workers if w.state == "ready"} >= {"worker-3"})
@@ -222,7 +222,7 @@ def test_a_changed_file_of_records_ends_the_run(
     start: Callable[..., Run], folder: Path, disturb: Callable[[Path], None], words: str
 ) -> None:
     run = start(str(folder / "program.py"), *OPTIONS, shut=[LATE])
-    run.wait_for_step(2)
+    run.wait_for_workers(2)
     disturb(folder / "records.npz")
     run.kill("worker-1")
     code, output = run.wait()
