@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import posixpath
 import secrets
@@ -57,6 +58,10 @@ _KINDS: tuple[tuple[type[OSError], int], ...] = (
     (TimeoutError, errno.ETIMEDOUT),
 )
 _BUGS = (TypeError, AttributeError, NameError, AssertionError, NotImplementedError)
+
+for _client in ("fsspec", "s3fs", "aiobotocore", "gcsfs", "google", "adlfs", "azure"):
+    # Where nobody has set up logging, Python prints their tracebacks; what they raise is told in one line.
+    logging.getLogger(_client).addHandler(logging.NullHandler())
 
 
 class Objects:

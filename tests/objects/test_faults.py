@@ -3,6 +3,8 @@
 import builtins
 import errno
 import os
+import subprocess
+import sys
 import threading
 
 import fsspec
@@ -112,6 +114,17 @@ def test_without_credentials(s3, url, monkeypatch):
             RemoteStorage(url, patience_s=30).list()
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_what_clients_log_is_not_printed():
+    """gcsfs and azure-identity log each failure with a traceback, which Python prints where nobody listens."""
+    code = (
+        "import logging, elasticflow.storage.objects\n"
+        "for name in ('gcsfs', 'azure.identity', 's3fs'):\n"
+        "    logging.getLogger(name).error('not found: %s', name)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
 
 
 def test_what_is_not_installed_and_what_nobody_knows(monkeypatch):
