@@ -165,7 +165,8 @@ def host(
     """
     stamp_output(patiently(run.config).log_format, "leader")
     term = patiently(lambda: claim(run.storage()))
-    again = patiently(run.journal.exists)  # only now: whoever was stopped before it claimed may come last
+    # Only now: whoever was stopped before it claimed may come last.
+    again = patiently(lambda: run.journal.exists() or run.report.exists())
     patiently(sign)
 
     def clear_ours() -> None:

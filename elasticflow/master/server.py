@@ -290,6 +290,8 @@ class Master:
             if not self._backend.num_running and not self._background.busy:
                 break
             self._turn(left_s)
+        with contextlib.suppress(OSError):
+            self._succession.check()  # who has begun meanwhile would take this one's report for its end
         self._backend.close()
         if self._story.parts_failed:
             self._saving.tidy()
@@ -502,11 +504,17 @@ def serve(
 ) -> ac.EndAction:
     """A master's whole life. The run's lock is held, or the term was claimed, by whoever calls this.
 
-    again: in place of a master that died. ready: told once this one listens.
+    again: in place of a master that died, or that the cluster has lost sight of; if that one has ended the
+    run all the same, so it stays. ready: told once this one listens.
     Raises Superseded if the run is another master's by now.
     """
     run = RunDir(run_dir)
     config = run.config()
+    if again and (end := _past_end(run)):
+        say(f"this run has ended before: {end.state.value}: {end.text}")
+        with contextlib.suppress(OSError):
+            run.address.unlink(missing_ok=True)
+        return end
     keys = read_keys(run.master_keys, MasterKeys)
     context: Context = zmq.Context()
     authenticator = admit_only_members(context, keys.of("master"))
@@ -541,3 +549,12 @@ def serve(
         return end
     finally:
         authenticator.stop()
+
+
+def _past_end(run: RunDir) -> ac.EndAction | None:
+    """How a master before this one has ended the run; None: it is not over. Raises RunError."""
+    try:
+        report = run.read_report()
+    except OSError as error:
+        raise RunError(f"{run.report}: cannot be read: {error.strerror or error}.") from error
+    return ac.EndAction(RunState(report.state), report.text) if report else None

@@ -117,7 +117,7 @@ def test_without_credentials(s3, url, monkeypatch):
 
 
 def test_what_clients_log_is_not_printed():
-    """gcsfs and azure-identity log each failure with a traceback, which Python prints where nobody listens."""
+    """gcsfs and azure-identity log each failure with a traceback, which Python prints if nobody listens."""
     code = (
         "import logging, elasticflow.storage.objects\n"
         "for name in ('gcsfs', 'azure.identity', 's3fs'):\n"

@@ -400,6 +400,15 @@ def test_who_takes_over_near_the_end_of_its_place_moves_at_once() -> None:
         finish(*faults, seed=seed, moves=True)
 
 
+def test_who_comes_after_a_master_that_has_ended_the_run_leaves_it_at_that() -> None:
+    """The cluster has lost sight of that one, and begins another, whose journal does not know of the end."""
+    for seed in range(8):
+        faults = Fault(140, "lose sight", 0, 0.01), Fault(143, "stop")
+        world = World(shape(moves=True), faults, seed)
+        end = world.run()
+        assert end and end.state is RunState.STOPPED and world.place == 2, end
+
+
 def test_a_move_in_time_costs_no_worker() -> None:
     """Those of before go on with the next master, from a commit that was made for it."""
     for seed in range(5):

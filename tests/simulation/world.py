@@ -418,6 +418,8 @@ class World:
         self._ended_s = float("inf")
         self.life = self.place = 1
         """Lives of the run, which each begin with ``--resume``; places that its master has had."""
+        self._coming = 0
+        """Masters that begin whatever becomes of those before them."""
         self.num_killed = self.num_hung = self.num_computed = 0
         self.ambushes: dict[str, type] = {}
         """By role: who does this next dies of it."""
@@ -467,8 +469,8 @@ class World:
 
     @property
     def over(self) -> bool:
-        """The run is over, and everybody gone."""
-        return self.end is not None and not any([p.alive for p in self.everybody])
+        """The run is over, and everybody gone that there will be."""
+        return self.end is not None and not self._coming and not any([p.alive for p in self.everybody])
 
     @property
     def everybody(self) -> list[Process]:
@@ -590,16 +592,21 @@ class World:
         if self.end is None and process is self.master:
             self.supervise()
 
-    def supervise(self, within_s: tuple[float, float] = RESTART_S) -> None:
-        """The master is dead, or given up: another one takes its place."""
+    def supervise(self, within_s: tuple[float, float] = RESTART_S, *, blind: bool = False) -> None:
+        """The master is dead, or given up: another one takes its place.
+
+        blind: whether the one before has ended the run meanwhile is not seen.
+        """
         dead, wait_s = self.master, self.hub.rng.uniform(*within_s)
         self.calm_s = max(self.calm_s, self.hub.now_s + wait_s)
 
         def begin() -> None:
-            if self.master is dead and self.end is None:
+            self._coming -= blind
+            if self.master is dead and (blind or self.end is None):
                 self.cluster.hand_over()
                 self._start_master(again=True, resume=False)
 
+        self._coming += blind
         self.hub.later(wait_s, begin)
 
     def hand_over(self) -> None:
@@ -626,7 +633,7 @@ class World:
         self.cluster.move()
         for process in self.living("server"):
             self._take(process)
-        self.supervise(MOVE_S)
+        self.supervise(MOVE_S, blind=True)
 
     def _nobody(self) -> Process:
         """Stands for the master while there is none."""
