@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.run.folder import EXIT_CODES
 from tests.clusters.slurm import GPU_NODES, SlurmCluster
 from tests.e2e.conftest import cli
 from tests.e2e.on_clusters import CARRIED, settled
@@ -112,6 +113,22 @@ def test_the_leader_is_requeued(run: SlurmRun, undisturbed: str) -> None:
     assert [fault.text for fault in run.report().faults if fault.role == "master"] == [
         f"was in job {run.job}, which SLURM has requeued; master 2 goes on"
     ]
+
+
+def test_a_leader_that_is_requeued_after_its_run_was_stopped(run: SlurmRun) -> None:
+    """SLURM does so where it had lost sight of its node. It only says again how the run ended."""
+    assert run.stop(held_at="step 20").returncode == 0
+    code, output = run.wait()
+    assert code == EXIT_CODES["stopped"], output
+    run.leaves_nothing()
+    before, report = run.dir.report.read_bytes(), run.report()
+    run.cluster.run("scontrol", "requeue", str(run.job))
+    run.cluster.run("scontrol", "update", f"JobId={run.job}", "StartTime=now")  # not after two minutes
+    log = run.dir.logs / "leader.log"
+    run.wait_until_squeue(lambda: "has ended before: stopped: " in log.read_text())
+    run.leaves_nothing()
+    assert run.dir.report.read_bytes() == before and report.state == "stopped"
+    assert not run.dir.address.exists()
 
 
 def test_the_leaders_node_is_down(run: SlurmRun, undisturbed: str) -> None:
