@@ -32,6 +32,11 @@ class StepPace:
             self._steps_s.append(max(0.0, now_s - since_s) / (version - before))
         self._version = version, now_s
 
+    def wait(self, now_s: float) -> None:
+        """Nobody is there who could make a step, or servers begin anew: no step takes that long."""
+        if self._version:
+            self._version = self._version[0], now_s
+
     def excuse(self, seconds: float) -> None:
         """For so long nobody could do anything, or be heard."""
         if self._version:

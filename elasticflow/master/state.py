@@ -79,6 +79,8 @@ class MasterState(Facts):
             return departures.on_leaving(self, event, now_s) if isinstance(event, Leaving) else []
         actions = HANDLERS[type(event)](self, event, now_s)
         self.stall.see(*standstill.mark(self), now_s)
+        if not self.steps:
+            self.stall.pace.wait(now_s)
         standstill.see_alone(self, now_s)
         return actions
 

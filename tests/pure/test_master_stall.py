@@ -56,6 +56,20 @@ def made(run: Run, version: int) -> None:
     run.tell(Progress(name=run.state.row.leader, generation=run.state.generation, version=version))
 
 
+def test_waiting_for_workers_is_no_steps_time() -> None:
+    """Servers serve long before the first worker can compute; then it hangs in the second step."""
+    run = Run(stall_s=STALL_S, workers="1")
+    run.join("server-0")
+    run.join("worker-1")
+    run.tell(Ready(name="server-0", generation=1))
+    made(run, 0)
+    run.now_s += 3600.0
+    run.ready("worker-1")
+    run.now_s += 1.0
+    made(run, 1)
+    assert still(run, "worker-1").names == ("server-0", "worker-1")
+
+
 def stalled_again() -> tuple[Run, list[ac.Action]]:
     """At version 3, and its workers have hung again, however often they were replaced."""
     run = running(stall_s=STALL_S)
