@@ -604,7 +604,7 @@ class World:
             self._coming -= blind
             if self.master is dead and (blind or self.end is None):
                 self.cluster.hand_over()
-                self._start_master(again=True, resume=self.life > 1)  # as the command was that began this life
+                self._start_master(again=True, resume=self.life > 1)  # as its command said
 
         self._coming += blind
         self.hub.later(wait_s, begin)
