@@ -279,8 +279,7 @@ class Master:
 
         Raises Superseded: then members and report are another master's affair.
         """
-        with contextlib.suppress(OSError):
-            self._succession.check()
+        self._succession.check_if_seen()
         taking_part = (MemberState.READY, MemberState.DRAINING, MemberState.HALTED)
         for member in list(self._state.members.values()):
             if member.state not in taking_part:
@@ -290,8 +289,7 @@ class Master:
             if not self._backend.num_running and not self._background.busy:
                 break
             self._turn(left_s)
-        with contextlib.suppress(OSError):
-            self._succession.check()  # who has begun meanwhile would take this one's report for its end
+        self._succession.check_if_seen()  # who has begun meanwhile would take this one's report for its end
         self._backend.close()
         if self._story.parts_failed:
             self._saving.tidy()

@@ -3,6 +3,7 @@ but the newest."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Set
 
 from elasticflow.master.fence import Fence
@@ -43,6 +44,11 @@ class Succession:
         """Raises Superseded if there is a newer master, OSError if that cannot be seen."""
         if self._fence:
             self._fence.check()
+
+    def check_if_seen(self) -> None:
+        """Raises Superseded if there is a newer master, as far as can be seen."""
+        with contextlib.suppress(OSError):
+            self.check()
 
     def write(self) -> None:
         """For the next one, soon."""
