@@ -653,7 +653,13 @@ class World:
         self.cluster = Cluster(self)
         self._run.journal.unlink(missing_ok=True)
         self._run.address.unlink(missing_ok=True)
-        self.hub.at(self.hub.now_s, partial(self._start_master, again=False, resume=True))
+        life = self.life
+
+        def resume() -> None:
+            if life == self.life:  # else it goes dark again at this very moment
+                self._start_master(again=False, resume=True)
+
+        self.hub.at(self.hub.now_s, resume)
 
     def _near_limit(self, seconds: float) -> None:
         """The place of master and servers ends soon, and is known to."""
