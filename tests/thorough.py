@@ -218,6 +218,7 @@ THOROUGH = (
     "slurm/e2e/test_bad_input.py::test_what_is_shipped_need_not_stay",
     "slurm/e2e/test_containers.py::test_a_worker_in_a_container_is_preempted",
     "slurm/e2e/test_faults.py::test_a_folder_that_workers_nodes_do_not_see",
+    "slurm/e2e/test_faults.py::test_a_leader_that_is_requeued_after_its_run_was_stopped",
     "slurm/e2e/test_faults.py::test_a_place_whose_process_never_comes",
     "slurm/e2e/test_faults.py::test_a_second_leader_supersedes_the_first",
     "slurm/e2e/test_faults.py::test_a_servers_node_is_down",
