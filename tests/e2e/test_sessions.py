@@ -120,7 +120,7 @@ def test_who_breaks_a_rule_is_told_so(
     start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, how: str, words: str
 ) -> None:
     monkeypatch.setenv("HOW", how)
-    run = start("unruly_torch.py", "--epochs", 2, "--batch-size", 12, "--slices", 2, "--workers", 2)
+    run = start("unruly_torch.py", "--epochs", 2, "--batch-size", 12, "--slices", 2, "--workers", 1)
     code, output = run.wait()
     assert code == 1 and f"Error: {PROGRAMS / 'unruly_torch.py'}: " in output and words in output
 
