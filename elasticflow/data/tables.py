@@ -38,6 +38,8 @@ class Wanted:
         if missing:
             listed = ", ".join(repr(name) for name in there)
             raise DataError(f"{what}: there is no column {missing[0]!r}. There are: {listed}.")
+        if twice := [name for name in self.names if list(there).count(name) > 1]:
+            raise DataError(f"{what}: two columns are named {twice[0]!r}. Names must be unique.")
         empty = [name for name, names in self.selection.items() if not list(_each(names))]
         if empty or not self.names:
             raise DataError(f"{what}: {empty[0] if empty else 'it'} has no columns. Name at least one.")

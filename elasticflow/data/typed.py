@@ -19,6 +19,8 @@ from elasticflow.errors import DataError
 from elasticflow.hashing import GAMMA, hash_texts, mixed
 
 MOST_BUCKETS = 2**63 - 1
+MOST_AXES = 64
+"""An array of NumPy's has no more."""
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """A second, in the units of timestamps."""
 
@@ -158,7 +160,13 @@ class Typed:
         import pyarrow as pa
 
         if is_list(column.type):
+            if _axes(column.type) >= MOST_AXES:
+                raise self._unfit(f"lists, nested {_axes(column.type)} deep")
             return self._lists(column)
+        if pa.types.is_string_view(column.type):  # as Polars sends them
+            column = column.cast(pa.large_string())
+        if pa.types.is_binary_view(column.type):
+            column = column.cast(pa.large_binary())
         if pa.types.is_dictionary(column.type) and self._name not in self._rules.coded:
             column = column.cast(column.type.value_type)
         column = self._filled(column)
@@ -217,12 +225,11 @@ class Typed:
 
         listed = self._rules.vocabularies[self._name]
         try:
-            known = pa.array(listed, values.type)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
+            places = pc.index_in(values, pa.array(listed, values.type)).fill_null(-1)
+        except (pa.ArrowException, TypeError, OverflowError, NotImplementedError) as error:
             raise DataError(
                 f"{self._what} is of type {values.type}, and its vocabulary has values of another: {error}."
             ) from error
-        places = pc.index_in(values, known).fill_null(-1)
         codes: npt.NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64) + 1
         return codes
 
@@ -268,6 +275,7 @@ class Typed:
         if (
             types.is_null(kind)
             or types.is_nested(kind)
+            or types.is_interval(kind)  # which pyarrow does not survive to make an array of
             or types.is_binary(kind)
             or types.is_large_binary(kind)
         ):
@@ -336,3 +344,11 @@ def is_list(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _axes(kind: Any) -> int:
+    """How deep lists are nested."""
+    found = 0
+    while is_list(kind):
+        kind, found = kind.value_type, found + 1
+    return found

@@ -96,6 +96,7 @@ def _read(request: ModelRequest) -> tuple[Any, bool]:
 
         with arrow_errors("the records", "They are to be a stream of Arrow's IPC format."):
             table, rows = pa.ipc.open_stream(request.body).read_all(), False
+            table.validate(full=True)  # offsets beyond its end, say: this process would die of them
     else:
         try:
             sent = msgspec.json.decode(request.body)
