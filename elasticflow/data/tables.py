@@ -67,9 +67,10 @@ class Wanted:
         return selection, self.rules.of(named)
 
     def fields(self, where: str, table: Any, first_record: int) -> Block:
-        """The columns of a pyarrow table that are wanted. ``where`` names its rows in errors."""
+        """The columns of a pyarrow table that are wanted, which may come by name as well. ``where`` names its
+        rows in errors."""
         found = {
-            name: Typed(where, name, self.rules, first_record).convert(table.column(name))
+            name: Typed(where, name, self.rules, first_record.__add__).convert(table[name])
             for name in self.names
         }
         return {
@@ -96,6 +97,12 @@ def _stack(where: str, column: str, names: Sequence[str], found: Block) -> Array
                 f"Only numbers can; give it a name of its own, such as {name}={name!r}."
             )
     whole = all(array.dtype.kind in "biu" for array in arrays)
+    for name, array in zip(names, arrays, strict=True):
+        if whole and array.dtype == np.uint64 and int(array.max(initial=0)) > np.iinfo(np.int64).max:
+            raise DataError(
+                f"{where}: column {name!r} holds {array.max()}, and {column!r}, into which it is stacked, is "
+                f"int64. Give it a name of its own, such as {name}={name!r}."
+            )
     return np.stack(arrays, axis=1, dtype=np.int64 if whole else np.float32, casting="unsafe")
 
 

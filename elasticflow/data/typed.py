@@ -6,7 +6,7 @@ Whole columns at a time: nothing is done record by record in Python.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,6 +56,12 @@ class ColumnRules(msgspec.Struct, frozen=True, kw_only=True):
                 raise DataError(
                     f"{what}: hashing[{name!r}] is {count!r}. It must be a whole number of ids, at least 1, "
                     "or None for any 64-bit id."
+                )
+        for name, value in self.defaults.items():
+            if value is None:
+                raise DataError(
+                    f"{what}: defaults[{name!r}] is None. Give the value that is to stand for missing ones, "
+                    "such as -1."
                 )
         for name, values in self.vocabularies.items():
             if len(set(values)) < len(values) or None in values:
@@ -141,11 +147,11 @@ def vocabularies(path: str | os.PathLike[str]) -> dict[str, list[Any]]:
 class Typed:
     """One column of a table, made numbers by the rules.
 
-    where: of its rows, for errors. first_record: the number of the first of them, in the source.
+    where: of its rows, for errors. record_of: the number, in the source, of the record that a row is of.
     """
 
-    def __init__(self, where: str, name: str, rules: ColumnRules, first_record: int) -> None:
-        self._where, self._name, self._rules, self._first = where, name, rules, first_record
+    def __init__(self, where: str, name: str, rules: ColumnRules, record_of: Callable[[int], int]) -> None:
+        self._where, self._name, self._rules, self._record_of = where, name, rules, record_of
 
     @property
     def _what(self) -> str:
@@ -202,7 +208,7 @@ class Typed:
         )
 
     def _first_of(self, mask: Any) -> int:
-        return self._first + int(np.flatnonzero(mask.to_numpy())[0])
+        return self._record_of(int(np.flatnonzero(mask)[0]))
 
     def _coded(self, column: Any, code: Any) -> Array:
         """Ids: of each value of a dictionary once, where the column has one."""
@@ -307,21 +313,26 @@ class Typed:
         counted = pc.list_value_length(column)
         lengths = counted.fill_null(0).to_numpy().astype(np.int64)
         if pad is None and len(lengths) and (lengths != lengths[0]).any():
-            other = int(np.flatnonzero(lengths != lengths[0])[0])
+            other = self._first_of(lengths != lengths[0])
             raise DataError(
                 f"{self._what} holds lists of {lengths.min()} to {lengths.max()} elements, the first of "
-                f"another length in record {self._first + other:,}. pad={{{self._name!r}: ef.data.Pad()}} "
+                f"another length in record {other:,}. pad={{{self._name!r}: ef.data.Pad()}} "
                 "makes those of a slice equally long; or leave the column out."
             )
         flat = pc.list_flatten(column)
         if not isinstance(flat, pa.ChunkedArray):
             flat = pa.chunked_array([flat])
-        inner = Typed(self._where, self._name, _without_pad(self._rules, self._name), self._first)
+        ends = np.cumsum(lengths)
+
+        def record_of(element: int) -> int:
+            return self._record_of(int(ends.searchsorted(element, "right")))
+
+        inner = Typed(self._where, self._name, _without_pad(self._rules, self._name), record_of)
         elements = inner.convert(flat)
         if isinstance(elements, Ragged):
             raise self._unfit(column.type)
         if pad is not None:
-            return Ragged(elements, np.concatenate([[0], np.cumsum(lengths)]))
+            return Ragged(elements, np.concatenate([[0], ends]))
         length = int(lengths[0]) if len(lengths) else 0
         return elements.reshape(len(column), length, *elements.shape[1:])
 

@@ -36,6 +36,12 @@ def hive(tmp_path):
     return tmp_path / "clicks"
 
 
+def test_texts_may_be_views(tmp_path):
+    path = write(tmp_path / "x.parquet", s=pa.array(["a", "b"], pa.string_view()))
+    assert Parquet(path).rows(np.arange(2))["s"].tolist() == ["a", "b"]
+    assert Parquet(path, vocabularies={"s": ["b"]}).rows(np.arange(2))["s"].tolist() == [0, 1]
+
+
 def test_dates_moments_times_and_decimals_become_numbers(tmp_path):
     moment = datetime(2026, 11, 20, 7, 30, 0, 250_000, timezone.utc)
     path = write(
@@ -214,6 +220,11 @@ def test_vocabularies_from_a_file(tmp_path):
         ({"filters": [("n", ">", "x")]}, "filters="),
         ({"filters": [("f", ">", 100)], "columns": ["f"]}, "the filters leave no record"),
         ({"columns": ["bytes"]}, r"column 'bytes' is of type binary.*hashing=\{'bytes'"),
+        ({"columns": ["holes"]}, r"column 'holes', of type int64, has 1 missing.*first in record 3\."),
+        ({"columns": ["nested"]}, r"column 'nested' holds lists of 1 to 2.*record 3\. pad="),
+        ({"defaults": {"n": None}}, "defaults\\['n'\\] is None. Give the value"),
+        ({"x": ["n", "huge"], "defaults": {"n": 0}}, "'huge' holds 18446744073709551615, and 'x'.*is int64"),
+        ({"vocabularies": {"uuid": ["a"]}, "columns": ["uuid"]}, "'uuid' is of type.*values of another"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, options, words):
@@ -224,6 +235,10 @@ def test_what_does_not_fit_is_named(tmp_path, options, words):
         lists=pa.array([[1], [2], [3, 4], [4, 5]]),
         f=np.arange(4.0),
         bytes=pa.array([b"a"] * 4),
+        holes=pa.array([[1, 2], [3, 4], [5, 6], [7, None]]),
+        nested=pa.array([[[1], [2]], [[3], [4]], [[5], [6]], [[7], [8, 9]]]),
+        huge=pa.array([1, 2, 3, 2**64 - 1], pa.uint64()),
+        uuid=pa.array([b"0" * 16] * 4, pa.uuid()),
     )
     with pytest.raises(DataError, match=words):
         source = Parquet(path, **options)
