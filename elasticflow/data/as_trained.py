@@ -23,6 +23,7 @@ class AsTrained(Following):
     """
 
     def __init__(self, path: str, source: Source, trained: Sequence[Column], names: Sequence[str]) -> None:
+        self._path = path
         self.inner, self.files = source, source.files  # not wrapped: it may make slices
         self.block_starts, self.window_blocks = source.block_starts, source.window_blocks
         self.makes_slices = getattr(source, "makes_slices", False)
@@ -49,7 +50,7 @@ class AsTrained(Following):
 
     def finish(self, fields: Mapping[str, Field], seed: int) -> dict[str, Array]:
         finished = self.inner.finish(fields, seed)
-        return {name: array.astype(self._types.get(name, array.dtype)) for name, array in finished.items()}
+        return {name: self._cast(name, array) for name, array in finished.items()}
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -58,11 +59,27 @@ class AsTrained(Following):
     def _typed(self, fields: Mapping[str, Field]) -> dict[str, Field]:
         if self.makes_slices:  # the fields are those of its source
             return dict(fields)
-        names = [column.name for column in self.columns]
-        return {
-            name: field if isinstance(field, Ragged) else field.astype(self._types.get(name, field.dtype))
-            for name, field in ((name, fields[name]) for name in names)
-        }
+        found: dict[str, Field] = {}
+        for name in (column.name for column in self.columns):
+            field = fields[name]
+            if isinstance(field, Ragged):  # before it is padded: what pads may have no place in its own type
+                found[name] = Ragged(self._cast(name, field.values), field.starts, field.pad)
+            else:
+                found[name] = self._cast(name, field)
+        return found
+
+    def _cast(self, name: str, array: Array) -> Array:
+        """Raises DataError for a whole number that the type has no room for."""
+        dtype = self._types.get(name, array.dtype)
+        if dtype != array.dtype and dtype.kind in "iu" and array.dtype.kind in "iu" and array.size:
+            least, most, room = int(array.min()), int(array.max()), np.iinfo(dtype)
+            if least < room.min or most > room.max:
+                found = most if most > room.max else least
+                raise DataError(
+                    f"{self._path}: column {name!r} holds {found}, and {dtype} in the data trained on, which "
+                    f"goes from {room.min} to {room.max}. Correct it, or leave such records out."
+                )
+        return array.astype(dtype)
 
 
 def _check(path: str, here: Column, trained: Column, *, shapes: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 from elasticflow.data import CSV, NPZ, Arrays, Collate, Concat, Parquet, Take, Transform
 from elasticflow.data.as_trained import AsTrained
 from elasticflow.data.kept import KeptColumns
+from elasticflow.data.ragged import Pad, Ragged
 from elasticflow.data.source import Source
 from elasticflow.errors import DataError
 
@@ -116,3 +117,19 @@ def test_columns_are_kept_as_they_are(tmp_path: Path) -> None:
             ]
     with pytest.raises(DataError, match="no column 'nam' to keep. There are: 'name', 'day', 'date'"):
         KeptColumns(str(tmp_path / "new"), ["nam"])
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_a_number_that_the_type_has_no_room_for_is_named(value: int) -> None:
+    trained = Arrays(n=np.zeros(2, np.int32))
+    there = AsTrained("new.npz", Arrays(n=np.array([1, value])), trained.columns, ["n"])
+    assert there.rows(np.arange(1))["n"].dtype == np.int32
+    with pytest.raises(DataError, match=rf"new.npz: column 'n' holds {value}, and int32"):
+        there.rows(np.arange(2))
+
+
+def test_what_pads_is_of_the_type_trained_on() -> None:
+    trained = Arrays(x=Ragged.of([np.array([1.5])], Pad(value=0.5)))
+    given = Arrays(x=Ragged.of([np.array([1, 2]), np.array([3])], Pad(value=0.5)))
+    there = AsTrained("new.npz", given, trained.columns, ["x"])
+    assert there.finish(there.rows(np.arange(2)), 0)["x"].tolist() == [[1, 2], [3, 0.5]]
