@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import elasticflow as ef
+from elasticflow.data.as_trained import AsTrained
 from elasticflow.data.records import TableRecords, table_of
 from elasticflow.data.source import Source
 from elasticflow.errors import DataError
@@ -86,3 +87,49 @@ def test_what_makes_no_table_is_told(sent: object) -> None:
 
 def test_records_one_by_one() -> None:
     assert table_of([{"a": 1, "b": [2]}, {"b": [3], "a": 4}]).to_pydict() == {"a": [1, 4], "b": [[2], [3]]}
+
+
+def test_ids_of_64_bits() -> None:
+    assert table_of([{"id": 2**64 - 1}, {"id": 1}])["id"].to_pylist() == [2**64 - 1, 1]
+
+
+@pytest.mark.parametrize("missing", ["number", "id", "city", "tags", "words", "pair"])
+def test_a_record_is_the_same_alone_and_among_others(tmp_path: Path, missing: str) -> None:
+    """JSON says no type of what is missing, or of an empty list; those sent with it may."""
+    there = {
+        "number": [1.5],
+        "id": [1],
+        "city": ["Oslo"],
+        "tags": [[1]],
+        "words": [["a"]],
+        "pair": [[1.5, 2]],
+    }
+    pq.write_table(pa.table(there), tmp_path / "old.parquet")
+    source = ef.data.Parquet(
+        tmp_path / "old.parquet",
+        vocabularies={"city": ["Oslo"]},
+        hashing={"words": 9},
+        defaults={"id": -1},
+        pad={"tags": -1, "words": 0},
+    )
+    empty: object = {"tags": [], "words": [], "pair": [1, None]}.get(missing)
+    other: object = {"number": 2}.get(missing, there[missing][0])
+
+    def found(values: list[object]) -> list[object]:
+        there = source.over(TableRecords(table_of({missing: values})), {missing: missing})
+        return read(AsTrained("the records", there, source.columns, [missing]))[missing]
+
+    assert str(found([empty])[0]) == str(found([empty, other])[0])
+    assert np.issubdtype(np.array(found([empty])).dtype, np.number)
+
+
+def test_what_is_missing_is_of_the_type_trained_on(tmp_path: Path) -> None:
+    source = sources(tmp_path)["parquet"]
+    records = TableRecords(table_of({"when": [None], "tags": [None], "city": [None]}))
+    there = source.over(records, {"t": "t", "tags": "tags", "c": "c"})
+    assert read(AsTrained("the records", there, source.columns, ["t", "tags", "c"])) == {
+        "t": [9],
+        "tags": [[-1]],
+        "tags_lengths": [0],
+        "c": [0],
+    }
