@@ -79,6 +79,13 @@ class Announcing:
         elif facts.troubles.pop("master", ""):
             self.note("info", "the master can commit again")
 
+    def waits_for_keys(self, facts: Facts, name: str, text: str) -> None:
+        """The run's folder refuses a member's keys, and is asked again; an empty text: not any more."""
+        facts.troubles.pop(name, None)
+        if text:
+            facts.troubles[name] = text
+            self.note("fault", f"the keys of {name} cannot be written, and are tried again: {text}")
+
     def outlook(self) -> bool:
         """Says that the run is going to miss its deadline, or is not any more, when that changes."""
         if note := self._story.outlook():

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from elasticflow.master.log import say
 from elasticflow.run.folder import RunDir
 from elasticflow.storage.background import Background
 from elasticflow.wire.keys import MasterKeys
@@ -17,11 +16,14 @@ from elasticflow.wire.messages import Assignment
 class Keyring:
     """Keys are left in the run's folder in a thread of its own: nobody who starts waits for a commit.
 
-    ``fd`` becomes readable when there is news, and ``turn`` tells it.
+    ``fd`` becomes readable when there is news, and ``turn`` tells it. trouble: told of a member that waits
+    for its keys why they cannot be written just now; "" once it waits no more.
     """
 
-    def __init__(self, run: RunDir, keys: MasterKeys, patience_s: float) -> None:
-        self._run, self._keys = run, keys
+    def __init__(
+        self, run: RunDir, keys: MasterKeys, patience_s: float, trouble: Callable[[str, str], None]
+    ) -> None:
+        self._run, self._keys, self._trouble = run, keys, trouble
         self._writing = Background(patience_s)
         self.fd, self.turn, self.close = self._writing.fd, self._writing.turn, self._writing.close
 
@@ -35,10 +37,15 @@ class Keyring:
             with contextlib.suppress(OSError):  # else as any other
                 self._run.hand_out(self._keys.of(name))
                 return done("")
+
+        def end(_: None, error: str) -> None:
+            self._trouble(name, "")
+            done(error)
+
         self._writing.submit(
             lambda: self._run.hand_out(self._keys.of(name)),
-            lambda _, error: done(error),
-            lambda text: say(f"warning: the keys of {name} are tried again: {text}") if text else None,
+            end,
+            lambda text: self._trouble(name, text) if text else None,
         )
 
     def told(self, name: str, assignment: Assignment) -> Assignment:

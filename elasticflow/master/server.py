@@ -7,6 +7,7 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import zmq
@@ -108,7 +109,8 @@ class Master:
         )
         self._background = Background(config.storage_patience_s)
         self._ground = Ground(run, config.checkpoint_place, self._background)
-        self._keyring = Keyring(run, keys, config.storage_patience_s)
+        waits_for_keys = partial(self._announcing.waits_for_keys, self._state)
+        self._keyring = Keyring(run, keys, config.storage_patience_s, waits_for_keys)
         self._starting = Starting(
             run,
             self._state,
