@@ -11,9 +11,9 @@ begins anew. A manifest that cannot be read may name any.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 
 import msgspec
 
@@ -30,8 +30,8 @@ from elasticflow.checkpoint.names import (
 )
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.storage import Storage
+from elasticflow.storage.copying import copy_file, while_away
 
-COPY_BYTES = 4 << 20
 MOST_MANIFEST_BYTES = 256 << 20
 """Enough for a model of terabytes. A longer file is none."""
 
@@ -60,11 +60,12 @@ def commit(storage: Storage, manifest: Manifest) -> None:
 
 
 def copy(source: Storage, manifest: Manifest, target: Storage) -> None:
-    """Commits the same checkpoint in another storage. What was copied is not looked at: see ``verify``."""
+    """Commits the same checkpoint in another storage, where nobody else writes; one that does not answer is
+    asked again, for seconds. What was copied is not looked at: see ``verify``."""
     for path in manifest.files:
-        with naming(path), source.open(path) as old, target.create(path) as new:
-            shutil.copyfileobj(old, new, COPY_BYTES)
-    commit(target, manifest)
+        with naming(path):
+            copy_file(source, target, path)
+    while_away(partial(commit, target, manifest))
 
 
 def commits(storage: Storage) -> list[int]:

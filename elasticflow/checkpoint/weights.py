@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elasticflow.checkpoint.catalog import COPY_BYTES, commits, load_manifest
+from elasticflow.checkpoint.catalog import commits, load_manifest
 from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.reader import tensors
 from elasticflow.checkpoint.torch_state import named_state, optimizer_in
 from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.step.layout import Array
 from elasticflow.storage import storage_of
+from elasticflow.storage.copying import COPY_BYTES
 from elasticflow.storage.remote import client_of
 from elasticflow.storage.urls import is_url
 

@@ -14,6 +14,7 @@ import msgspec
 
 from elasticflow.errors import DataError, UnreadableError
 from elasticflow.storage import Storage
+from elasticflow.storage.copying import copy_file
 
 T = TypeVar("T")
 FOLDER = "tables"
@@ -76,5 +77,4 @@ def version_of(table: str, kind: type[T], find: Callable[[], T]) -> T:
 def copy(source: Storage, target: Storage) -> None:
     """To a run that goes on from another's checkpoint. Raises OSError."""
     for name in source.list(FOLDER):
-        with source.open(f"{FOLDER}/{name}") as old, target.create(f"{FOLDER}/{name}") as new:
-            new.write(old.read(MOST_BYTES))
+        copy_file(source, target, f"{FOLDER}/{name}")
