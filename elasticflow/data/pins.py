@@ -28,17 +28,28 @@ class _Pin(msgspec.Struct, frozen=True):
 
 
 class Pins(NamedTuple):
-    """storage: of the run's folder; None: there is no run, and tables are read as they are now."""
+    """storage: of the run's folder; None: there is no run, and tables are read as they are now. has_begun:
+    whether the run has a checkpoint, which is of the version that was written down."""
 
     storage: Storage | None = None
+    has_begun: Callable[[], bool] = lambda: False
 
     def version(self, table: str, kind: type[T], find: Callable[[], T]) -> T:
-        """Of a table. find: the newest one there is, where none is written down. Raises DataError."""
+        """Of a table. find: the newest one there is, where none is written down. Raises DataError, also where
+        one was, and is gone."""
         if self.storage is None:
             return find()
         name = f"{FOLDER}/{hashlib.blake2b(table.encode(), digest_size=16).hexdigest()}.json"
         try:
             if not self.storage.exists(name):
+                # Asked in this order: another worker may have written it meanwhile, and come so far.
+                if self.has_begun() and not self.storage.exists(name):
+                    raise DataError(
+                        f"{table}: the run has checkpoints, and which version they are of is written down no "
+                        f"more: {name} in its folder is gone. Put it back; or name it in the program "
+                        "('elasticflow checkpoint show --json' has it among the sources); or begin a new run "
+                        "with these weights: --init-from and its folder."
+                    )
                 self._write(name, _Pin(table, msgspec.Raw(msgspec.json.encode(find()))))
             with self.storage.open(name) as file:
                 pin = msgspec.json.decode(file.read(MOST_BYTES), type=_Pin)

@@ -411,10 +411,17 @@ def load_sources(settings: MemberSettings) -> tuple[Program, Sources]:
     import_library(settings.program, copy)
     set_up(settings.seed, settings.threads)
     arguments.give(settings.args)
-    # A worker of a run has a master; others apply what was trained, and need but columns and rules.
-    pins.keep(Pins(storage_of(settings.run_dir) if settings.master else None))
+    pins.keep(_pins(settings))
     program = load(settings.program, copy)
     return program, _open_sources(program, settings.data)
+
+
+def _pins(settings: MemberSettings) -> Pins:
+    """A worker of a run has a master; others apply what was trained, and need but columns and rules."""
+    if not settings.master:
+        return Pins()
+    checkpoints = settings.checkpoint_place or settings.run_dir
+    return Pins(storage_of(settings.run_dir), lambda: bool(commits(storage_of(checkpoints))))
 
 
 def _sees_steps(entry: Entry) -> bool:

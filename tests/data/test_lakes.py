@@ -389,6 +389,22 @@ def test_all_of_a_run_read_the_version_that_the_first_one_found(
         Delta(delta)
 
 
+def test_a_version_that_is_written_down_no_more(delta: str, tmp_path: Path) -> None:
+    """The newest one does not take its place: the run's checkpoints are of another."""
+    (tmp_path / "run").mkdir()
+    storage = DirectoryStorage(tmp_path / "run")
+    pins.keep(Pins(storage))
+    rows = Delta(delta).num_rows
+    pins.keep(Pins(storage, lambda: True))
+    assert Delta(delta).num_rows == rows
+    (pin,) = (tmp_path / "run" / "tables").iterdir()
+    pin.unlink()
+    with pytest.raises(DataError, match=f"tables/{pin.name} in its folder is gone. Put it back"):
+        Delta(delta)
+    assert not pin.exists()
+    assert Delta(delta, version=0).num_rows, "as long as the program says which"
+
+
 def test_a_snapshot_whose_metadata_file_is_gone_is_found_by_the_catalog(iceberg: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     pins.keep(Pins(DirectoryStorage(tmp_path / "run")))
