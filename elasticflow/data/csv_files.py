@@ -57,6 +57,8 @@ class CSV(BlockSource):
         files = matching_files("CSV", pattern)
         self.files = identities(files)
         what = f"CSV {os.fspath(pattern)}"
+        if block_bytes < 1:
+            raise DataError(f"{what}: block_bytes is {block_bytes}. It must be at least 1.")
         self._delimiter = delimiter
         self._header = _common_header(files, delimiter)
         self._wanted = Wanted(what, columns, self._header)

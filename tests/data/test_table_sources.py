@@ -188,6 +188,13 @@ def test_csv_with_another_delimiter(tmp_path):
     assert CSV(write_lines(tmp_path / "x.csv", "a;b", "1;2"), delimiter=";").rows(np.array([0]))["b"] == [2]
 
 
+@pytest.mark.parametrize("block_bytes", [0, -1])
+def test_csv_in_blocks_of_nothing(tmp_path, block_bytes):
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match=f"block_bytes is {block_bytes}. It must be at least 1"):
+        CSV(tmp_path / "x.csv", block_bytes=block_bytes)
+
+
 def test_csv_without_rows_or_header(tmp_path):
     with pytest.raises(DataError, match="empty: 0 records"):
         CSV(write_lines(tmp_path / "x.csv", "a,b", "", ""))
