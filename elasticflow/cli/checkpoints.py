@@ -9,6 +9,7 @@ import msgspec
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
+from elasticflow.checkpoint.failures import noting
 from elasticflow.cli.folders import find_run
 from elasticflow.data import pins
 from elasticflow.errors import CheckpointError, RunError
@@ -53,17 +54,22 @@ def look(arguments: argparse.Namespace) -> int:
 
 
 def list_(arguments: argparse.Namespace) -> int:
-    """Prints one line a checkpoint, the newest last."""
+    """Prints one line a checkpoint, the newest last. Raises CheckpointError, at the end, for damaged ones."""
     storage = _storage(arguments.dir, arguments.trust)
     best = _best_step(storage)
-    there = [_listed(checkpoint.load_manifest(storage, step), best) for step in checkpoint.commits(storage)]
+    there: list[ListedCheckpoint] = []
+    problems: list[str] = []
+    for step in checkpoint.commits(storage):
+        with noting(problems):
+            there.append(_listed(checkpoint.load_manifest(storage, step), best))
     if arguments.json:
         print(msgspec.json.format(as_json(there)).decode())
-        return 0
-    for each in there:
+    for each in there if not arguments.json else ():
         files = f"{each.files} file" + "s" * (each.files > 1)
         mark = "  best" if each.best else ""
         print(f"step {each.step}  epoch {each.epoch}  {files}  {each.bytes:,} bytes  {each.folder}{mark}")
+    if problems:
+        raise CheckpointError(f"{arguments.dir}: not listed, as damaged: {'; '.join(problems)}.")
     return 0
 
 

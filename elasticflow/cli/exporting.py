@@ -81,7 +81,8 @@ def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: boo
             assert isinstance(inner, dict)
             inner[rest] = tensor
     only = next(iter(found.values())) if len(found) == 1 else None
-    torch.save(only if isinstance(only, dict) else found, path)
+    with path.open("wb") as file:  # of a path PyTorch does not say why it cannot be written
+        torch.save(only if isinstance(only, dict) else found, file)
 
 
 def _exported(run: RunDir, manifest: Manifest, averages: bool) -> Exported:

@@ -1,0 +1,45 @@
+"""Checkpoints that are damaged, and disks that are full, as the commands see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elasticflow.cli import exporting
+from elasticflow.cli.main import main
+from elasticflow.run.config import make
+from elasticflow.run.folder import RunDir
+
+from .test_history import saved
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.create(make(None, {"program": "x.py"}))
+    for step in (10, 20, 30):
+        saved(run, 0, step)
+    return run
+
+
+def test_one_that_is_damaged_hides_no_others(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    (manifest,) = run.folder.glob("checkpoints/*20/manifest.json")
+    manifest.write_bytes(b"")
+    assert main(["checkpoint", "list", str(run.path)]) == 1
+    told = capsys.readouterr()
+    assert [line.split()[1] for line in told.out.splitlines()] == ["10", "30"]
+    assert "not listed, as damaged" in told.err and "0000000020/manifest.json" in told.err
+    assert main(["checkpoint", "list", "--json", str(run.path)]) == 1
+    assert [each["step"] for each in json.loads(capsys.readouterr().out)] == [10, 30]
+
+
+def test_a_state_dict_on_a_full_disk(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting.secrets, "token_hex", lambda size: "x")
+    (tmp_path / ".x.model.pt").symlink_to("/dev/full")
+    assert main(["export", str(run.path), str(tmp_path / "model.pt")]) == 1
+    assert "model.pt: cannot be written: No space left on device" in capsys.readouterr().err
+    assert {each.name for each in tmp_path.iterdir()} == {"run"}
