@@ -291,6 +291,8 @@ class TorchReplica(Replica):
         self._device.begin()
         if self._device.apart and not was_put:
             self._device.upload(list(zip(self.state.groups, self._groups, strict=True)))
+        if self._loop and not was_put:
+            self._loop.leave()
         self._rest.buffers.keep()
 
     def ask_early(self, batch: Batch) -> None:

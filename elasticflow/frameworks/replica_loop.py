@@ -34,6 +34,13 @@ class ReplicaLoop:
         (array,) = self._state.tensors([self._by_name[name]])
         return array
 
+    def leave(self) -> None:
+        """The state is no version that follows from the one before it: the loop cannot go on to it.
+
+        Not even to the next step: a version that comes of a checkpoint or a snapshot has no totals.
+        """
+        self._looping.stop()
+
     def enter(self, work: Work, number: int) -> None:
         """The slice that comes next."""
         self._work, self._number = work, number

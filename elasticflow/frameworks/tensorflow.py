@@ -558,6 +558,8 @@ class TensorFlowReplica(Replica):
 
     def refresh(self, *, was_put: bool = False) -> None:
         self._assign([tf.constant(group) for group in self.state.groups])
+        if self._loop and not was_put:
+            self._loop.leave()
 
     def ask_early(self, batch: Batch) -> None:
         self.lookups.ahead.ask_early(_columns(batch))
