@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from elasticflow.wire.keys import MemberKeys, read_keys
 def run(settings: MemberSettings) -> int:
     """A member's whole life; returns its exit code."""
     faulthandler.enable()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as SIGTERM: who is ended from outside has not failed
     bear_any_text()
     stamp_output(settings.log_format, settings.name)
     with contextlib.suppress(OSError):  # what ps and top call it
