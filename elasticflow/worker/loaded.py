@@ -275,7 +275,8 @@ class Loaded:
                 )
         self._check_frozen()
         _check_names(self.replica, self.program.path)
-        unused = ", ".join(self.replica.unused)
+        later = {entry.name for entry in self.replica.layout.entries if entry.rounds and entry.rounds[0] > 0}
+        unused = ", ".join(name for name in self.replica.unused if name not in later)  # round 0 was computed
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')

@@ -67,3 +67,26 @@ def test_as_many_slices_as_are_cheap(tmp_path: Path) -> None:
     found = loaded(tmp_path, measure_slices=True, workers="3")
     found.rehearse()
     assert found.schedule.num_slices in (4, 8) and "in multiples of" in found.slices_why
+
+
+ROUNDS = """
+import torch, elasticflow as ef
+
+def model():
+    return {"first": torch.nn.Linear(3, 2), "then": torch.nn.Linear(3, 2), "optimizer": ef.SGD(lr=0.1)}
+
+def loop(session):
+    for step in session.steps():
+        for name in ("first", "then"):
+            for part in step.slices():
+                torch.nn.functional.cross_entropy(session.params[name](part.x), part.y).backward()
+                step.push(session.params[name])
+
+def data():
+    return {"x": torch.ones(64, 3).numpy(), "y": torch.ones(64, dtype=torch.int64).numpy()}
+"""
+
+
+def test_what_a_loop_pushes_in_a_later_round_is_not_said_to_get_no_gradient(tmp_path: Path) -> None:
+    (tmp_path / "loops.py").write_text(ROUNDS)
+    assert loaded(tmp_path, program=str(tmp_path / "loops.py")).rehearse().warnings == ()
