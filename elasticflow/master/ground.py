@@ -43,7 +43,7 @@ class Ground:
 
     def _look(self) -> tuple[bool, bool]:
         """Whether the folder is gone, and the place."""
-        if _is_gone(self._folder):
+        if _is_gone(self._folder) or self.whereabouts.has_left():
             return True, False
         has_failed, self._has_failed = self._has_failed, False
         return False, bool(self._place) and has_failed and _is_gone(storage_of(self._place))

@@ -24,6 +24,13 @@ class Whereabouts:
                 return RunDir(path)
         return None
 
+    def has_left(self) -> bool:
+        """Whether the folder itself tells that it has another name, or none: one above it was moved, say."""
+        with contextlib.suppress(OSError):
+            if self._fd is not None and not os.path.exists(self._path):
+                return os.fstat(self._fd).st_nlink == 0 or self.moved_to() is not None
+        return False
+
     def story(self) -> str:
         """What has become of it, for people."""
         if moved := self.moved_to():

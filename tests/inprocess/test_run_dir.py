@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from elasticflow.cluster.presence import read_address
 from elasticflow.errors import RunError
 from elasticflow.run.folder import Address, RunDir, publish
+from elasticflow.run.whereabouts import Whereabouts
 from tests.telling import report_of
 
 
@@ -33,6 +35,21 @@ def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -
     os.waitpid(pid, 0)
     assert not run.is_locked()
     other.communicate()
+
+
+@pytest.mark.parametrize("way", ["moved", "removed"])
+def test_a_folder_tells_that_one_above_it_was_moved_or_removed(tmp_path: Path, way: str) -> None:
+    """What its path tells is no more than when a file system is away, which is waited for."""
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    folder = Whereabouts(RunDir(tmp_path / "runs" / "first"))
+    assert not folder.has_left()
+    if way == "moved":
+        (tmp_path / "runs").rename(tmp_path / "before")
+    else:
+        shutil.rmtree(tmp_path / "runs")
+    assert folder.has_left() and f"was {way}" in folder.story()
+    folder.close()
+    assert not folder.has_left()
 
 
 def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> None:
