@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
 
@@ -145,10 +146,17 @@ class Connection:
             return False  # its folder was moved, or removed: the master is about to say so
         if address == self.address:
             return False
+        if self._is_anothers():  # whose master lets nobody in by these keys
+            raise RunError(f"{self._run.path}: is another run's folder by now, or this one was resumed.")
         self.socket.close(linger=0)
         self.address, self._silent_s, self._probed_s = address, 0.0, 0.0
         self.socket = control_link(self._context, self._keys, address.endpoint)
         return True
+
+    def _is_anothers(self) -> bool:
+        with contextlib.suppress(RunError):
+            return read_keys(self._run.client_keys, MemberKeys) != self._keys
+        return False
 
 
 def status_of(answer: Answer) -> LiveStatus | None:

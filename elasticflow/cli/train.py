@@ -330,8 +330,13 @@ def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
         with closing(Whereabouts(run)) as whereabouts, Display() as display:
             if sys.stdout.isatty():
                 display.line(f"{run.path}: {_how_to_leave(run)}")
-            why = watch(run, display, lambda connection: stopping.interrupted(connection, display))
-            if not run.path.exists():
+            try:
+                why = watch(run, display, lambda connection: stopping.interrupted(connection, display))
+            except RunError:
+                if not whereabouts.is_anothers():
+                    raise
+                why = ""
+            if not run.path.exists() or whereabouts.is_anothers():
                 master.wait()
                 raise RunError(f"{run.path}: {why or whereabouts.story()}")
             wait_until_over(run)  # first, for that has an end: both master and supervisor hold the lock

@@ -60,6 +60,7 @@ class LocalBackend(Backend):
         self._unsent: deque[bytes] = deque()
         self._ends = _Ends()
         self._child: subprocess.Popen[bytes] | ForkedNursery | None = None
+        self._recorded = self._place.nurseries()
         self._heard = False
         self._barren = 0
         try:
@@ -119,7 +120,8 @@ class LocalBackend(Backend):
     def close(self) -> None:
         self._nursery.close()
         self._ends.untold.close()
-        self.clear(self._run_dir)
+        if self._place.nurseries() in ([], self._recorded):  # else another run has the folder by now
+            self.clear(self._run_dir)
         end(self._members.values())
         for watched in self._orphans.values():
             os.close(watched)
@@ -153,6 +155,7 @@ class LocalBackend(Backend):
         # One that a fork server has buried already is nowhere to be looked up.
         process = child.process if isinstance(child, ForkedNursery) else Process.of(child.pid)
         process.record(place.nursery)
+        self._recorded = [process]
         assert child.stdin is not None
         with child.stdin as go, contextlib.suppress(BrokenPipeError):
             go.write(b"\n")

@@ -14,7 +14,7 @@ import os
 import sys
 
 from elasticflow.cluster.contract import load_backend
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import Supervisor
 from elasticflow.master.tracking import await_tracking
@@ -22,6 +22,7 @@ from elasticflow.process.fingerprint import one_thread
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text, sendable
 from elasticflow.run.folder import EXIT_CODES, RunDir
+from elasticflow.run.whereabouts import Whereabouts
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,8 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     with one_thread():
         from elasticflow.master.server import serve
 
+    whereabouts = Whereabouts(run)
+
     def master(again: bool) -> int:
         try:
+            if again and whereabouts.is_anothers():  # whose members it would take for its own
+                raise RunError(f"{run.path}: {whereabouts.story()}")
             end = serve(
                 arguments.run_dir,
                 resume=arguments.resume,
@@ -63,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_CODES[end.state.value]
 
     def clear() -> None:
+        if whereabouts.is_anothers():
+            return
         backend.clear(arguments.run_dir)
         run.address.unlink(missing_ok=True)
         run.sweep()

@@ -217,18 +217,16 @@ class Master:
         ]
         ours += [] if self._client_fd is None else [self._client_fd]
         if (backend_s := self._backend.next_time_s()) is not None:
-            left_s = backend_s - time.monotonic()
-            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+            timeout_s = _sooner(timeout_s, backend_s - time.monotonic())
         begun_s = time.monotonic()
-        look_s = max(0.0, self._ground.turn(begun_s) - begun_s)
-        timeout_s = look_s if timeout_s is None else min(timeout_s, look_s)
+        timeout_s = _sooner(timeout_s, max(0.0, self._ground.turn(begun_s) - begun_s))
         ready = self._polling.wait([*ours, *self._backend.wait_fds()], timeout_s)
         woken_s = time.monotonic()
-        if timeout_s is not None:
-            self._excuse(woken_s - begun_s - max(0.0, timeout_s))
+        self._excuse(woken_s - begun_s - max(0.0, timeout_s))
         self._receive()
         self._background.turn()
         if self._ground.story and self._end is None:
+            self._succession.check_if_seen()
             self._give_up(self._ground.story)
         self._keyring.turn()
         self._succession.turn(ready)
@@ -293,7 +291,7 @@ class Master:
             self._turn(left_s)
         self._succession.check_if_seen()  # who has begun meanwhile would take this one's report for its end
         self._backend.close()
-        if self._story.parts_failed:
+        if self._story.parts_failed and not self._ground.folder_is_gone:
             self._saving.tidy()
         report = self._story.report(self._state, end, **self._counters())
         run = self._ground.whereabouts.moved_to() if self._ground.folder_is_gone else self._run
@@ -549,6 +547,10 @@ def serve(
         return end
     finally:
         authenticator.stop()
+
+
+def _sooner(timeout_s: float | None, other_s: float) -> float:
+    return other_s if timeout_s is None else min(timeout_s, other_s)
 
 
 def _past_end(run: RunDir) -> ac.EndAction | None:

@@ -1,4 +1,4 @@
-"""Where a run's folder is by now: one that was moved or removed is no outage."""
+"""Where a run's folder is by now: one that was moved, removed or replaced is no outage."""
 
 from __future__ import annotations
 
@@ -6,39 +6,63 @@ import contextlib
 import os
 from pathlib import Path
 
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import RunDir, read_bounded
 
 
 class Whereabouts:
-    """Holds a run's folder: by that it is known whatever its name is by now, if this machine renamed it."""
+    """Holds a run's folder: by that it is known whatever its name is by now, if this machine renamed it.
+
+    And by the keys that are in it, which whoever begins a run makes anew: a file system that was away may
+    have other numbers for the same folders when it comes back.
+    """
 
     def __init__(self, run: RunDir) -> None:
-        self._path = run.path
+        self._run = run
         self._fd = os.open(run.path, os.O_PATH | os.O_DIRECTORY) if isinstance(run.path, Path) else None
+        self._keys = self._read_keys()
 
     def moved_to(self) -> RunDir | None:
-        """Where it is now; None: that is not known, or it was removed."""
+        """Where it is now; None: where it was, or that is not known, or it was removed."""
         with contextlib.suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{self._fd}")
-            if os.path.samestat(os.stat(path), os.fstat(self._fd or 0)):
+            if self._is_at(path) and not (os.path.exists(self._run.path) and self._is_at(self._run.path)):
                 return RunDir(path)
         return None
 
+    def is_anothers(self) -> bool:
+        """Whether another run has begun there, or somebody has resumed this one."""
+        found = self._read_keys()
+        return bool(found and self._keys and found != self._keys)
+
     def has_left(self) -> bool:
         """Whether the folder itself tells that it has another name, or none: one above it was moved, say."""
+        if self.is_anothers():
+            return True
         with contextlib.suppress(OSError):
-            if self._fd is not None and not os.path.exists(self._path):
+            if self._fd is not None and not os.path.exists(self._run.path):
                 return os.fstat(self._fd).st_nlink == 0 or self.moved_to() is not None
         return False
 
     def story(self) -> str:
         """What has become of it, for people."""
+        folder = f"its folder {self._run.path}"
         if moved := self.moved_to():
-            return f"its folder {self._path} was moved to {moved.path} while it ran; go on there by --resume"
-        return f"its folder {self._path} was removed while it ran, or moved: nothing more can be saved there"
+            return f"{folder} was moved to {moved.path} while it ran; go on there by --resume"
+        if self.is_anothers():
+            return f"{folder} is another run's by now: nothing more can be saved there"
+        return f"{folder} was removed while it ran, or moved: nothing more can be saved there"
 
     def close(self) -> None:
         """Holds it no more."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _is_at(self, path: str | os.PathLike[str]) -> bool:
+        return self._fd is not None and os.path.samestat(os.stat(path), os.fstat(self._fd))
+
+    def _read_keys(self) -> bytes:
+        """b"": they cannot be read just now."""
+        with contextlib.suppress(OSError):
+            return read_bounded(self._run.client_keys)
+        return b""

@@ -60,11 +60,12 @@ def test_of_a_run_through_its_masters(start: Callable[..., Run]) -> None:
         "small_torch.py", *OPTIONS, "--metrics-port", port, "--deadline", "+8h", shut=["step 20", "step 30"]
     )
     run.held_at("step 20")
-    told = until(port, lambda told: told.get("elasticflow_step_total", 0) >= 16)
+    evaluated = "elasticflow_evaluation accuracy"  # of the step before, and told after it
+    told = until(port, lambda told: told.get("elasticflow_step_total", 0) >= 16 and evaluated in told)
     assert told["elasticflow_up"] == 1 and told["elasticflow_state running"] == 1
     assert told["elasticflow_steps_planned"] == 48 and told["elasticflow_workers"] == 2
     assert told["elasticflow_loss"] > 0 and told["elasticflow_learning_rate"] == 0.01
-    assert 0 < told["elasticflow_evaluation accuracy"] <= 1
+    assert 0 < told[evaluated] <= 1
     assert told["elasticflow_deadline_timestamp_seconds"] > time.time()
     assert "elasticflow_lost_seconds_total waiting" in told
     run.kill("master")

@@ -273,7 +273,7 @@ def test_no_more_wait_than_may(trained: Path) -> None:
 
 
 def test_a_newer_checkpoint_takes_its_place_and_no_request_is_lost(start: Callable[..., Run]) -> None:
-    options = ("--epochs", 2, "--batch-size", 64, "--workers", 1, "--checkpoint-every", 5)
+    options = ("--epochs", 2, "--batch-size", 64, "--workers", 1, "--checkpoint-every", 10)
     run = start("applied_torch.py", *options, shut=["step 12"])
     first = run.wait_until(lambda status: status.step == 12 and status.checkpoint_step).checkpoint_step
     with ModelServer(run.path, "--workers", 2, "--reload-s", 0.2) as server:

@@ -11,6 +11,7 @@ import pytest
 
 from elasticflow.cluster.presence import read_address
 from elasticflow.errors import RunError
+from elasticflow.run import config
 from elasticflow.run.folder import Address, RunDir, publish
 from elasticflow.run.whereabouts import Whereabouts
 from tests.telling import report_of
@@ -50,6 +51,24 @@ def test_a_folder_tells_that_one_above_it_was_moved_or_removed(tmp_path: Path, w
     assert folder.has_left() and f"was {way}" in folder.story()
     folder.close()
     assert not folder.has_left()
+
+
+def test_a_folder_is_anothers_by_its_keys(tmp_path: Path) -> None:
+    """Those are new with each run that begins there, and where one is resumed."""
+    first = RunDir(tmp_path / "run")
+    first.create(config.make(None, {}))
+    folder = Whereabouts(first)
+    assert not folder.is_anothers() and not folder.has_left()
+    first.client_keys.unlink()
+    assert not folder.is_anothers(), "that tells nothing"
+    first.create(config.make(None, {}))
+    assert folder.has_left() and folder.moved_to() is None
+    assert "is another run's by now" in folder.story()
+    (tmp_path / "run").rename(tmp_path / "other")
+    RunDir(tmp_path / "run").create(config.make(None, {}))
+    moved = folder.moved_to()
+    assert moved is not None and moved.path == tmp_path / "other" and "was moved to" in folder.story()
+    folder.close()
 
 
 def test_the_address_is_good_while_another_master_takes_over(tmp_path: Path) -> None:
