@@ -60,7 +60,6 @@ class LocalBackend(Backend):
         self._unsent: deque[bytes] = deque()
         self._ends = _Ends()
         self._child: subprocess.Popen[bytes] | ForkedNursery | None = None
-        self._recorded = self._place.nurseries()
         self._heard = False
         self._barren = 0
         try:
@@ -120,7 +119,7 @@ class LocalBackend(Backend):
     def close(self) -> None:
         self._nursery.close()
         self._ends.untold.close()
-        if self._place.nurseries() in ([], self._recorded):  # else another run has the folder by now
+        if not self._place.are_anothers():
             self.clear(self._run_dir)
         end(self._members.values())
         for watched in self._orphans.values():
@@ -154,8 +153,7 @@ class LocalBackend(Backend):
         # First it is written down, then it may begin: whoever comes next finds it.
         # One that a fork server has buried already is nowhere to be looked up.
         process = child.process if isinstance(child, ForkedNursery) else Process.of(child.pid)
-        process.record(place.nursery)
-        self._recorded = [process]
+        place.begin(process)
         assert child.stdin is not None
         with child.stdin as go, contextlib.suppress(BrokenPipeError):
             go.write(b"\n")
@@ -315,11 +313,21 @@ class _Records:
         self._keys = Path(run_dir, "keys")
         self.members = self._keys / "members"
         self.nursery = self._keys / "nursery.json"
+        self._last = self.nurseries()
 
     def nurseries(self) -> list[Process]:
         """The last nursery, if any was written down."""
         found = recorded(self.nursery)
         return [found] if found else []
+
+    def begin(self, nursery: Process) -> None:
+        """Writes a new one down."""
+        nursery.record(self.nursery)
+        self._last = [nursery]
+
+    def are_anothers(self) -> bool:
+        """Whether another run has the folder by now: with a nursery that was not begun here."""
+        return self.nurseries() not in ([], self._last)
 
     def recorded(self) -> dict[str, Process]:
         """Members that were started, and whose ends have not been dealt with."""
