@@ -18,6 +18,7 @@ from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
+from elasticflow.master.journal import read_journal
 from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.master.tracking import await_tracking
@@ -29,6 +30,7 @@ from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
 from elasticflow.run.work import check_same_work
+from elasticflow.wire.keys import MasterKeys, read_keys
 
 T = TypeVar("T")
 STORAGE_S = 15.0
@@ -166,7 +168,7 @@ def host(
     stamp_output(patiently(run.config).log_format, "leader")
     term = patiently(lambda: claim(run.storage()))
     # Only now: whoever was stopped before it claimed may come last.
-    again = patiently(lambda: run.journal.exists() or run.report.exists())
+    again = patiently(lambda: _was_led(run))
     patiently(sign)
 
     def clear_ours() -> None:
@@ -185,6 +187,20 @@ def host(
     code = Supervisor(master, clear_ours).run(again)
     await_tracking(run)
     return code
+
+
+def _was_led(run: RunDir) -> bool:
+    """Whether masters before have begun it, or ended it. Raises RunError, OSError if that cannot be seen."""
+    if run.report.exists():
+        return True
+    if not run.journal.exists():
+        return False
+    try:
+        return read_journal(run.journal, read_keys(run.master_keys, MasterKeys)) is not None
+    except RunError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        return True  # it is damaged, which the master says
 
 
 def masters(

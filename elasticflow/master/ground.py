@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from elasticflow.master.reporting import leave_report
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
+from elasticflow.run.telling import Report
 from elasticflow.run.whereabouts import Whereabouts
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.background import Background
@@ -24,7 +26,7 @@ class Ground:
         """What has become of it, for people; "": all is there."""
         self.folder_is_gone = False
         self.whereabouts = Whereabouts(run)
-        self._folder, self._background = run.storage(), background
+        self._run, self._folder, self._background = run, run.storage(), background
         self._place = place
         self._look_s, self._looking, self._has_failed = 0.0, False, False
 
@@ -40,6 +42,13 @@ class Ground:
     def look_now(self) -> None:
         """At the next turn: something has failed there."""
         self._look_s, self._has_failed = 0.0, True
+
+    def leave(self, report: Report, patience_s: float) -> None:
+        """Leaves the report where the folder is by now, if that is known, and never in another run's."""
+        run = self.whereabouts.moved_to() if self.folder_is_gone else self._run
+        if run:
+            is_anothers = self.whereabouts.is_anothers if run is self._run else lambda: False
+            leave_report(run, report, self._background, patience_s, is_anothers)
 
     def _look(self) -> tuple[bool, bool]:
         """Whether the folder is gone, and the place."""

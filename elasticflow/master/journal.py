@@ -15,23 +15,30 @@ from elasticflow.process.texts import as_json
 from elasticflow.run import reserve
 from elasticflow.run.folder import RunPath, read_bounded, replace
 from elasticflow.storage.background import Background
+from elasticflow.wire.keys import MasterKeys
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """incarnation: how many masters the run has had. port: where the last one listened. term: see ``fence``;
-    0: it has none."""
+    0: it has none. keys: the public one of the master's: what was begun or resumed since has others."""
 
     incarnation: int
     port: int
     memory: Memory
     story: StoryMemory
     term: int = 0
+    keys: str = ""
+
+    def is_of(self, keys: MasterKeys) -> bool:
+        """Whether a master with these keys wrote it; one that has lost its folder may write here, too."""
+        return self.keys in (keys.master_public, "")  # "": by an ElasticFlow that did not say so
 
 
-def read_journal(path: RunPath) -> Journal | None:
-    """What the last master wrote down; None if nothing. Raises RunError if that cannot be read."""
+def read_journal(path: RunPath, keys: MasterKeys) -> Journal | None:
+    """What the last master with these keys wrote down; None if nothing. Raises RunError."""
     try:
-        return msgspec.json.decode(read_bounded(path), type=Journal)
+        journal = msgspec.json.decode(read_bounded(path), type=Journal)
+        return journal if journal.is_of(keys) else None
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

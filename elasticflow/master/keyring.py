@@ -24,6 +24,7 @@ class Keyring:
         self, run: RunDir, keys: MasterKeys, patience_s: float, trouble: Callable[[str, str], None]
     ) -> None:
         self._run, self._keys, self._trouble = run, keys, trouble
+        self.public = keys.master_public
         self._writing = Background(patience_s)
         self.fd, self.turn, self.close = self._writing.fd, self._writing.turn, self._writing.close
 

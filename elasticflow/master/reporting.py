@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import zmq
 
@@ -14,11 +15,21 @@ from elasticflow.storage.background import Background
 from elasticflow.wire.sockets import poll_ms
 
 
-def leave_report(run: RunDir, report: Report, background: Background, patience_s: float) -> None:
-    """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed."""
+def leave_report(
+    run: RunDir, report: Report, background: Background, patience_s: float, is_anothers: Callable[[], bool]
+) -> None:
+    """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed.
+
+    is_anothers: asked before, whether the folder is another run's, which would take this for its own end.
+    """
     outcome: list[str] = []
+
+    def write() -> None:
+        if not is_anothers():
+            reserve.spend(run.path, lambda: publish(run.report, report))
+
     background.submit(
-        lambda: reserve.spend(run.path, lambda: publish(run.report, report)),
+        write,
         lambda _, error: outcome.append(error),
         lambda text: say(f"warning: {run.report} is tried again: {text}") if text else None,
     )

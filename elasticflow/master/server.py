@@ -29,7 +29,6 @@ from elasticflow.master.measuring import begin_metrics
 from elasticflow.master.members import MemberState, RunState
 from elasticflow.master.noticing import exited, noticed
 from elasticflow.master.orders import ORDERS
-from elasticflow.master.reporting import leave_report
 from elasticflow.master.saving import Saving
 from elasticflow.master.starting import Starting
 from elasticflow.master.state import MasterState
@@ -86,7 +85,7 @@ class Master:
         self._run = run
         fence = Fence(run.storage(), term, LOOK_S, config.storage_patience_s) if term else None
         load_strategy(config.strategy)
-        before = read_journal(run.journal) if again else None
+        before = read_journal(run.journal, keys) if again else None
         self._saving = Saving(run, config, fence, resume=resume, adopts=before is not None)
         manifest = self._saving.manifest
         self._backend = load_backend(config.backend)(config, str(run.path))
@@ -294,9 +293,7 @@ class Master:
         if self._story.parts_failed and not self._ground.folder_is_gone:
             self._saving.tidy()
         report = self._story.report(self._state, end, **self._counters())
-        run = self._ground.whereabouts.moved_to() if self._ground.folder_is_gone else self._run
-        if run:
-            leave_report(run, report, self._background, self._state.config.storage_patience_s)
+        self._ground.leave(report, self._state.config.storage_patience_s)
         self._connections.answer_watchers(self._status, all_=self._end is not None)
         self._close()
         return end
@@ -409,6 +406,7 @@ class Master:
             memory=self._state.memory(),
             story=self._story.remembered(),
             term=self._succession.term,
+            keys=self._keyring.public,
         )
 
     def _do(self, actions: list[ac.Action]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,19 @@ def test_a_leader_that_is_requeued_after_its_run_was_stopped(run: SlurmRun) -> N
     run.leaves_nothing()
     assert run.dir.report.read_bytes() == before and report.state == "stopped"
     assert not run.dir.address.exists()
+
+
+def test_another_run_begins_where_its_folder_was_removed(submit: Submit, undisturbed: str) -> None:
+    """The job under way gives up, and takes nothing of the other's along."""
+    first = submit("small_torch.py", "--workers", 1, shut=["step 20"])
+    first.held_at("step 20")
+    jobs = {str(first.job), *first.jobs().values()}
+    shutil.rmtree(first.path)
+    second = submit("small_torch.py", "--workers", 1, shut=["step 20"])
+    second.held_at("step 20")
+    assert first.wait()[0] == 1, first.output()
+    second.wait_until_squeue(lambda: not jobs & set(second.cluster.jobs()))
+    ends_well(second, undisturbed)
 
 
 def test_the_leaders_node_is_down(run: SlurmRun, undisturbed: str) -> None:

@@ -1,0 +1,62 @@
+"""What a master writes down is for those after it, and for nobody else's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from elasticflow.leading import _was_led
+from elasticflow.master.ground import Ground
+from elasticflow.master.journal import Journal, read_journal
+from elasticflow.master.state import MasterState
+from elasticflow.master.status import Story
+from elasticflow.process.texts import as_json
+from elasticflow.run import config
+from elasticflow.run.folder import RunDir
+from elasticflow.storage.background import Background
+from elasticflow.wire.keys import MasterKeys, read_keys
+from tests.telling import report_of
+
+REPORT = report_of("stopped", "stopped by a test")
+
+
+def keys_of(run: RunDir) -> MasterKeys:
+    return read_keys(run.master_keys, MasterKeys)
+
+
+def test_a_journal_that_another_run_left_here_is_not_followed(tmp_path: Path) -> None:
+    """Its folder was this one, until it was removed: it may still write before it sees that."""
+    chosen, run = config.make(None, {}), RunDir(tmp_path / "run")
+    run.create(chosen)
+    before = keys_of(run)
+    memory, story = MasterState(chosen).memory(), Story(chosen, str(run.path), 0, None).remembered()
+    journal = Journal(incarnation=1, port=0, memory=memory, story=story, keys=before.master_public)
+    run.journal.write_bytes(as_json(journal))
+    assert _was_led(run) and read_journal(run.journal, before)
+    run.create(chosen)
+    assert not _was_led(run) and read_journal(run.journal, keys_of(run)) is None
+    run.journal.write_bytes(b"{")
+    assert _was_led(run), "whoever leads says what is wrong with it"
+
+
+def test_a_report_is_left_in_no_other_runs_folder(tmp_path: Path) -> None:
+    """It would be taken for the end of that one, which has not begun."""
+    run, background = RunDir(tmp_path / "run"), Background(patience_s=10)
+    run.create(config.make(None, {}))
+    ground = Ground(run, "", background)
+    ground.leave(REPORT, 10)
+    assert run.report.exists()
+    run.report.unlink()
+    run.create(config.make(None, {}))
+    ground.leave(REPORT, 10)
+    assert not run.report.exists() and not ground.folder_is_gone
+    (tmp_path / "run").rename(tmp_path / "moved")
+    deadline = time.monotonic() + 10
+    while not ground.story and time.monotonic() < deadline:
+        ground.look_now()
+        ground.turn(time.monotonic())
+        background.turn()
+    ground.leave(REPORT, 10)
+    assert RunDir(tmp_path / "moved").report.exists()
+    background.close()
+    ground.whereabouts.close()
