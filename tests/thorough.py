@@ -247,6 +247,7 @@ THOROUGH = (
     "yarn/e2e/test_bad_input.py::test_a_user_who_may_not_write_there",
     "yarn/e2e/test_bad_input.py::test_an_environment_without_what_the_program_imports",
     "yarn/e2e/test_doctored.py::test_doctor_of_a_real_hadoop",
+    "yarn/e2e/test_faults.py::test_another_run_begins_where_its_folder_was_removed",
     "yarn/e2e/test_faults.py::test_a_datanode_is_killed",
     "yarn/e2e/test_faults.py::test_a_node_is_lost_under_a_worker",
     "yarn/e2e/test_faults.py::test_a_server_is_killed",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from elasticflow.run.folder import remove_tree
 from tests.e2e.conftest import cli
 from tests.e2e.on_clusters import CARRIED, settled
 
@@ -68,6 +69,21 @@ def test_workers_carry_the_servers(submit: Submit, undisturbed: str) -> None:
     run.kill("master")
     run.wait_until(lambda s: s.master.incarnation == 2 and settled(s))
     ends_well(run, undisturbed)
+
+
+def test_another_run_begins_where_its_folder_was_removed(submit: Submit, undisturbed: str) -> None:
+    """The application under way gives up, and takes nothing of the other's along."""
+    first = submit("small_torch.py", "--workers", 1, shut=["step 20"])
+    first.held_at("step 20")
+    application = first.application
+    remove_tree(first.dir.path)
+    second = submit("small_torch.py", "--workers", 1)
+    first.held_at("step 20")  # the gate is one for all
+    assert first.wait()[0] == 1, first.output()
+    assert second.application != application and not first.cluster.containers(application)
+    first.open("step 20")
+    assert second.digest() == undisturbed
+    second.leaves_nothing()
 
 
 def test_the_master_is_killed(run: YarnRun, undisturbed: str) -> None:
