@@ -129,6 +129,7 @@ def _settings_of(chosen: config.Config) -> MemberSettings:
         batch_size=chosen.step_records, num_slices=chosen.num_slices, asynchronous=chosen.asynchronous,
         heartbeat_s=chosen.heartbeat_s, lost_s=chosen.lost_s, encrypt_data=False, timeline=False,
         drop_last=chosen.drop_last, on_nan=chosen.on_nan, args=chosen.args, free_slices=chosen.free_slices,
+        strict=chosen.fingerprint == "strict",
     )  # fmt: skip
 
 

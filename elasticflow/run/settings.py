@@ -64,6 +64,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it does so by what they cost, too."""
     most_workers: int = 1
     """So many share them at most."""
+    strict: bool = True
+    """Whether what would give other bits is refused; else it is admitted, with a warning."""
 
     @classmethod
     def of(
@@ -88,6 +90,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             num_slices=config.num_slices,
             asynchronous=config.asynchronous,
             most_workers=config.worker_range[1],
+            strict=config.fingerprint == "strict",
             started_s=started_s,
             **{each: getattr(config, each) for each in _SAME},
         )

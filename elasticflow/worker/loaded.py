@@ -256,11 +256,14 @@ class Loaded:
             self._cut(*chosen_by(costs, self.settings.most_workers, self.schedule.num_slices))
         while not self._compute_first(out):
             self._cut_smaller()
-        odd = ""
+        odd: list[str] = []
         if self.probe and self.program.loop is not None:
             self._compute_again(out)
         elif self.probe:
-            odd = self._note_cost(float(out.groups[-1][0]))
+            odd.append(self._note_cost(float(out.groups[-1][0])))
+            # The first worker, or whoever checks; what it gives others is compared with that of the first.
+            if _number(self.settings.name) <= 1 and not self.schedule.asynchronous:
+                odd.append(self._compute_again(out))
             if tail := short_tail(self.schedule):  # it is tried now, and not at the end of an epoch
                 self.try_out(tail)
         if problem := self.program.rules.problem(
@@ -280,7 +283,7 @@ class Loaded:
         warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')
-        warnings += [odd] if odd else []
+        warnings += [text for text in odd if text]
         warnings += [text for measure in self.replica.metrics.summed if (text := roughness(measure))]
         return self.spec(warnings)
 
@@ -320,15 +323,36 @@ class Loaded:
             self.replica.rehearsed()
         return True
 
-    def _compute_again(self, out: Vector) -> None:
-        """Raises LoopError if the first slice gives something else the second time."""
-        first = self.probe
-        self._compute_first(out)
-        if first != self.probe:
+    def _compute_again(self, out: Vector) -> str:
+        """A warning, if the first slice gives something else the second time; "" if it does not.
+
+        Raises ProgramError where the same answer is promised: the model would follow from who computes what.
+        """
+        if (second := self._given_again(out)) == self.probe:
+            return ""
+        if self.program.loop is not None:
             raise LoopError(
                 f"{self.program.path}: loop() gave something else for the same slice when it was given it "
                 "again. What it gives must follow from the slice, the parameters, totals and what is kept."
             )
+        if second == self._given_again(out):  # the first call has compiled something: TorchScript does so
+            return ""
+        text = (
+            "forward() gave something else for the same slice when it was given it again. It, and what makes "
+            "its records, must follow from these, the parameters and the global random states alone: they "
+            "may keep nothing from call to call (a counter, a hidden state, a generator of random numbers of "
+            "their own), but in buffers, and change no parameter"
+        )
+        if self.settings.strict:
+            raise ProgramError(f"{self.program.path}: {text}. Allow it with fingerprint: warn.")
+        return f"{text}: the same answer is no longer promised"
+
+    def _given_again(self, out: Vector) -> str:
+        """What the first slice gives now, as a hash. Those of other workers are compared with the first."""
+        first = self.probe
+        self._compute_first(out)
+        again, self.probe = self.probe, first
+        return again
 
     @property
     def _most_slices(self) -> int:

@@ -69,6 +69,58 @@ def test_as_many_slices_as_are_cheap(tmp_path: Path) -> None:
     assert found.schedule.num_slices in (4, 8) and "in multiples of" in found.slices_why
 
 
+KEEPS = """
+import numpy as np, torch, elasticflow as ef
+
+OWN = np.random.default_rng(1)
+CALLS = [0]
+
+class Net(torch.nn.Linear):
+    state = torch.zeros(2)
+
+    def forward(self, x):
+        CALLS[0] += 1
+        if "state" in KEEPS:
+            self.state = (super().forward(x) + 0.5 * self.state).detach().mean(0)
+        if "parameter" in KEEPS:
+            self.weight.data.mul_(0.9)
+        scale = CALLS[0] / 50 if "counter" in KEEPS else 1
+        return (super().forward(x) + self.state) * scale + torch.rand(2) + np.random.rand()
+
+def model():
+    return {"net": Net(3, 2), "optimizer": ef.SGD(lr=0.1)}
+
+def forward(x, y, params):
+    return torch.nn.functional.cross_entropy(params["net"](x), y)
+
+def changed(record):
+    noise = OWN if "generator" in KEEPS else np.random
+    return {**record, "x": record["x"] + noise.normal(size=3).astype(np.float32)}
+
+def data():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    return ef.data.Transform({"x": x, "y": (x[:, 0] > 0).astype(np.int64)}, changed)
+"""
+
+
+def keeping(folder: Path, what: str, **settings: object) -> Loaded:
+    (folder / "keeps.py").write_text(f"KEEPS = {what!r}\n{KEEPS}")
+    return loaded(folder, program=str(folder / "keeps.py"), **settings)
+
+
+@pytest.mark.parametrize("what", ["counter", "state", "parameter", "generator"])
+def test_what_keeps_something_from_slice_to_slice_is_refused(tmp_path: Path, what: str) -> None:
+    with pytest.raises(ProgramError, match="forward.. gave something else for the same slice"):
+        keeping(tmp_path, what).rehearse()
+    (warning,) = keeping(tmp_path, what, fingerprint="warn").rehearse().warnings
+    assert "no longer promised" in warning
+    assert keeping(tmp_path, what, mode="async", workers=1).rehearse().warnings == ()
+
+
+def test_a_count_of_calls_changes_no_bit(tmp_path: Path) -> None:
+    assert keeping(tmp_path, "nothing").rehearse().warnings == ()
+
+
 ROUNDS = """
 import torch, elasticflow as ef
 
