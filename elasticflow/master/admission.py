@@ -54,6 +54,23 @@ def miscomputed(name: str, found: Mapping[str, str], first: Mapping[str, str]) -
     )
 
 
+def changed_since(name: str, found: Mapping[str, str], made_with: Mapping[str, str]) -> str:
+    """That the first worker gets other bits than those who made the checkpoint did; or "".
+
+    Another ElasticFlow may take its hash of other things.
+    """
+    before, now = made_with.get(PROBE, ""), found.get(PROBE, "")
+    same_code = made_with.get(OURS) and made_with.get(OURS) == found.get(OURS)
+    if not same_code or not before or not now or before == now:
+        return ""
+    return (
+        f"{name} would compute other bits than those who made the checkpoint: of the first slice it gets "
+        f"{now}, not {before}, by the same program, with the same libraries and processor. Either its data "
+        "have changed, or data() or model() follows from more than the seed (a generator of its own without "
+        "one, the environment, a clock), or hardware is faulty"
+    )
+
+
 def _difference(first: Spec, other: Spec) -> str:
     """What two workers learnt differently, in words; empty if nothing."""
     for name in first.__struct_fields__:

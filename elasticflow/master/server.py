@@ -101,7 +101,7 @@ class Master:
         self._state = MasterState(
             config,
             restored=self._saving.restored,
-            made_with=manifest.fingerprint if manifest else None,
+            made_with=self._saving.made_with(),
             memory=before.memory if before else None,
             stop_at_s=self._story.stop_at_s,
             standing=manifest.standing if manifest else None,

@@ -22,6 +22,8 @@ SETTINGS = {
     # MKL's default chooses code paths by memory alignment, which differs from process to process.
     "MKL_CBWR": "AUTO,STRICT",
     "TF_CPP_MIN_LOG_LEVEL": "3",
+    # The order of a set of texts, such as a vocabulary is made of, would be another in each process.
+    "PYTHONHASHSEED": "0",
     # Big arrays come and go at every step: do not hand their memory back to the system each time.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -73,7 +75,7 @@ OURS = "elasticflow"
 """Name of what tells this ElasticFlow from others, in a fingerprint."""
 PROBE = "first slice"
 """Name of a hash of what the first slice gives, which tells what no list of versions does. It follows from
-data and settings as well, so it is compared within one run."""
+program, data and settings as well, so it is compared within one run, resumed ones too."""
 DECIDE_BITS = ("elasticflow", "elasticflow_ps")
 """Packages of ours that members run."""
 

@@ -267,6 +267,48 @@ def test_resume_where_other_bits_would_be_computed(
     assert "the same answer is no longer promised" in events
 
 
+DRAWN = """
+def data():
+    import numpy as np
+
+    x = np.random.default_rng().normal(size=(320, 6)).astype(np.float32)
+    return {"x": x, "y": (x.sum(1) > 0).astype(np.int64)}
+"""
+OF_A_SET = """
+def data():
+    import numpy as np
+
+    words = {word: number for number, word in enumerate({str(each) for each in range(320)})}
+    x = np.eye(6, dtype=np.float32)[[number % 6 for number in words.values()]]
+    return {"x": x, "y": np.array([int(word) % 2 for word in words])}
+"""
+
+
+def with_data(folder: Path, data: str) -> None:
+    (folder / "program.py").write_text(PROGRAM[: PROGRAM.index("def data")] + data.lstrip())
+
+
+def test_resume_where_the_program_draws_other_records(
+    start: Callable[..., Run], folder: Path, tmp_path: Path
+) -> None:
+    """In memory nothing else tells of it, and one worker alone finds nobody to differ from."""
+    with_data(folder, DRAWN)
+    run = start(str(folder / "program.py"), *OPTIONS[:-1], 1, shut=[LATE], name="run")
+    run.wait_for_step(10)
+    assert run.stop(held_at=LATE).returncode == 0 and run.wait()[0] == 3
+    refused = cli("train", "--resume", "--run-dir", run.path)
+    assert refused.returncode == 1 and "than those who made the checkpoint: of the first" in refused.stderr
+    lax = tmp_path / "lax.yaml"
+    lax.write_text("fingerprint: warn\n")
+    assert cli("train", "--config", lax, "--resume", "--run-dir", run.path).returncode == 0
+
+
+def test_the_order_of_a_set_is_the_same_in_each_run(start: Callable[..., Run], folder: Path) -> None:
+    with_data(folder, OF_A_SET)
+    first, second = (start(str(folder / "program.py"), *OPTIONS, name=name) for name in ("first", "second"))
+    assert first.digest() == second.digest()
+
+
 def test_many_files_of_records(tmp_path: Path, start: Callable[..., Run]) -> None:
     """One of them changes while both workers have it open: noticed as soon as somebody reads it again."""
     names: list[Any] = [tmp_path / f"part-{number}.csv" for number in range(3)]

@@ -252,7 +252,7 @@ def test_another_fingerprint(setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["strict", "warn"])
 def test_what_the_first_slice_gives_is_compared_within_a_run(setting: str) -> None:
-    """Of a checkpoint it is not known which data and settings gave it."""
+    """Of a checkpoint of which no ElasticFlow tells it is not known what was hashed."""
     made_with = {"torch": "2.1", "first slice": "a1"}
     run = Run(fingerprint=setting, restored=(3, 3, ()), made_with=made_with)
     run.join("server-0")
@@ -262,6 +262,22 @@ def test_what_the_first_slice_gives_is_compared_within_a_run(setting: str) -> No
     (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
     assert "of the first slice it gets c3, not b2" in note.text
     assert names(ac.AssignAction, actions) == ([] if setting == "strict" else ["worker-2"])
+
+
+@pytest.mark.parametrize("setting", ["strict", "warn"])
+def test_what_the_first_slice_gives_is_compared_when_a_run_goes_on(setting: str) -> None:
+    """Data in memory, and what draws from a generator without a seed, are watched by nothing else."""
+    made_with = {"elasticflow": "0.1.0 (1)", "first slice": "a1"}
+    run = Run(fingerprint=setting, restored=(3, 3, ()), made_with=made_with)
+    run.join("server-0")
+    actions = run.join("worker-1", fingerprint={**made_with, "first slice": "b2"})
+    (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
+    assert "those who made the checkpoint: of the first slice it gets b2, not a1" in note.text
+    assert names(ac.QuitAction, actions) == (["worker-1"] if setting == "strict" else [])
+    if setting == "strict":
+        assert not only(ac.AssignAction, actions)
+        actions = run.join("worker-2", fingerprint=made_with)
+    assert names(ac.AssignAction, actions) == ["server-0"]
 
 
 @pytest.mark.parametrize("setting", ["strict", "warn"])

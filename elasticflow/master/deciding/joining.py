@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticflow.master.actions import Action, FixAction, HaltAction, NoteAction, QuitAction
-from elasticflow.master.admission import miscomputed, objection, unlikeness
+from elasticflow.master.admission import changed_since, miscomputed, objection, unlikeness
 from elasticflow.master.choosing import choose
 from elasticflow.master.deciding import departures, ending, generations, planning, records, staffing
 from elasticflow.master.deciding.facts import Facts, Handlers
@@ -50,13 +50,17 @@ def admit_worker(run: Facts, member: Member, event: Join, now_s: float) -> list[
         return chosen
     notes += chosen
     if run.spec is None:
-        return [*notes, *meet_program(run, event, now_s)]
-    if text := objection(run.spec, event.spec):
+        text = changed_since(member.name, event.fingerprint, run.agreed.made_with)
+    elif text := objection(run.spec, event.spec):
         return ending.end(run, RunState.FAILED, f"{member.name} {text}")
-    if text := miscomputed(member.name, event.fingerprint, run.agreed.fingerprint):
+    else:
+        text = miscomputed(member.name, event.fingerprint, run.agreed.fingerprint)
+    if text:
         if run.config.fingerprint == "strict":
             return refuse(run, member, text, now_s)
         notes.append(NoteAction("warning", f"{text}: the same answer is no longer promised"))
+    if run.spec is None:
+        return [*notes, *meet_program(run, event, now_s)]
     return [*notes, *generations.assign_worker(run, member)]
 
 
