@@ -178,10 +178,19 @@ class Loaded:
         """As the program has it."""
         assert self.program.learning_rate
         length = (num_steps,) if self.is_paced else ()
+        asked = work.step - 1, work.epoch, *length
+        given = ", ".join(map(str, asked))
         with blaming(self.program, "learning_rate"):
-            value = float(self.program.learning_rate(work.step - 1, work.epoch, *length))
+            value = float(self.program.learning_rate(*asked))
+            again = float(self.program.learning_rate(*asked))
+        # Whoever pushes first says it to a server: it would follow from who has made how many steps.
+        if value != again and is_number(value, 0) and not self.schedule.asynchronous:
+            raise ProgramError(
+                f"{self.program.path}: learning_rate({given}) returned {value}, and {again} when it was "
+                "asked again. It must follow from step and epoch alone, and keep nothing from call to call, "
+                "such as a scheduler that it steps: ef.lr has the usual ones."
+            )
         if not is_number(value, 0):
-            given = ", ".join(map(str, (work.step - 1, work.epoch, *length)))
             raise ProgramError(
                 f"{self.program.path}: learning_rate({given}) returned {value}; it must be a number "
                 f"from 0 to {HUGE:g}."

@@ -121,6 +121,23 @@ def test_a_count_of_calls_changes_no_bit(tmp_path: Path) -> None:
     assert keeping(tmp_path, "nothing").rehearse().warnings == ()
 
 
+STEPPED = """
+rate = [0.1]
+
+def learning_rate(step, epoch):
+    rate[0] *= 0.99
+    return rate[0]
+"""
+
+
+def test_a_learning_rate_that_is_another_one_when_it_is_asked_again_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "stepped.py"
+    program.write_text(PROGRAM.replace("MOST", "64").replace("TYPE", "int64") + STEPPED)
+    with pytest.raises(ProgramError, match=r"learning_rate\(0, 0\) returned 0.099, and 0.098.* asked again"):
+        loaded(tmp_path, program=str(program)).rehearse()
+    loaded(tmp_path, program=str(program), mode="async", workers=1).rehearse()
+
+
 ROUNDS = """
 import torch, elasticflow as ef
 
