@@ -13,7 +13,7 @@ import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -117,6 +117,16 @@ class LocalFile(File):
         except OSError:
             return f"{self} is no longer there"
         return changed(self._found, now)
+
+    def check_mapped(self) -> None:
+        """Raises UnreadableError if it was written to since it was found: whoever has mapped it sees that.
+
+        Who has mapped a file that was replaced or removed has it as it was.
+        """
+        with suppress(OSError):
+            now = of_local(self.name, self._found.host)
+            if now.inode == self._found.inode and (change := changed(self._found, now)):
+                raise UnreadableError(f"{change}. {STAY}")
 
     def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
         return open(self.name, "rb")

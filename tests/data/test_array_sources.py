@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from elasticflow.data import NPZ, Arrays, Column, Pad, Ragged
-from elasticflow.errors import DataError
+from elasticflow.errors import DataError, UnreadableError
 
 IMAGES = np.arange(7 * 6, dtype=np.float32).reshape(7, 2, 3)
 LABELS = np.arange(7, dtype=np.int16)
@@ -127,6 +127,23 @@ def test_npz_maps_what_is_stored_and_loads_what_is_compressed(tmp_path):
     np.savez_compressed(tmp_path / "compressed.npz", x=IMAGES)
     assert isinstance(NPZ(tmp_path / "stored.npz")._arrays["x"].base, np.memmap)
     assert not isinstance(NPZ(tmp_path / "compressed.npz")._arrays["x"].base, np.memmap)
+
+
+def test_npz_that_is_written_to_while_it_is_mapped(tmp_path):
+    """Another file in its place changes nothing of what is mapped."""
+    for name, images in (("x", IMAGES), ("other", IMAGES + 1)):
+        np.savez(tmp_path / f"{name}.npz", x=images)
+    source = NPZ(tmp_path / "x.npz")
+    before = source.rows(np.arange(2))["x"]
+    other = (tmp_path / "other.npz").read_bytes()
+    (tmp_path / "x.npz").rename(tmp_path / "old.npz")
+    (tmp_path / "other.npz").rename(tmp_path / "x.npz")
+    assert (source.rows(np.arange(2))["x"] == before).all()
+    source = NPZ(tmp_path / "old.npz")
+    with open(tmp_path / "old.npz", "r+b") as file:
+        file.write(other)
+    with pytest.raises(UnreadableError, match="old.npz has changed"):
+        source.rows(np.arange(2))
 
 
 def test_npz_without_its_file_or_array(tmp_path):
