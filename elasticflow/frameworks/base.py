@@ -49,6 +49,12 @@ CHANGED = (
     "change has to be a buffer (register_buffer, or a tf.Variable with trainable=False)."
 )
 
+WRITTEN = (
+    "forward() has changed {name}, a parameter, in place (as nn.Embedding(max_norm=...) does, or clamp_): "
+    "that is lost with the next step, and until then other slices see it if the same worker computes them. "
+    "Compute with a changed copy (F.normalize, torch.clamp), or keep it in a buffer."
+)
+
 
 class CostError(ProgramError):
     """``forward`` returned something that is no cost, such as none that is a scalar."""

@@ -14,6 +14,7 @@ import torch
 from elasticflow.data.opening import PartOfTests
 from elasticflow.errors import LoopError, ProgramError
 from elasticflow.frameworks.base import (
+    WRITTEN,
     Batch,
     CostError,
     Metrics,
@@ -301,10 +302,15 @@ class TorchReplica(Replica):
     @contextmanager
     def _restored(self, batch: Batch, *, training: bool) -> Iterator[None]:
         """Tables can be called within it; after it the buffers are as before."""
+        leaves = [] if self._loop else self._hooks.leaves  # a loop's are watched while it runs
+        versions = [leaf._version for leaf in leaves]
         try:
             with self.lookups.allowed(_columns(batch), training=training):
                 yield
             self._rest.frozen.check()
+            for number, leaf in enumerate(leaves):
+                if leaf._version != versions[number]:
+                    raise ProgramError(WRITTEN.format(name=self._hooks.names[number]))
         finally:
             self._hooks.forget()
             self._rest.buffers.restore()

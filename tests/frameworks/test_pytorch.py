@@ -303,6 +303,20 @@ def test_a_frozen_parameter_that_forward_changes_is_named():
         computed(replica, columns())
 
 
+def test_a_parameter_that_forward_changes_in_place_is_named():
+    """The next slice on this worker would see it, and one on another would not."""
+
+    def model():
+        return {**models.mlp(), "e": nn.Embedding(4, 64, max_norm=1.0)}
+
+    def forward(x, y, params):
+        return models.net_forward(x, y, params) + params["e"](torch.arange(4)).mean()
+
+    replica = opened(program(model, forward))
+    with pytest.raises(ProgramError, match="forward.. has changed e.weight, a parameter, in place"):
+        computed(replica, columns())
+
+
 def test_tied_parameters_are_one():
     def model():
         first, second = nn.Linear(8, 8), nn.Linear(8, 8)
