@@ -42,6 +42,7 @@ from elasticflow.local import nursery
 from elasticflow.local.modules import modules_of
 from elasticflow.local.process import Process, end, recorded
 from elasticflow.process.fingerprint import environment, own_code
+from elasticflow.process.locked_files import has_left
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import FORMAT, PROCESS
 from elasticflow.process.unix_sockets import nearby, uid_of
@@ -227,6 +228,7 @@ class ForkServers:
         self.folder, self._indifferent = folder, sorted(indifferent)
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
 
     def ensure(self, framework: str, threads: int, module: str = __name__) -> None:
         """Starts one for this framework unless it lives; runs find it when it has imported the framework.
@@ -269,8 +271,12 @@ class ForkServers:
 
     def close(self) -> None:
         """Ends them; nurseries live on."""
-        found = [recorded(_Place(self.folder, framework).process) for framework in FRAMEWORKS]
-        end(process for process in found if process is not None)
+        if not has_left(self.folder, self._place):  # else those that are told of there are another owner's
+            found = [recorded(_Place(self.folder, framework).process) for framework in FRAMEWORKS]
+            end(process for process in found if process is not None)
+        os.close(self._place)
+        for child in self._started.values():
+            child.kill()  # where nothing tells of it any more
         for child in self._started.values():
             child.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -19,6 +20,21 @@ def hold(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def has_left(path: Path, descriptor: int) -> bool:
+    """Whether what is held there is not at its place any more: it was removed, moved or replaced.
+
+    False where that cannot be told just now: an outage is none of these.
+    """
+    with contextlib.suppress(OSError):
+        if os.fstat(descriptor).st_nlink == 0:
+            return True
+        try:
+            return not os.path.samestat(os.stat(path), os.fstat(descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+    return False
 
 
 def is_locked(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,22 @@ def test_an_owner_that_was_killed_leaves_it_to_the_next_one(owner: Owner) -> Non
     assert owner.process().pid == server.pid
     other.close()
     server.wait()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_owner_whose_folder_is_gone_ends_its_own_and_nobody_elses(owner: Owner, is_replaced: bool) -> None:
+    """It waited for its own, which nothing told of, as long as that lived, and ended the other owner's."""
+    own, before = owner.start(), owner.servers
+    shutil.rmtree(before.folder)
+    if is_replaced:
+        owner.servers = ForkServers(before.folder)
+        others = owner.start()
+    before.close()
+    own.wait()
+    if is_replaced:
+        assert others.lives()
+    else:
+        owner.servers = ForkServers(before.folder)
 
 
 def test_what_starts_threads_is_imported_by_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
