@@ -18,9 +18,10 @@ import zmq
 from elasticflow.cluster.share import ClusterShare, load_share
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.local.forkserver import ForkServers
+from elasticflow.master.fence import Superseded
 from elasticflow.master.log import say
 from elasticflow.process.clocks import SteadyClock
-from elasticflow.process.locked_files import hold
+from elasticflow.process.locked_files import has_left, hold
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.trust import check_trust
@@ -39,7 +40,7 @@ from elasticflow.service.submitted import SubmittedFollower
 from elasticflow.service.task_log import TaskLog
 from elasticflow.wire.sockets import Context, poll_ms
 
-LOCAL = "local"
+LOCAL, LOCK = "local", "lock"
 MOST_RUNS = 65_000
 """Connections to masters; ZeroMQ allows 1,023 unless it is told."""
 ANSWER_S = 0.5
@@ -133,7 +134,8 @@ class Service:
         ready: what is readable.
         """
         now_s = self._now_s()
-        looks = now_s >= self._look_s
+        if looks := now_s >= self._look_s:
+            self._check_place()
         self._look_s = now_s + self._config.poll_s if looks else self._look_s
         self._watch.look()
         happened, self._news = [*self._news, *self._watch.take()], []
@@ -194,6 +196,7 @@ class Service:
         progress: list[hp.Happening] = [hp.Advanced(done=done)] if done else []
         before = {name: account.number for name, account in self._state.ledger.accounts.items()}
         self._journal.handle([*progress, *happened], self._now_s())
+        self._check_place()  # before anybody hears of it
         self._learn(happened)
         living = {ticket.task.name: ticket for ticket in self._state.under_way()}
         for name in [name for name in self._followers if name not in living]:
@@ -223,6 +226,17 @@ class Service:
         if not isinstance(folder, ElasticFlowError):
             self._known.counted(kind, folder.config, steps)
 
+    def _check_place(self) -> None:
+        """What is written where nobody finds it is lost, and another service there may grant these workers.
+
+        Raises Superseded.
+        """
+        if has_left(self.folder / LOCK, self._lock):
+            raise Superseded(
+                f"{self.folder}: was removed, moved or replaced while this service used it: nothing can be "
+                "promised there any more. Its runs go on as they were granted."
+            )
+
     # --- people ----------------------------------------------------------------------------------
 
     def _answered(self, question: talk.Question) -> talk.ServiceAnswer:
@@ -238,6 +252,8 @@ class Service:
                 return self._answer(*self._state.under_way())
             under_way = self._state.under_way() if question.under_way else []
             return self._answer(*under_way, *self._over(question.over))
+        except Superseded:  # who asked asks the next one
+            raise
         except ElasticFlowError as error:
             return talk.ServiceAnswer(error=str(error))
 
@@ -273,6 +289,8 @@ class Service:
             if isinstance(folder, ElasticFlowError):
                 raise folder
             answer = self._handed_in(asked, folder)
+        except Superseded:
+            raise
         except ElasticFlowError as error:
             answer = talk.ServiceAnswer(error=str(error))
         self._desk.answer(person, answer)
@@ -389,7 +407,7 @@ def _hold(folder: Path) -> int:
     check_trust(folder)
     folder.chmod(0o700)
     try:
-        return hold(folder / "lock")
+        return hold(folder / LOCK)
     except BlockingIOError:
         raise RunError(
             f"{folder}: another service uses this folder; end it first, or choose another."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,32 @@ def test_a_run_goes_on_without_a_service_and_gives_way_when_a_node_is_lost(
     service.start()
     service.finish(name)
     assert service.digest("alone") == undisturbed
+
+
+@pytest.mark.parametrize("way", ["removed", "moved"])
+def test_a_service_whose_folder_is_gone_leaves_the_place_to_the_next_one(
+    serve: Callable[[int], Served], undisturbed: str, way: str
+) -> None:
+    """It would promise what nobody finds again, and grant the same workers beside the next one."""
+    service = serve(1)
+    fork_server = service.folder / "forkservers" / "torch"
+    service.submit("alone", "--deadline", "+20m")
+    service.wait_until(lambda _: fork_server.with_suffix(".sock").exists())
+    first, before = service.process, recorded(fork_server.with_suffix(".json"))
+    if way == "moved":
+        service.folder.rename(service.runs / "elsewhere")
+    else:
+        shutil.rmtree(service.folder)
+    service.start()
+    name = service.submit("next", "--deadline", "+20m")
+    assert first is not None and first.wait(PATIENCE_S) == 1
+    assert "was removed, moved or replaced while this service used it" in service.log.read_text()
+    assert before is not None and before.watch() is None, "its fork server has ended with it"
+    service.finish(name)
+    after = recorded(fork_server.with_suffix(".json"))
+    assert after is not None and (watched := after.watch()) is not None, "the next one's has not"
+    os.close(watched)
+    assert service.digest("next") == undisturbed
 
 
 def test_who_cancels_keeps_what_was_done(serve: Callable[[int], Served]) -> None:
