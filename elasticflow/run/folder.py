@@ -189,6 +189,7 @@ class RunDir:
         self.attempts = self.path / "attempts.json"
         self.shown = self.path / "status.json"
         self.digests = self.path / "digests.json"
+        self.mark = self.path / "mark"
 
     @property
     def folder(self) -> Path:

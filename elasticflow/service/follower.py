@@ -25,6 +25,7 @@ from elasticflow.wire.sockets import Context, Socket
 
 PAUSED = "held at zero by the service"
 """Why a run was stopped that goes on as soon as it is granted workers again."""
+REPLACED = "its folder was removed, and another run has begun there"
 TRIES = 3
 """A run that ends so often in a row without a word, and without a step, is given up."""
 
@@ -32,8 +33,10 @@ TRIES = 3
 class Follower(ABC):
     """See the module's docstring. situation: what the run has said last. counted: its steps were told."""
 
-    def __init__(self, context: Context, name: str, run_dir: str, measure_s: float) -> None:
-        self.name, self.run = name, RunDir(run_dir)
+    def __init__(
+        self, context: Context, name: str, run_dir: str, measure_s: float, *, mark: str = ""
+    ) -> None:
+        self.name, self.run, self._mark = name, RunDir(run_dir), mark
         self.step = 0
         self.situation: Situation | None = None
         self.waits = ""
@@ -154,6 +157,10 @@ class Follower(ABC):
             state="failed",
             text=f"ended {TRIES} times in a row without a step; last words: {words}",
         )
+
+    def _is_anothers(self, mark: str | None) -> bool:
+        """Whether another run has begun at its place, by the mark that is there."""
+        return bool(self._mark) and mark is not None and mark != self._mark
 
     def _try(self) -> None:
         """It is begun, or goes on."""

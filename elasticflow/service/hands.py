@@ -6,6 +6,7 @@ Looking waits for nobody who begins a run, which takes a cluster longer, or read
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from elasticflow.cluster.presence import presence_of, unknown
 from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish, read_bounded, replace
 from elasticflow.run.telling import Report
 from elasticflow.run.trust import check_trust, name_of
 from elasticflow.wire.keys import MemberKeys, read_keys
@@ -31,7 +32,7 @@ class RunSight(NamedTuple):
     """A run as its folder and its cluster show it. master: where one listens, with the keys of this attempt.
 
     waits: for what a run that is alive has no master. places: that workers of one that is not may still hold.
-    words: the last ones of one that left no report.
+    words: the last ones of one that left no report. mark: see ``mark_of``; None: nobody has looked.
     """
 
     alive: bool
@@ -40,13 +41,15 @@ class RunSight(NamedTuple):
     report: Report | None = None
     places: int = 0
     words: str = ""
+    mark: str | None = None
 
 
 class RunFolder(NamedTuple):
-    """Of a run that is handed in. owner: by name."""
+    """Of a run that is handed in. owner: by name. mark: see ``mark_of``."""
 
     config: Config
     owner: str
+    mark: str
 
 
 class Hands:
@@ -85,11 +88,11 @@ class Hands:
 
     def look_at(self, run: RunDir, answer: Callable[[RunSight | ElasticFlowError], None]) -> None:
         """How a run is."""
-        self._looks.order(partial(_curable, partial(sight_of, run, self.share)), answer)
+        self._looks.order(partial(_curable, lambda: _marked(sight_of(run, self.share), run)), answer)
 
     def listen_for(self, run: RunDir, answer: Callable[[RunSight | ElasticFlowError], None]) -> None:
         """Whether a master listens by now, of a run whose leader begins. The cluster is not asked."""
-        self._reads.order(partial(_curable, partial(listens, run)), answer)
+        self._reads.order(partial(_curable, lambda: _marked(listens(run), run)), answer)
 
     def begin(self, run: RunDir, answer: Callable[[str | ElasticFlowError], None]) -> None:
         """Has a leader started, by the cluster's own submit; the answer is its job's id."""
@@ -110,10 +113,27 @@ class Hands:
 
 
 def read_folder(run: RunDir) -> RunFolder:
-    """Raises RunError if nobody may rely on it, OSError."""
+    """Marks it, unless that was done. Raises RunError if nobody may rely on it, OSError."""
     check_trust(run.path)
-    path = run.path
-    return RunFolder(run.config(), name_of(path.stat().st_uid) if isinstance(path, Path) else path.whoami())
+    path, config = run.path, run.config()
+    if not (mark := mark_of(run)):
+        mark = secrets.token_hex(8)
+        replace(run.mark, mark.encode())
+    return RunFolder(config, name_of(path.stat().st_uid) if isinstance(path, Path) else path.whoami(), mark)
+
+
+def mark_of(run: RunDir) -> str | None:
+    """By what the run that was handed in is known from another that somebody begins at its place.
+
+    "": it has none. None: there is no run. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return read_bounded(run.mark).decode(errors="replace")
+    return "" if run.settings.exists() else None
+
+
+def _marked(sight: RunSight, run: RunDir) -> RunSight:
+    return sight._replace(mark=mark_of(run))
 
 
 def listens(run: RunDir) -> RunSight:

@@ -17,7 +17,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s: since 1970; None: best effort. kind: runs of one kind are equally fast, see ``learned``.
     most_workers: more cannot share a batch, or are not wanted. steps: of the whole run; None: nobody knows
     before its program was loaded. rates: steps a second by workers, as far as they were ever measured.
-    soft: (seconds after the deadline, what it is worth to be done then).
+    soft: (seconds after the deadline, what it is worth to be done then). mark: in its folder; "": none is.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: int | None = None
     rates: dict[int, float] = {}
     soft: list[tuple[float, float]] = []
+    mark: str = ""
 
 
 class HandedIn(_Happening, frozen=True):

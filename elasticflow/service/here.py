@@ -14,7 +14,8 @@ from elasticflow.process.retry import is_away
 from elasticflow.run.folder import last_line
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
-from elasticflow.service.follower import Follower
+from elasticflow.service.follower import REPLACED, Follower
+from elasticflow.service.hands import mark_of
 from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.sockets import Context
@@ -29,9 +30,16 @@ class FollowerHere(Follower):
     """See Follower. Its master is a process in a session of its own, which outlives the service."""
 
     def __init__(
-        self, context: Context, name: str, run_dir: str, measure_s: float, fork_servers: ForkServers
+        self,
+        context: Context,
+        name: str,
+        run_dir: str,
+        measure_s: float,
+        fork_servers: ForkServers,
+        *,
+        mark: str = "",
     ) -> None:
-        super().__init__(context, name, run_dir, measure_s)
+        super().__init__(context, name, run_dir, measure_s, mark=mark)
         self._fork_servers = fork_servers
         self._child: subprocess.Popen[bytes] | None = None
         self._again_s = 0.0
@@ -49,6 +57,9 @@ class FollowerHere(Follower):
         """Raises OSError."""
         if self._child is not None and self._child.poll() is not None:
             self._child = None
+        if self._is_anothers(mark_of(self.run)):
+            self._let_go()  # what is left of its own ends by itself
+            return [] if self._child else [hp.Over(name=self.name, state="failed", text=REPLACED)]
         if self._child is not None or self.run.is_locked():
             with contextlib.suppress(ElasticFlowError, OSError):  # it begins just now, or ends
                 self._find()

@@ -28,7 +28,7 @@ from elasticflow.run.trust import check_trust
 from elasticflow.scheduler.values import checked
 from elasticflow.service import happenings as hp
 from elasticflow.service import talk
-from elasticflow.service.follower import Follower
+from elasticflow.service.follower import REPLACED, Follower
 from elasticflow.service.hands import Hands, RunFolder, read_folder
 from elasticflow.service.here import FollowerHere
 from elasticflow.service.journal import ServiceJournal
@@ -156,16 +156,16 @@ class Service:
     def _follower(self, ticket: Ticket) -> Follower:
         name = ticket.task.name
         if name not in self._followers:
-            follower = self._new_follower(name, ticket.task.run_dir)
+            follower = self._new_follower(ticket.task)
             follower.step = ticket.done
             self._followers[name] = follower
         return self._followers[name]
 
-    def _new_follower(self, name: str, run_dir: str) -> Follower:
-        what = self._context, name, run_dir, self._config.measure_s
+    def _new_follower(self, task: hp.Task) -> Follower:
+        what = self._context, task.name, task.run_dir, self._config.measure_s
         if self._hands:
-            return SubmittedFollower(*what, self._hands)
-        return FollowerHere(*what, self._fork_servers)
+            return SubmittedFollower(*what, self._hands, mark=task.mark)
+        return FollowerHere(*what, self._fork_servers, mark=task.mark)
 
     # --- the share of a cluster ------------------------------------------------------------------
 
@@ -298,11 +298,14 @@ class Service:
     def _handed_in(self, asked: talk.HandIn, folder: RunFolder) -> talk.ServiceAnswer:
         return self._answer_to(self._hand_in(asked, *folder))
 
-    def _hand_in(self, asked: talk.HandIn, config: Config, owner: str) -> Ticket:
-        for ticket in self._state.under_way():
-            if ticket.task.run_dir == asked.run_dir:
+    def _hand_in(self, asked: talk.HandIn, config: Config, owner: str, mark: str) -> Ticket:
+        here = [ticket for ticket in self._state.under_way() if ticket.task.run_dir == asked.run_dir]
+        for ticket in here:
+            if ticket.task.mark in ("", mark):
                 return ticket
         self._check(asked, config)
+        if here:
+            self._handle([hp.Over(name=each.task.name, state="failed", text=REPLACED) for each in here])
         kind = kind_of(config)
         most = min(
             config.num_slices, self._state.policy.shape.num_gpus, asked.most_workers or config.num_slices
@@ -318,6 +321,7 @@ class Service:
             steps=self._known.steps(kind, config),
             rates=self._known.rates(kind),
             soft=list(checked(asked.soft)),
+            mark=mark,
         )
         self._handle([hp.HandedIn(task=task)])
         return self._state.tickets[task.name]

@@ -13,7 +13,7 @@ from elasticflow.errors import ElasticFlowError, UnknownError
 from elasticflow.master.log import say
 from elasticflow.run.folder import Address
 from elasticflow.service import happenings as hp
-from elasticflow.service.follower import Follower
+from elasticflow.service.follower import REPLACED, Follower
 from elasticflow.service.hands import Hands, RunSight
 from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys
@@ -29,8 +29,10 @@ AGAIN_S = 5.0
 class SubmittedFollower(Follower):
     """See the module's docstring."""
 
-    def __init__(self, context: Context, name: str, run_dir: str, measure_s: float, hands: Hands) -> None:
-        super().__init__(context, name, run_dir, measure_s)
+    def __init__(
+        self, context: Context, name: str, run_dir: str, measure_s: float, hands: Hands, *, mark: str = ""
+    ) -> None:
+        super().__init__(context, name, run_dir, measure_s, mark=mark)
         self._hands = hands
         self._sight: RunSight | ElasticFlowError | None = None
         """What a look has shown, and nobody has acted on."""
@@ -96,6 +98,9 @@ class SubmittedFollower(Follower):
 
     def _act(self, sight: RunSight, granted: Granted, held: int) -> list[hp.Happening]:
         self.waits, self._is_gone = sight.waits, False
+        if self._is_anothers(sight.mark):
+            self._let_go()
+            return [hp.Over(name=self.name, state="failed", text=REPLACED)]
         self._begins = self._begins and sight.alive and sight.master is None
         if sight.alive:
             if sight.master is not None and sight.master[0] != self._address:

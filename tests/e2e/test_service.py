@@ -143,6 +143,40 @@ def test_a_service_whose_folder_is_gone_leaves_the_place_to_the_next_one(
     assert service.digest("next") == undisturbed
 
 
+def test_a_run_that_is_handed_in_where_another_was_removed_is_a_task_of_its_own(
+    serve: Callable[[int], Served], undisturbed: str
+) -> None:
+    """It was taken for the other one, and had that one's deadline."""
+    service = serve(1)
+    first = service.submit("run", "--best-effort", "--seed", 5)
+    service.wait_until(lambda tasks: tasks[first].step)
+    shutil.rmtree(service.runs / "run")
+    second = service.submit("run", "--deadline", "+20m")
+    assert second != first
+    tasks = service.finish(second)
+    assert tasks[second].promised_at and tasks[first].state == "failed"
+    assert "another run has begun there" in tasks[first].said
+    assert service.digest("run") == undisturbed
+
+
+def test_a_run_that_somebody_begins_by_hand_where_one_was_removed_is_left_alone(
+    serve: Callable[[int], Served], undisturbed: str
+) -> None:
+    """It was granted its workers by the service, and its end was taken for that of the other one."""
+    service = serve(1)
+    first = service.submit("run", "--best-effort", "--seed", 5)
+    service.wait_until(lambda tasks: tasks[first].step)
+    service.kill()
+    shutil.rmtree(service.runs / "run")
+    with Run(service.runs / "run", "small_torch.py", *OPTIONS, "--workers", 2, shut=["step 9"]) as by_hand:
+        by_hand.held_at("step 9")
+        service.start()
+        service.wait_until(lambda tasks: tasks[first].state == "failed")
+        assert by_hand.status().target_workers == 2
+        by_hand.open("step 9")
+        assert by_hand.digest() == undisturbed
+
+
 def test_who_cancels_keeps_what_was_done(serve: Callable[[int], Served]) -> None:
     service = serve(1)
     name = service.submit("unwanted", "--best-effort")

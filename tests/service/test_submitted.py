@@ -20,7 +20,7 @@ from elasticflow.run.telling import Report
 from elasticflow.service import hands
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import PAUSED, TRIES
-from elasticflow.service.hands import Hands, RunFolder, RunSight, sight_of
+from elasticflow.service.hands import Hands, RunFolder, RunSight, mark_of, read_folder, sight_of
 from elasticflow.service.state import Granted
 from elasticflow.service.submitted import AGAIN_S, SILENT_S, SubmittedFollower
 from elasticflow.wire.keys import MemberKeys, make_keys
@@ -65,7 +65,7 @@ class Played(SubmittedFollower):
     def __init__(self, folder: Path) -> None:
         self.hands = PlayedHands()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        super().__init__(self.context, "1-a", str(folder), 30.0, self.hands)
+        super().__init__(self.context, "1-a", str(folder), 30.0, self.hands, mark="its own")
         self.told: list[ToMaster] = []
         self.now_s = 0.0
 
@@ -234,6 +234,16 @@ def test_how_it_ended_is_told_and_one_that_gets_nowhere_is_given_up(run: Played)
     assert run.see(done, TWO, 2) == [hp.Over(name="1-a", state="finished", text="all done")]
 
 
+def test_another_run_in_its_folder_is_told_nothing_and_is_its_end(run: Played) -> None:
+    for nothing in (None, "its own"):
+        assert run.see(ALIVE._replace(mark=nothing), TWO, 2) == []
+        run._let_go()
+        run.told = []
+    (over,) = run.see(ALIVE._replace(mark=""), TWO, 2)
+    assert isinstance(over, hp.Over) and "another run has begun there" in over.text
+    assert run.socket is None and not run.told
+
+
 def test_a_cluster_that_does_not_take_it_just_now_is_asked_again_for_as_long_as_it_lasts(run: Played) -> None:
     for _ in range(2 * TRIES):
         run.see(RunSight(alive=False), TWO, 2)
@@ -282,6 +292,7 @@ def test_a_leader_that_somebody_submitted_who_was_killed_is_written_down_once(
 
 def test_a_folder_is_read_in_a_thread_and_what_is_wrong_with_it_is_an_answer(tmp_path: Path) -> None:
     run, answers = RunDir(tmp_path / "run"), []
+    assert mark_of(run) is None
     at_work = Hands("slurm", Found(""))
     try:
         at_work.read(run, answers.append)
@@ -292,6 +303,7 @@ def test_a_folder_is_read_in_a_thread_and_what_is_wrong_with_it_is_an_answer(tmp
     finally:
         at_work.close()
     missing, folder = answers
+    assert isinstance(folder, RunFolder) and folder.mark == mark_of(run) == read_folder(run).mark
     assert isinstance(missing, ElasticFlowError)
     assert isinstance(folder, RunFolder) and folder.config.program == "x.py" and folder.owner
 
