@@ -15,11 +15,21 @@ def since_boot() -> tuple[str, float]:
     return "", 0.0
 
 
+LEAP_S = 1.0
+"""A wall clock that is ahead by less is not followed: it was not set, but read a moment later."""
+
+
 class SteadyClock:
-    """Seconds since 1970, as they were known when it was made, and on from there."""
+    """Seconds since 1970, which never go back: where a wall clock is set back, it goes on from there.
+
+    Where that is ahead, it was set, or this machine slept: moments that people name have come nearer.
+    """
 
     def __init__(self) -> None:
         self._began_s = time.time() - time.monotonic()
 
     def now_s(self) -> float:
+        began_s = time.time() - time.monotonic()
+        if began_s > self._began_s + LEAP_S:
+            self._began_s = began_s
         return self._began_s + time.monotonic()
