@@ -146,14 +146,16 @@ def let_end(
 ) -> Packing | None:
     """Late ones that are almost done keep what they have until then, and all others are planned around them.
 
-    None if there are none, or more would be late by it.
+    None if there are none, or more would be late by it. Nobody keeps what is not there any more.
     """
-    ending = {track.job_id: track for track in packing.late if track.gpus and ends_soon(track)}
+    around, ending = empty.copy(), {}
+    for track in packing.late:
+        finish_s, size = track.finish_s(), len(track.gpus)
+        if size and ends_soon(track) and around.lowest_before(finish_s) >= size:
+            around.take(size, finish_s)
+            ending[track.job_id] = track
     if not ending:
         return None
-    around = empty.copy()
-    for track in ending.values():
-        around.take(len(track.gpus), track.finish_s())
     other = pack([one for one in tracks if one.job_id not in ending], around, rules)
     if len(other.late) + len(ending) > len(packing.late):
         return None

@@ -37,6 +37,10 @@ class ClusterTimeline:
         """How many steps start before ``end_s``."""
         return int(self.starts_s.searchsorted(end_s, "left"))
 
+    def lowest_before(self, end_s: float) -> int:
+        """So many are free at any time from now until then."""
+        return int(self.free[: max(1, self.num_before(end_s))].min())
+
     def take(self, shares: Ints | int, end_s: float) -> None:
         """Takes ``shares`` of each step that starts before ``end_s``, until then."""
         end_s = max(end_s, self.now_s + SHORTEST_S)

@@ -3,11 +3,13 @@
 import pytest
 from hypothesis import given, settings
 
+from elasticflow.scheduler.capacity import capacity
 from elasticflow.scheduler.cluster import ClusterShape, shape_of
 from elasticflow.scheduler.curves import curve
 from elasticflow.scheduler.decisions import Admitted, Deferred, Placed, Rejected
 from elasticflow.scheduler.events import (
     ArrivalEvent,
+    CapacityEvent,
     CompletionEvent,
     NodeLostEvent,
     ProfileCorrectedEvent,
@@ -289,6 +291,15 @@ def test_who_is_late_and_almost_done_is_not_stopped():
     assert (len(a.gpus), len(b.gpus)) == (4, 0) and b.plan.finish_s <= 135.0
     scheduler.handle([CompletionEvent("a")], 82.0)
     assert len(b.gpus) == 4
+
+
+def test_who_is_late_and_almost_done_keeps_nothing_that_is_not_there_any_more():
+    """Others had been told that they may have it; with a second one there was no room: the policy died."""
+    scheduler = measured(elastic())
+    arrive(scheduler, job("a", 150, 80.0))
+    scheduler.handle([ProgressEvent({"a": 14.0}), CapacityEvent(capacity([(70.0, 1)]))], 75.0)
+    assert len(scheduler.tracks["a"].gpus) <= 1
+    scheduler.check_invariants()
 
 
 def test_who_is_late_and_almost_done_gives_way_to_one_that_has_no_time():

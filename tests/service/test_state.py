@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticflow.errors import ConfigError, RunError
@@ -343,6 +343,8 @@ def laws(state: ServiceState, crowd: Crowd, lost: bool) -> None:
 
 
 @given(st.lists(MOVES, max_size=60))
+@example([("hand in", 1, 0), ("share", 0, 0)])
+@example([("hand in", 11, 0), ("hand in", 1, 0), ("foresee", 0, 0)])  # all give way, also who is almost done
 @settings(max_examples=50, deadline=None)
 def test_laws(moves: Sequence[tuple[str, int, int]]) -> None:
     state, crowd, lost = fresh(), Crowd(), False
