@@ -23,6 +23,7 @@ from elasticflow.process.packages import require
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import clock_time, with_clock_times
 from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 from elasticflow.scheduler.values import checked
 from elasticflow.service import talk
 from elasticflow.service.server import serve as serve_until_ended
@@ -107,21 +108,34 @@ def taken_in(
 ) -> talk.ToldTask:
     """The run as a service knows it from now on. most: workers; 0: as many as there are. Raises RunError."""
     folder = _made(chosen, talk.ask(service, talk.ListTasks(under_way=False, over=0)))
+    try:
+        return handed_over(service, folder.run, chosen, most, priority=priority, soft=soft)
+    except UnknownError:
+        raise  # it may have been taken in
+    except RunError:
+        folder.put_back()
+        raise
+
+
+def handed_over(
+    service: Path,
+    run: RunDir,
+    chosen: Config,
+    most: int,
+    *,
+    priority: int = 0,
+    soft: Sequence[tuple[float, float]] = (),
+) -> talk.ToldTask:
+    """The same, of a run whose folder is there. Raises RunError also if it is refused."""
     question = talk.HandIn(
-        run_dir=str(path.resolve() if isinstance(path := folder.run.path, Path) else path),
+        run_dir=str(path.resolve() if isinstance(path := run.path, Path) else path),
         deadline_s=chosen.deadline_at,
         priority=priority,
         soft=list(soft),
         most_workers=most,
     )
-    try:
-        (task,) = talk.insist(service, question).tasks
-    except RunError as error:
-        if not isinstance(error, UnknownError):  # else it may have been taken in
-            folder.put_back()
-        raise
+    (task,) = talk.insist(service, question).tasks
     if task.standing == "refused":
-        folder.put_back()
         raise RunError(f"{_said(task)}.")
     return task
 

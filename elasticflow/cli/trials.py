@@ -157,11 +157,15 @@ class ServiceTrials(Trials):
         self._service, self._most = service, most
 
     def begin(self, chosen: Config, *, resume: bool) -> RunDir:
-        if resume:
-            raise RunError(f"{chosen.run_dir}: was ended, and its service does not know it any more.")
-        from elasticflow.cli.serve import taken_in
+        from elasticflow.cli.serve import handed_over, taken_in
 
-        return RunDir(taken_in(self._service, chosen, self._most).run)
+        if not resume:
+            return RunDir(taken_in(self._service, chosen, self._most).run)
+        run = RunDir(chosen.run_dir)
+        if run.read_report() or self._task_of(run):
+            raise RunError(f"{run.path}: was ended, and its service does not go on with it.")
+        # Whoever made its folder was killed before it was handed in, or the service is another one by now.
+        return RunDir(handed_over(self._service, run, chosen, self._most).run)
 
     def stop(self, run: RunDir, why: str) -> None:
         if task := self._task_of(run):

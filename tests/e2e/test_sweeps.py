@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -300,3 +301,19 @@ def test_trials_are_jobs_of_a_service(tmp_path: Path, undisturbed: dict[str, tup
         )
         assert digests(told(done)) == undisturbed
         assert len(service.tasks()) == 2
+
+
+def test_who_is_killed_before_a_trial_is_handed_in_hands_it_in_later(
+    tmp_path: Path, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    """Its folder was there, of which its service knew nothing: the trial counted as failed, untried."""
+    dies = "import os, sys; from elasticflow.cli import serve; from elasticflow.cli.main import main; "
+    dies += "serve.handed_over = lambda *_, **__: os._exit(9); main(sys.argv[1:])"
+    with Served(tmp_path, 2, slice_s=0) as service:
+        trials = command(tmp_path / "sweep", *GRID, "--service", service.folder, "--parallel", 1)
+        killed = subprocess.run([sys.executable, "-c", dies, *trials], env=service.environment)
+        assert killed.returncode == 9 and RunDir(tmp_path / "sweep" / "trial-0").settings.exists()
+        done = subprocess.run(
+            [*CLI, *trials], env=service.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert digests(told(done)) == undisturbed
