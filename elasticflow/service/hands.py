@@ -6,7 +6,6 @@ Looking waits for nobody who begins a run, which takes a cluster longer, or read
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,10 @@ from elasticflow.cluster.presence import presence_of, unknown
 from elasticflow.cluster.share import ClusterShare, ShareNode
 from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.run.config import Config
-from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish, read_bounded, replace
+from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow.run.telling import Report
 from elasticflow.run.trust import check_trust, name_of
+from elasticflow.service.marks import mark_of, marked
 from elasticflow.wire.keys import MemberKeys, read_keys
 
 T = TypeVar("T")
@@ -116,20 +116,8 @@ def read_folder(run: RunDir) -> RunFolder:
     """Marks it, unless that was done. Raises RunError if nobody may rely on it, OSError."""
     check_trust(run.path)
     path, config = run.path, run.config()
-    if not (mark := mark_of(run)):
-        mark = secrets.token_hex(8)
-        replace(run.mark, mark.encode())
-    return RunFolder(config, name_of(path.stat().st_uid) if isinstance(path, Path) else path.whoami(), mark)
-
-
-def mark_of(run: RunDir) -> str | None:
-    """By what the run that was handed in is known from another that somebody begins at its place.
-
-    "": it has none. None: there is no run. Raises OSError.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        return read_bounded(run.mark).decode(errors="replace")
-    return "" if run.settings.exists() else None
+    owner = name_of(path.stat().st_uid) if isinstance(path, Path) else path.whoami()
+    return RunFolder(config, owner, marked(run))
 
 
 def _marked(sight: RunSight, run: RunDir) -> RunSight:

@@ -15,7 +15,7 @@ from elasticflow.run.folder import last_line
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import REPLACED, Follower
-from elasticflow.service.hands import mark_of
+from elasticflow.service.marks import mark_of
 from elasticflow.service.state import Granted
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.sockets import Context

@@ -32,6 +32,7 @@ from elasticflow.service.follower import REPLACED, Follower
 from elasticflow.service.hands import Hands, RunFolder, read_folder
 from elasticflow.service.here import FollowerHere
 from elasticflow.service.journal import ServiceJournal
+from elasticflow.service.marks import LOCK, claim
 from elasticflow.service.memory import Known, kind_of
 from elasticflow.service.settings import ServiceConfig, folder_of
 from elasticflow.service.share_watch import ShareWatch
@@ -40,7 +41,7 @@ from elasticflow.service.submitted import SubmittedFollower
 from elasticflow.service.task_log import TaskLog
 from elasticflow.wire.sockets import Context, poll_ms
 
-LOCAL, LOCK = "local", "lock"
+LOCAL = "local"
 MOST_RUNS = 65_000
 """Connections to masters; ZeroMQ allows 1,023 unless it is told."""
 ANSWER_S = 0.5
@@ -59,6 +60,8 @@ class Service:
         self._lock = _hold(self.folder)
         self._known = Known(self.folder / "known.json")
         self._journal = ServiceJournal(self.folder, config.rules)
+        for ticket in self._state.under_way():
+            self._claim(ticket.task)
         self._clock = SteadyClock()
         self._context: Context = zmq.Context()
         self._context.max_sockets = MOST_RUNS
@@ -166,6 +169,12 @@ class Service:
         if self._hands:
             return SubmittedFollower(*what, self._hands, mark=task.mark)
         return FollowerHere(*what, self._fork_servers, mark=task.mark)
+
+    def _claim(self, task: hp.Task) -> None:
+        """Of runs on this machine. Raises RunError where another service has one."""
+        if task.mark and self._config.cluster == LOCAL:
+            with contextlib.suppress(OSError):  # its folder is away: that is seen to later
+                claim(RunDir(task.run_dir), self.folder)
 
     # --- the share of a cluster ------------------------------------------------------------------
 
@@ -323,6 +332,7 @@ class Service:
             soft=list(checked(asked.soft)),
             mark=mark,
         )
+        self._claim(task)
         self._handle([hp.HandedIn(task=task)])
         return self._state.tickets[task.name]
 

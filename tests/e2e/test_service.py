@@ -143,6 +143,29 @@ def test_a_service_whose_folder_is_gone_leaves_the_place_to_the_next_one(
     assert service.digest("next") == undisturbed
 
 
+def test_a_copy_of_a_service_that_runs_is_not_served(
+    serve: Callable[[int], Served], undisturbed: str
+) -> None:
+    """Both stopped and began the same run in turn."""
+    service = serve(1)
+    name = service.submit("run", "--deadline", "+20m")
+    service.wait_until(lambda tasks: tasks[name].step)
+    shutil.copytree(service.folder, copy := service.runs / "copy", ignore=lambda *_: ["socket", "torch.sock"])
+    settings = service.runs / "copy.yaml"
+    settings.write_text(service.settings.read_text().replace(str(service.folder), str(copy)))
+    command = [*CLI, "serve", str(settings)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (
+        refused.returncode == 1 and "which is running, and of which this folder is a copy" in refused.stderr
+    )
+    service.kill()
+    service.settings = settings
+    service.folder = copy  # that of one that does not run goes on with it
+    service.start()
+    service.finish(name)
+    assert service.digest("run") == undisturbed
+
+
 def test_a_run_that_is_handed_in_where_another_was_removed_is_a_task_of_its_own(
     serve: Callable[[int], Served], undisturbed: str
 ) -> None:

@@ -20,7 +20,8 @@ from elasticflow.run.telling import Report
 from elasticflow.service import hands
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import PAUSED, TRIES
-from elasticflow.service.hands import Hands, RunFolder, RunSight, mark_of, read_folder, sight_of
+from elasticflow.service.hands import Hands, RunFolder, RunSight, read_folder, sight_of
+from elasticflow.service.marks import mark_of
 from elasticflow.service.state import Granted
 from elasticflow.service.submitted import AGAIN_S, SILENT_S, SubmittedFollower
 from elasticflow.wire.keys import MemberKeys, make_keys
