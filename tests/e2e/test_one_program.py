@@ -223,6 +223,8 @@ def test_a_changed_file_of_records_ends_the_run(
 ) -> None:
     run = start(str(folder / "program.py"), *OPTIONS, shut=[LATE])
     run.wait_for_workers(2)
+    for _ in range(2):
+        run.held_at(LATE)  # both are, or one of them might see it by itself
     disturb(folder / "records.npz")
     run.kill("worker-1")
     code, output = run.wait()
