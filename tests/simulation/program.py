@@ -226,7 +226,7 @@ class SmallLoaded(Loaded):
         self.settings = settings
 
     def _given_again(self, out: Vector) -> str:
-        """What the first slice gave before: this program keeps nothing, and the histories are as they were."""
+        """What the first slice gave before: this program keeps nothing, and histories are as they were."""
         return self.probe
 
 
