@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from elasticflow.master.reporting import leave_report
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
@@ -42,6 +44,15 @@ class Ground:
     def look_now(self) -> None:
         """At the next turn: something has failed there."""
         self._look_s, self._has_failed = 0.0, True
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Has something written, unless another run has the folder by now: that would go on from it.
+
+        Raises RemovedError.
+        """
+        if self.whereabouts.is_anothers():
+            raise RemovedError(self.whereabouts.story())
+        act()
 
     def leave(self, report: Report, patience_s: float) -> None:
         """Leaves the report where the folder is by now, if that is known, and never in another run's."""

@@ -435,7 +435,7 @@ class Master:
     def _commit(self, action: ac.CommitAction) -> None:
         manifest = self._saving.manifest_of(self._state, action)
         self._background.submit(
-            lambda: self._saving.commit(manifest),
+            lambda: self._ground.guard(partial(self._saving.commit, manifest)),
             lambda _, error: self._handle(ev.CommittedEvent(action.tick, error, manifest.standing)),
             lambda text: self._announcing.trouble(text, self._state),
         )

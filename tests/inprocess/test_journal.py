@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from elasticflow.leading import _was_led
 from elasticflow.master.ground import Ground
 from elasticflow.master.journal import Journal, read_journal
 from elasticflow.master.state import MasterState
 from elasticflow.master.status import Story
+from elasticflow.process.retry import RemovedError
 from elasticflow.process.texts import as_json
 from elasticflow.run import config
 from elasticflow.run.folder import RunDir
@@ -39,8 +42,8 @@ def test_a_journal_that_another_run_left_here_is_not_followed(tmp_path: Path) ->
     assert _was_led(run), "whoever leads says what is wrong with it"
 
 
-def test_a_report_is_left_in_no_other_runs_folder(tmp_path: Path) -> None:
-    """It would be taken for the end of that one, which has not begun."""
+def test_nothing_is_left_in_another_runs_folder(tmp_path: Path) -> None:
+    """A report would be taken for the end of that one, and a checkpoint for one of its own."""
     run, background = RunDir(tmp_path / "run"), Background(patience_s=10)
     run.create(config.make(None, {}))
     ground = Ground(run, "", background)
@@ -50,6 +53,8 @@ def test_a_report_is_left_in_no_other_runs_folder(tmp_path: Path) -> None:
     run.create(config.make(None, {}))
     ground.leave(REPORT, 10)
     assert not run.report.exists() and not ground.folder_is_gone
+    with pytest.raises(RemovedError, match="another run's by now"):
+        ground.guard(lambda: pytest.fail("it would be committed there"))
     (tmp_path / "run").rename(tmp_path / "moved")
     deadline = time.monotonic() + 10
     while not ground.story and time.monotonic() < deadline:
