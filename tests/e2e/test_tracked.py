@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ HEAVY = ("tensorboardX", "mlflow", "wandb", "prometheus_client", "elasticflow.tr
 
 def drawn(run: Run) -> list[dict[str, str]]:
     """The lines of the table, once it is whole."""
-    tracks = TrackDir(run.path / "tracks")
+    tracks, deadline = TrackDir(run.path / "tracks"), time.monotonic() + PATIENCE_S
+    while not (tracks.path / "metrics.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)  # whoever draws it may begin when the run is over, on a busy machine
     tracks.wait_until_free(PATIENCE_S)
     return list(csv.DictReader((tracks.path / "metrics.csv").read_text().splitlines()))
 
