@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -325,9 +325,9 @@ def begin(chosen: Config, resume: bool) -> Launched:
 
 def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
     """Shows the run until its end."""
-    run, stopping = folder.run, _Stopping()
+    run, stopping, whereabouts = folder.run, _Stopping(), Whereabouts(folder.run)
     try:
-        with closing(Whereabouts(run)) as whereabouts, Display() as display:
+        with closing(whereabouts), Display() as display:
             if sys.stdout.isatty():
                 display.line(f"{run.path}: {_how_to_leave(run)}")
             try:
@@ -345,7 +345,9 @@ def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
             if report:
                 display.show(report)  # what happened after the last status that came
     except KeyboardInterrupt:
-        end_at_once(run, master)
+        end_at_once(run, master, whereabouts.is_anothers)
+        if whereabouts.is_anothers():
+            raise RunError(f"{run.path}: {whereabouts.story()}") from None
         raise RunError(
             f"{run.path}: ended at once; 'elasticflow train --resume --run-dir {run.path}' goes on from the "
             "last checkpoint."
@@ -423,21 +425,30 @@ def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], in
     return master, hold
 
 
-def end_at_once(run: RunDir, master: subprocess.Popen[bytes]) -> None:
-    """The master ends its members, and itself. Ctrl-C does not interrupt this."""
+def end_at_once(
+    run: RunDir, master: subprocess.Popen[bytes], is_anothers: Callable[[], bool] = lambda: False
+) -> None:
+    """The master ends its members, and itself. Ctrl-C does not interrupt this.
+
+    is_anothers: whether the folder is another run's, whose master it names then.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     master.terminate()
     try:
         master.wait(AT_ONCE_S)
     except subprocess.TimeoutExpired:  # the master hangs; its supervisor then tidies up
         with contextlib.suppress(RunError, ProcessLookupError):
-            os.kill(read_address(run).pid, signal.SIGKILL)
+            if is_anothers():
+                os.killpg(master.pid, signal.SIGKILL)  # both are in a session of their own
+            else:
+                os.kill(read_address(run).pid, signal.SIGKILL)
         try:
             master.wait(AT_ONCE_S)
         except subprocess.TimeoutExpired:
             master.kill()
             master.wait()
-    with contextlib.suppress(RunError, ProcessLookupError):  # where its supervisor was killed before
-        os.kill(read_address(run).pid, signal.SIGTERM)
-    wait_until_over(run)
+    if not is_anothers():
+        with contextlib.suppress(RunError, ProcessLookupError):  # where its supervisor was killed before
+            os.kill(read_address(run).pid, signal.SIGTERM)
+        wait_until_over(run)
     signal.signal(signal.SIGINT, before)

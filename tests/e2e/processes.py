@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,12 @@ def wait_until_gone(environment: dict[str, str], timeout_s: float = 30) -> list[
         time.sleep(0.02)  # processes that are no children of ours cannot be waited for
     end_all(environment)
     return left
+
+
+def remove_under_way(folder: Path) -> None:
+    """Removes a folder in which others write meanwhile."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_all(environment: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from elasticflow.service import talk
 from tests.clusters.processes import parent_of
 
 from .conftest import PATIENCE_S, Run
-from .processes import CLI
+from .processes import CLI, remove_under_way
 from .serving import OPTIONS, Served, digest_alone
 
 pytestmark = pytest.mark.whole
@@ -130,7 +130,7 @@ def test_a_service_whose_folder_is_gone_leaves_the_place_to_the_next_one(
     if way == "moved":
         service.folder.rename(service.runs / "elsewhere")
     else:
-        shutil.rmtree(service.folder)
+        remove_under_way(service.folder)
     service.start()
     name = service.submit("next", "--deadline", "+20m")
     assert first is not None and first.wait(PATIENCE_S) == 1
@@ -166,14 +166,20 @@ def test_a_copy_of_a_service_that_runs_is_not_served(
     assert service.digest("run") == undisturbed
 
 
+def under_way(service: Served) -> str:
+    """A task, of another model than those that follow in its place."""
+    name = service.submit("run", "--best-effort", "--seed", 5)
+    service.wait_until(lambda tasks: tasks[name].step)
+    return name
+
+
 def test_a_run_that_is_handed_in_where_another_was_removed_is_a_task_of_its_own(
     serve: Callable[[int], Served], undisturbed: str
 ) -> None:
     """It was taken for the other one, and had that one's deadline."""
     service = serve(1)
-    first = service.submit("run", "--best-effort", "--seed", 5)
-    service.wait_until(lambda tasks: tasks[first].step)
-    shutil.rmtree(service.runs / "run")
+    first = under_way(service)
+    remove_under_way(service.runs / "run")
     second = service.submit("run", "--deadline", "+20m")
     assert second != first
     tasks = service.finish(second)
@@ -187,10 +193,9 @@ def test_a_run_that_somebody_begins_by_hand_where_one_was_removed_is_left_alone(
 ) -> None:
     """It was granted its workers by the service, and its end was taken for that of the other one."""
     service = serve(1)
-    first = service.submit("run", "--best-effort", "--seed", 5)
-    service.wait_until(lambda tasks: tasks[first].step)
+    first = under_way(service)
     service.kill()
-    shutil.rmtree(service.runs / "run")
+    remove_under_way(service.runs / "run")
     with Run(service.runs / "run", "small_torch.py", *OPTIONS, "--workers", 2, shut=["step 9"]) as by_hand:
         by_hand.held_at("step 9")
         service.start()

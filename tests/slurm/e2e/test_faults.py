@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from elasticflow.run.folder import EXIT_CODES
 from tests.clusters.slurm import GPU_NODES, SlurmCluster
 from tests.e2e.conftest import cli
 from tests.e2e.on_clusters import CARRIED, settled
-from tests.e2e.processes import CLI
+from tests.e2e.processes import CLI, remove_under_way
 
 from .conftest import SlurmRun, ready
 
@@ -137,7 +136,7 @@ def test_another_run_begins_where_its_folder_was_removed(submit: Submit, undistu
     first = submit("small_torch.py", "--workers", 1, shut=["step 20"])
     first.held_at("step 20")
     jobs = {str(first.job), *first.jobs().values()}
-    shutil.rmtree(first.path)
+    remove_under_way(first.path)
     second = submit("small_torch.py", "--workers", 1, shut=["step 20"])
     second.held_at("step 20")
     assert first.wait()[0] == 1, first.output()
