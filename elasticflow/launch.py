@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
 from elasticflow.run.config import PARAMETER_SERVER
@@ -52,7 +53,7 @@ def run(settings: MemberSettings) -> int:
 def main(argv: list[str] | None = None) -> int:
     """See the module's docstring."""
     (text,) = sys.argv[1:] if argv is None else argv
-    settings = msgspec.json.decode(text, type=MemberSettings)
+    settings = from_json(text, MemberSettings)
     return run(msgspec.structs.replace(settings, started_s=settings.started_s or time.time()))
 
 

@@ -26,13 +26,13 @@ from elasticflow.applying.orders import (
 from elasticflow.applying.part_processes import PartProcess, PartProcesses
 from elasticflow.applying.progress import PartProgress
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import last_line
 
 MOST_UNREADY = 3
 """So many processes in a row may end before they have loaded the program; then no others are begun."""
 END_S = 30.0
-_DECODER = msgspec.msgpack.Decoder(Word)
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Crew:
         for fd, _ in poller.poll():
             hand = self._hands[fd]
             try:
-                word: Word | None = _DECODER.decode(hand.pipe.recv_bytes())
+                word: Word | None = from_msgpack(hand.pipe.recv_bytes(), Word)
             except (EOFError, OSError):
                 word = None
             if isinstance(word, WorkRefused):

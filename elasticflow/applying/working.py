@@ -26,6 +26,7 @@ from elasticflow.applying.orders import (
 from elasticflow.applying.part_work import EvaluateWork, PredictWork
 from elasticflow.applying.sources import place_of
 from elasticflow.errors import ElasticFlowError, ProgramError
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.fingerprint import fingerprint
 from elasticflow.program.copy import gather
 from elasticflow.storage.file_ids import folded
@@ -80,7 +81,7 @@ class _Working:
 
     def _hear(self) -> Order:
         """Raises EOFError once there is no more to be done."""
-        order: Order = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=Order)
+        order: Order = from_msgpack(self._pipe.recv_bytes(), Order)
         return order
 
 

@@ -19,6 +19,7 @@ from elasticflow.checkpoint.frozen import num_bytes_of, path_of
 from elasticflow.checkpoint.names import MANIFEST, VALUE, folder_of, is_part_name
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import CheckpointError
+from elasticflow.process.decoding import from_json
 from elasticflow.step.layout import PASSING, Chunk, Entry, Frozen, Layout, Rule
 from elasticflow.training.freezing import told
 from elasticflow.training.programs import ProgramUse
@@ -166,15 +167,15 @@ def decode(data: bytes, step: int) -> Manifest:
     Raises CheckpointError if it is damaged, incomplete, of another step or of another format.
     """
     with naming(f"{folder_of(step)}/{MANIFEST}"):
-        sealed = msgspec.json.decode(data, type=_Sealed)
+        sealed = from_json(data, _Sealed)
         found = hashlib.sha256(sealed.manifest).hexdigest()
         if found != sealed.sha256:
             raise ValueError(f"damaged: SHA-256 is {found}, not {sealed.sha256}")
-        version = msgspec.json.decode(sealed.manifest, type=_Version).format
+        version = from_json(sealed.manifest, _Version).format
         if version not in READABLE:
             known = " and ".join(map(str, READABLE))
             raise ValueError(f"format {version}, this ElasticFlow reads {known}. Use the one that wrote it")
-        manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
+        manifest = from_json(sealed.manifest, Manifest)
         if manifest.step != step:
             raise ValueError(f"the manifest is of step {manifest.step}, the folder of step {step}")
         _check_complete(manifest)

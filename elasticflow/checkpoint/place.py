@@ -17,6 +17,7 @@ import msgspec
 from elasticflow.checkpoint.catalog import commits
 from elasticflow.checkpoint.names import ROOT, ROWS
 from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.retry import RemovedError, is_curable
 from elasticflow.storage import Storage, is_url, storage_of
 from elasticflow.storage.remote import client_of
@@ -175,7 +176,7 @@ def _put_owner(storage: Storage, mine: _Owner) -> _Owner:
 def _owner(storage: Storage) -> _Owner:
     with storage.open(OWNER) as file:
         try:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=_Owner)
+            return from_json(file.read(MOST_BYTES), _Owner)
         except msgspec.MsgspecError:
             return UNKNOWN
 

@@ -11,6 +11,7 @@ import zmq
 
 from elasticflow.cluster.presence import Presence, find_address, how_to_kill, presence_of
 from elasticflow.errors import RunError, UnknownError
+from elasticflow.process.decoding import converted
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import LiveStatus
 from elasticflow.wire.control import control_link, signed_frame
@@ -162,7 +163,7 @@ class Connection:
 def status_of(answer: Answer) -> LiveStatus | None:
     """What a master answers to a StatusRequest, if this is that. Raises RunError if it cannot be read."""
     try:
-        return None if answer.status is None else msgspec.convert(answer.status, LiveStatus)
+        return None if answer.status is None else converted(answer.status, LiveStatus)
     except msgspec.ValidationError as error:
         raise RunError(
             f"the run is of another ElasticFlow, whose status this one cannot read ({error}): use that one."

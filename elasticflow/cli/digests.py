@@ -9,6 +9,7 @@ import msgspec
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import RunDir, publish, read_bounded
 
 KEPT = 64
@@ -33,5 +34,5 @@ def digest_of(run: RunDir, manifest: Manifest) -> str:
 
 def _known(run: RunDir) -> dict[str, str]:
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
-        return msgspec.json.decode(read_bounded(run.digests), type=dict[str, str])
+        return from_json(read_bounded(run.digests), dict[str, str])
     return {}

@@ -13,6 +13,7 @@ import msgspec
 
 from elasticflow.cluster.logbook import LogFolder
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.dates import span
 from elasticflow.run.folder import ENDED, MOST_BYTES, RunDir
 from elasticflow.run.telling import LiveStatus, Report, Status
@@ -63,7 +64,7 @@ def _read(path: Path, kind: type[S]) -> tuple[float, S] | None:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
                 raise OSError(errno.EINVAL, "is no file")
-            return found.st_mtime, msgspec.json.decode(file.read(MOST_BYTES), type=kind)
+            return found.st_mtime, from_json(file.read(MOST_BYTES), kind)
     except (FileNotFoundError, PermissionError):
         return None
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:

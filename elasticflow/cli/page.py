@@ -30,6 +30,7 @@ import msgspec
 import zmq
 
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import converted
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.http_server import BoundedHttpServer
 from elasticflow.process.network import LOOPBACK
@@ -109,7 +110,7 @@ class _Source:
             raise RunError("the master is busy; it does not answer just now")
         answer = decode_from_master(self._socket.recv())
         assert isinstance(answer, Answer)
-        return None if answer.status is None else msgspec.convert(answer.status, LiveStatus)
+        return None if answer.status is None else converted(answer.status, LiveStatus)
 
     def _connect(self) -> None:
         if not self._endpoint:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.errors import ConfigError, DataError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import replace
 from elasticflow.scheduler.fit import Fit
 from elasticflow.scheduler.measured import Change, Point
@@ -93,7 +94,7 @@ def write(folder: Path, profile: Profile) -> tuple[Path, Path]:
 def read(path: Path) -> Profile:
     """The profile in a PROGRAM.BATCH.json. Raises DataError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return from_json(path.read_bytes(), Profile)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except msgspec.MsgspecError as error:

@@ -28,6 +28,7 @@ from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import audited_line, faults_line, skipped_line
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir, read_bounded
 from elasticflow.run.telling import (
@@ -99,8 +100,8 @@ def remembered(run: RunDir, presence: Presence) -> Remembered:
 
     config = run.config()
     try:
-        written = msgspec.json.decode(read_bounded(run.journal), type=_Journal)
-        memory = msgspec.json.decode(written.story, type=StoryMemory)
+        written = from_json(read_bounded(run.journal), _Journal)
+        memory = from_json(written.story, StoryMemory)
     except FileNotFoundError as error:
         how = killed(run, presence).text
         raise RunError(f"{run.path}: was killed before it had begun, so there is no report: {how}") from error

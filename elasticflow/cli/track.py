@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.cli.connection import Connection
@@ -29,6 +27,7 @@ from elasticflow.cli.report import remembered
 from elasticflow.cluster.presence import Presence, presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.master.log import say
+from elasticflow.process.decoding import from_json
 from elasticflow.process.stamps import stamp_output
 from elasticflow.run import tracks
 from elasticflow.run.config import differences
@@ -206,7 +205,7 @@ class Tracking:
             program=told.program,
             started_at=told.started_at,
             settings={"program": os.path.basename(told.program), **settings, **arguments},
-            token=msgspec.json.decode(token.read_bytes(), type=str),
+            token=from_json(token.read_bytes(), str),
         )
 
     def _each(self, act: Callable[[Drawing], None]) -> None:

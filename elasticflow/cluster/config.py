@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import converted
 from elasticflow.run.config import Count, Positive, PositiveSeconds
 
 
@@ -41,7 +42,7 @@ C = TypeVar("C", bound=ClusterConfig)
 def read_section(kind: type[C], name: str, section: dict[str, Any]) -> C:
     """The checked settings. Raises ConfigError, which names the key."""
     try:
-        return msgspec.convert(section, kind)
+        return converted(section, kind)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise ConfigError(str(error.__cause__)) from error

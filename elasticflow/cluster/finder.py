@@ -10,6 +10,7 @@ from abc import abstractmethod
 import msgspec
 
 from elasticflow.errors import ElasticFlowError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import Address, RunDir, RunPath
 
 ASK_LAST_S = 60.0
@@ -31,7 +32,7 @@ class Finder:
     def find(self) -> str | None:
         """The endpoint at which a master listens now, None if it is not known. Raises Orphaned."""
         try:
-            return msgspec.json.decode(self._address.read_bytes(), type=Address).endpoint
+            return from_json(self._address.read_bytes(), Address).endpoint
         except (OSError, msgspec.MsgspecError):
             return None
 

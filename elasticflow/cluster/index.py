@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from elasticflow.errors import UnknownError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import RunPath, publish
 
 KEPT = 1000
@@ -109,7 +110,7 @@ class JobIndex:
 
     def _read(self, path: RunPath) -> IndexEntry | None:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, msgspec.MsgspecError):
-            entry = msgspec.json.decode(path.read_bytes(), type=IndexEntry)
+            entry = from_json(path.read_bytes(), IndexEntry)
             return entry if entry.begun_at else msgspec.structs.replace(entry, begun_at=path.stat().st_mtime)
         return None
 

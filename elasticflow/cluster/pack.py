@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import from_json
 
 MANIFEST = "elasticflow-environment.json"
 """The first member of the archive."""
@@ -82,7 +83,7 @@ def describe(prefix: Path) -> Environment:
         answer = subprocess.run([python, "-c", ask], cwd="/", capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"{python}: does not run: {error}.") from error
-    version, modules = msgspec.json.decode(answer.stdout, type=tuple[str, list[str]])
+    version, modules = from_json(answer.stdout, tuple[str, list[str]])
     editable = [name for name, _ in _editable(_site_packages(prefix))]
     return Environment(version, os.path.realpath(python), tuple(sorted({*modules, *editable})))
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from elasticflow.errors import DataError, UnreadableError
+from elasticflow.process.decoding import from_json
 from elasticflow.storage import Storage
 from elasticflow.storage.copying import copy_file
 
@@ -52,8 +53,8 @@ class Pins(NamedTuple):
                     )
                 self._write(name, _Pin(table, msgspec.Raw(msgspec.json.encode(find()))))
             with self.storage.open(name) as file:
-                pin = msgspec.json.decode(file.read(MOST_BYTES), type=_Pin)
-            found = msgspec.json.decode(pin.version, type=kind)
+                pin = from_json(file.read(MOST_BYTES), _Pin)
+            found = from_json(pin.version, kind)
         except (OSError, msgspec.MsgspecError) as error:
             raise UnreadableError(
                 f"{table}: which version this run reads cannot be told by {name} in its folder: {error}"

@@ -17,6 +17,7 @@ from elasticflow.data.ragged import Field, Pad, Ragged
 from elasticflow.data.source import Array, native
 from elasticflow.errors import DataError
 from elasticflow.hashing import GAMMA, hash_texts, mixed
+from elasticflow.process.decoding import from_json
 
 MOST_BUCKETS = 2**63 - 1
 MOST_AXES = 64
@@ -133,9 +134,7 @@ def vocabularies(path: str | os.PathLike[str]) -> dict[str, list[Any]]:
     with file.open() as opened:
         text = opened.read()
     try:
-        found: dict[str, list[Any]] = msgspec.json.decode(
-            bytes(text), type=dict[str, list[str | int | float | bool]]
-        )
+        found: dict[str, list[Any]] = from_json(bytes(text), dict[str, list[str | int | float | bool]])
     except msgspec.MsgspecError as error:
         raise DataError(
             f'vocabularies: {file} is not JSON of lists of values by column, such as {{"city": ["Rome"]}}: '

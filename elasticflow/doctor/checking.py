@@ -11,6 +11,7 @@ import msgspec
 
 from elasticflow.doctor.finding import Diagnosis, broken
 from elasticflow.doctor.matters import MATTERS
+from elasticflow.process.decoding import from_json
 from elasticflow.process.texts import sendable
 from elasticflow.run.config import Config
 
@@ -20,7 +21,7 @@ MOST_CHARS = 2000
 def main() -> int:
     """See the module's docstring."""
     (matter,) = sys.argv[1:]
-    config = msgspec.json.decode(sys.stdin.buffer.read(), type=Config)
+    config = from_json(sys.stdin.buffer.read(), Config)
     try:
         for finding in MATTERS[matter](config):
             _tell(finding)

@@ -13,6 +13,7 @@ import msgspec
 
 from elasticflow.doctor.finding import Diagnosis, broken
 from elasticflow.doctor.matters import MATTERS
+from elasticflow.process.decoding import from_json
 from elasticflow.run.config import Config
 
 CHECK = "elasticflow.doctor.checking"
@@ -73,7 +74,7 @@ def _findings(
     matter: str, process: subprocess.Popen[bytes], said: bytes, limit_s: float, *, late: bool
 ) -> list[Diagnosis]:
     whole = said[: said.rfind(b"\n") + 1]
-    found = [msgspec.json.decode(line, type=Diagnosis) for line in whole.splitlines()]
+    found = [from_json(line, Diagnosis) for line in whole.splitlines()]
     if late:
         process.kill()
         process.returncode = -9  # nobody waits for it

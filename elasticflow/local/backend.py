@@ -24,6 +24,7 @@ from elasticflow.local import forkserver, nursery
 from elasticflow.local.forkserver import ForkedNursery
 from elasticflow.local.modules import modules_of
 from elasticflow.local.process import Process, end, has_ended, recorded, recorded_in
+from elasticflow.process.decoding import from_json
 from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
 from elasticflow.process.fingerprint import environment
@@ -203,7 +204,7 @@ class LocalBackend(Backend):
             if not packet:
                 self._replace()
                 return
-            news = msgspec.json.decode(packet, type=nursery.News)
+            news = from_json(packet, nursery.News)
             if news.living:
                 self._barren = 0
             for name, process in news.living.items():

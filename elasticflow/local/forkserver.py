@@ -41,6 +41,7 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.local import nursery
 from elasticflow.local.modules import modules_of
 from elasticflow.local.process import Process, end, recorded
+from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import environment, own_code
 from elasticflow.process.locked_files import has_left
 from elasticflow.process.stacks import num_threads
@@ -146,7 +147,7 @@ class ForkedNursery:
         self._line.settimeout(ANSWER_S)  # the fork server may be stuck, or gone
         with self._line, contextlib.suppress(OSError):
             if said := self._line.recv(REQUEST_BYTES):
-                answer = msgspec.json.decode(said, type=Answer)
+                answer = from_json(said, Answer)
                 if isinstance(answer, Exited):
                     return answer.status
         return -signal.SIGKILL
@@ -184,7 +185,7 @@ def fork_nursery(
             raise OSError(errno.EPERM, "a fork server of another user")
         request = ForkRequest(list(arguments), variables, os.getcwd(), surroundings(server.stem))
         sockets.send_fds(line, [msgspec.json.encode(request)], [read, log, listener])
-        answer = msgspec.json.decode(line.recv(REQUEST_BYTES), type=Answer)
+        answer = from_json(line.recv(REQUEST_BYTES), Answer)
     except (FileNotFoundError, ConnectionRefusedError):  # it has ended
         why = ""
     except (OSError, ValueError, msgspec.MsgspecError) as error:  # ValueError: a name that is no text
@@ -337,7 +338,7 @@ class ForkServer:
             if not said or len(fds) != 3:
                 line.close()
                 return
-            request = msgspec.json.decode(said, type=ForkRequest)
+            request = from_json(said, ForkRequest)
             if why := self._refusal(line, request):
                 line.send(msgspec.json.encode(Refused(why)))
                 line.close()

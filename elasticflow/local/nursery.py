@@ -39,6 +39,7 @@ import msgspec
 
 from elasticflow import launch
 from elasticflow.local.process import Process
+from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import own_code
 from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
@@ -146,7 +147,7 @@ class Nursery:
             master.close()
             self._master, self._alone_since_s = None, time.monotonic()
             return
-        command = msgspec.json.decode(packet, type=Command)
+        command = from_json(packet, Command)
         if isinstance(command, Forget):
             for name in command.names:
                 self._ended.pop(name, None)

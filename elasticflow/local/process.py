@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import publish
 
 END_S = 10.0
@@ -89,7 +90,7 @@ def recorded(path: Path) -> Process | None:
     A copy of a run's folder is another run: what its files name are the processes of the original.
     """
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
-        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        record = from_json(path.read_bytes(), Record)
         return record.process if record.home == _home(path) else None
     return None
 

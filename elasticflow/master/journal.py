@@ -11,6 +11,7 @@ import msgspec
 from elasticflow.errors import RunError
 from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.status import StoryMemory
+from elasticflow.process.decoding import from_json
 from elasticflow.process.texts import as_json
 from elasticflow.run import reserve
 from elasticflow.run.folder import RunPath, read_bounded, replace
@@ -37,7 +38,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 def read_journal(path: RunPath, keys: MasterKeys) -> Journal | None:
     """What the last master with these keys wrote down; None if nothing. Raises RunError."""
     try:
-        journal = msgspec.json.decode(read_bounded(path), type=Journal)
+        journal = from_json(read_bounded(path), Journal)
         return journal if journal.is_of(keys) else None
     except FileNotFoundError:
         return None

@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 
-import msgspec
-
 from elasticflow.errors import CheckpointError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import environment
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -40,7 +39,7 @@ def warm_start(run: RunDir, config: Config) -> Taken:
             f"--init-from {config.init_from}: the process that was to take the weights "
             f"{how_it_ended(status)}; the last words of {run.path}/logs/master.log are its own."
         )
-    taken = msgspec.json.decode(told, type=Taken)
+    taken = from_json(told, Taken)
     if taken.error:
         raise CheckpointError(taken.error)
     return taken

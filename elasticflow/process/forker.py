@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.process.parent import die_with_parent
 
 PACKET = 1 << 12
@@ -64,7 +65,7 @@ def heard_end(socket: sockets.socket) -> ForkEnd | None:
     packet = b""
     with contextlib.suppress(ConnectionResetError):
         packet = socket.recv(PACKET)
-    return msgspec.json.decode(packet, type=ForkEnd) if packet else None
+    return from_json(packet, ForkEnd) if packet else None
 
 
 class Forker:
@@ -90,7 +91,7 @@ class Forker:
                 packet, fds, *_ = sockets.recv_fds(self._socket, PACKET, MOST_FDS)
                 if not packet:
                     return
-                self._obey(msgspec.json.decode(packet, type=ForkOrder), fds)
+                self._obey(from_json(packet, ForkOrder), fds)
                 for each in fds:
                     os.close(each)
 

@@ -16,6 +16,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import from_json
 
 FORMATS = ("text", "json")
 FORMAT, PROCESS = "ELASTICFLOW_LOG_FORMAT", "ELASTICFLOW_LOG_PROCESS"
@@ -52,7 +53,7 @@ def record_of(line: str, process: str = "") -> LogLine:
     """A line of a log, without its end, however it was written. process: whose log it is in."""
     if line.startswith('{"time":'):
         with contextlib.suppress(msgspec.MsgspecError):  # the disk may have been full within it
-            return msgspec.json.decode(line, type=LogLine)
+            return from_json(line, LogLine)
     found = STAMP.match(line)
     message = line[found.end() :] if found else line
     return LogLine(found[0].strip() if found else "", level_of(message), process, "", message)

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from elasticflow.adapters.scripts import script_settings
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import converted
 from elasticflow.process.stamps import FORMATS
 from elasticflow.run import dates, tracks
 from elasticflow.storage import urls
@@ -451,7 +452,7 @@ def make(
     name = ""
     try:
         _check_texts(values)
-        chosen = msgspec.convert(values, Config)
+        chosen = converted(values, Config)
         at_s = time.time() if at_s is None else at_s
         return _dated(chosen, in_file.keys() | given.keys(), at_s, goes_on=before is not None)
     except msgspec.ValidationError as error:

@@ -36,6 +36,7 @@ import msgspec
 
 from elasticflow import __version__
 from elasticflow.errors import ConfigError, NoRunError, RunError, UnknownError
+from elasticflow.process.decoding import converted, from_json
 from elasticflow.process.locked_files import LOOK_S, is_locked, wait_until_free
 from elasticflow.process.packages import require
 from elasticflow.process.retry import is_away
@@ -108,11 +109,7 @@ def _attempt_of(path: RunPath) -> PastAttempt | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
         data = read_bounded(path)
         is_journal = path.name == "journal.json"
-        told = (
-            msgspec.json.decode(data, type=_Storied).story
-            if is_journal
-            else msgspec.json.decode(data, type=_Told)
-        )
+        told = from_json(data, _Storied).story if is_journal else from_json(data, _Told)
         return PastAttempt(told.started_at, max(told.elapsed_s, told.time_s))
     return None
 
@@ -344,7 +341,7 @@ class RunDir:
                 "run can do without, take the setting out of the file. See docs/upgrade.md."
             )
         try:
-            return msgspec.convert(values, Config)
+            return converted(values, Config)
         except (msgspec.MsgspecError, ValueError) as error:
             raise RunError(f"{self.settings}: cannot be read: {error}") from error
 
@@ -357,7 +354,7 @@ class RunDir:
         if not self.report.exists():
             return None
         try:
-            return msgspec.json.decode(read_bounded(self.report), type=Report)
+            return from_json(read_bounded(self.report), Report)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunError(f"{self.report}: is damaged: {error}.") from error
 
@@ -395,7 +392,7 @@ class RunDir:
 
     def _read(self, path: RunPath, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(read_bounded(path), type=kind)
+            return from_json(read_bounded(path), kind)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoRunError(f"{self.path}: is not the folder of a run (there is no {path.name}).") from error
         except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

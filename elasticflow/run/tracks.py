@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.locked_files import hold, is_locked, wait_until_free
 from elasticflow.process.packages import require
 
@@ -68,5 +69,5 @@ class TrackDir:
     def read_problems(self) -> dict[str, str]:
         """By tracker, what is wrong; none where nothing is, or nobody knows."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
-            return msgspec.json.decode(self.problems.read_bytes(), type=dict[str, str])
+            return from_json(self.problems.read_bytes(), dict[str, str])
         return {}

@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
+from elasticflow.process.decoding import from_json
 from elasticflow.process.texts import as_json
 from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.fairness import Quotas
@@ -165,7 +166,7 @@ class JournalFiles:
 
     def _decoded(self, file: ChapterId, line: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(line[9:], type=kind)
+            return from_json(line[9:], kind)
         except msgspec.MsgspecError as error:
             raise RunError(
                 f"{self.path(file)}: was written by another ElasticFlow, and cannot be read: {error}"
@@ -253,7 +254,7 @@ class ServiceJournal:
         descriptor = os.open(self._files.folder, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(descriptor)
         os.close(descriptor)
-        return msgspec.json.decode(line, type=Opening)
+        return from_json(line, Opening)
 
     def _prune(self, most_bytes: int) -> None:
         """Removes the oldest files, as many as it takes; none that has to be read."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config, differences
 from elasticflow.run.folder import publish
@@ -43,7 +44,7 @@ class Known:
         self._path = path
         self._kinds: dict[str, KindMemory] = {}
         try:
-            self._kinds = msgspec.json.decode(path.read_bytes(), type=dict[str, KindMemory])
+            self._kinds = from_json(path.read_bytes(), dict[str, KindMemory])
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as error:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from elasticflow.cluster.contract import CLUSTERS
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import converted
 from elasticflow.scheduler.cluster import ClusterShape
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.policies import POLICIES
@@ -90,6 +91,6 @@ def read_service_config(path: str) -> ServiceConfig:
         what = f"unknown key {', '.join(unknown)}" if isinstance(values, dict) else "no names and values"
         raise ConfigError(f"{path}: {what}. Known keys: {', '.join(known)}.")
     try:
-        return msgspec.convert(values, ServiceConfig)
+        return converted(values, ServiceConfig)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error

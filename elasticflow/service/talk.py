@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from elasticflow.errors import RunError, UnknownError
+from elasticflow.process.decoding import from_json, json_decoder
 from elasticflow.process.texts import as_json
 from elasticflow.process.unix_sockets import nearby, uid_of
 
@@ -260,7 +261,7 @@ def ask(folder: Path, question: Question) -> ServiceAnswer:
             raise UnknownError(f"{folder}: the service cannot be asked: {error}.") from error
     if not said.endswith(b"\n"):
         raise UnknownError(f"{folder}: the service went away before it answered; ask again.")
-    answer = msgspec.json.decode(said, type=ServiceAnswer)
+    answer = from_json(said, ServiceAnswer)
     if answer.error:
         raise RefusedError(answer.error)
     return answer
@@ -288,4 +289,4 @@ def insist(folder: Path, question: HandIn) -> ServiceAnswer:
         time.sleep(AGAIN_S)  # until the next service listens
 
 
-_questions: Any = msgspec.json.Decoder(Question)
+_questions: Any = json_decoder(Question)

@@ -16,6 +16,7 @@ from elasticflow.applying.predicting import LoadedModel
 from elasticflow.data.records import TableRecords, table_of
 from elasticflow.data.tables import arrow_errors
 from elasticflow.errors import DataError, ElasticFlowError, ProgramError
+from elasticflow.process.decoding import from_json, from_msgpack
 from elasticflow.serving.orders import (
     ARROW,
     AskOrder,
@@ -30,8 +31,6 @@ from elasticflow.serving.orders import (
 )
 from elasticflow.step.layout import Array
 from elasticflow.worker.whose_fault import OutsideError
-
-_DECODER: msgspec.msgpack.Decoder[ServingOrder] = msgspec.msgpack.Decoder(ServingOrder)
 
 
 class _Sent(NamedTuple):
@@ -99,7 +98,7 @@ def _read(request: ModelRequest) -> tuple[Any, bool]:
             table.validate(full=True)  # offsets beyond its end, say: this process would die of them
     else:
         try:
-            sent = msgspec.json.decode(request.body)
+            sent = from_json(request.body, Any)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"the records are no JSON: {error}.") from error
         table, rows = table_of(sent), isinstance(sent, list)
@@ -142,14 +141,14 @@ def _answer(pipe: Pipe) -> None:
     def say(word: ServingWord) -> None:
         pipe.send_bytes(msgspec.msgpack.encode(word))
 
-    order = _DECODER.decode(pipe.recv_bytes())
+    order = from_msgpack(pipe.recv_bytes(), ServingOrder)
     assert isinstance(order, LoadModel)
     model = LoadedModel(order.settings, Path(order.weights))
     answering = Answering(model)
     columns = (ModelColumn(each.name, each.dtype, each.shape) for each in model.wanted)
     say(ModelReady(tuple(columns)))
     while True:
-        order = _DECODER.decode(pipe.recv_bytes())
+        order = from_msgpack(pipe.recv_bytes(), ServingOrder)
         assert isinstance(order, AskOrder)
         begun_s = time.monotonic()
         say(ModelAnswers(answering.answers(order.requests), time.monotonic() - begun_s))

@@ -14,6 +14,7 @@ import msgspec
 
 from elasticflow.applying.orders import WorkRefused
 from elasticflow.applying.part_processes import PartProcess
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.ending import how_it_ended
 from elasticflow.run.folder import last_line
 from elasticflow.serving.orders import (
@@ -28,7 +29,6 @@ from elasticflow.serving.orders import (
 )
 
 END_S = 10.0
-_DECODER: msgspec.msgpack.Decoder[ServingWord] = msgspec.msgpack.Decoder(ServingWord)
 _LONG = 0x7FFFFFFF
 """Longer packets say so: the framing of ``multiprocessing.connection``, which the process speaks."""
 
@@ -110,4 +110,5 @@ class ModelProcess:
         (size,) = struct.unpack("!i", await self._reader.readexactly(4))
         if size < 0:
             (size,) = struct.unpack("!Q", await self._reader.readexactly(8))
-        return _DECODER.decode(await self._reader.readexactly(size))
+        word: ServingWord = from_msgpack(await self._reader.readexactly(size), ServingWord)
+        return word

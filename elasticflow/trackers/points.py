@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import publish, read_bounded
 from elasticflow.run.tracks import TrackDir
 
@@ -37,14 +38,14 @@ def in_order(points: Sequence[TrackPoint]) -> list[TrackPoint]:
 def read_points(folder: TrackDir) -> list[TrackPoint]:
     """Those that were drawn; none if that cannot be read: then they are drawn anew."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
-        return msgspec.json.decode(read_bounded(folder.points), type=list[TrackPoint])
+        return from_json(read_bounded(folder.points), list[TrackPoint])
     return []
 
 
 def read_begun(folder: TrackDir) -> PointsBegun | None:
     """None: nothing was heard."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
-        return msgspec.json.decode(read_bounded(folder.pending), type=PointsBegun)
+        return from_json(read_bounded(folder.pending), PointsBegun)
     return None
 
 

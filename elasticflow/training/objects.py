@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.errors import ProgramError
+from elasticflow.process.decoding import from_json
 
 Sums = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
@@ -287,7 +288,7 @@ def prepare(metrics: Iterable[ObjectMetric]) -> None:
 
 @lru_cache(maxsize=64)
 def _made(metric: ObjectMetric) -> Any:
-    settings = msgspec.json.decode(metric.made)
+    settings = from_json(metric.made, Any)
     return _of_torch(settings) if metric.library == "torchmetrics" else _of_keras(settings)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import zmq
 
 from elasticflow.errors import ProtocolError
+from elasticflow.process.decoding import msgpack_decoder
 from elasticflow.step.layout import CHUNK_BYTES, Array
 from elasticflow.wire.door import shut_down
 from elasticflow.wire.gate import say_once
@@ -72,8 +72,8 @@ class Received(NamedTuple):
     frames: list[memoryview]
 
 
-_decode_to_server = msgspec.msgpack.Decoder(ToServer).decode
-_decode_from_server = msgspec.msgpack.Decoder(FromServer).decode
+_decode_to_server = msgpack_decoder(ToServer).decode
+_decode_from_server = msgpack_decoder(FromServer).decode
 
 
 class DataListener:

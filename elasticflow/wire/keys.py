@@ -19,6 +19,7 @@ import msgspec
 import zmq
 
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.storage.hdfs import HdfsPath
 
 CLIENT = "client"
@@ -127,7 +128,7 @@ def read_keys(path: Path | HdfsPath, kind: type[Keys]) -> Keys:
     try:
         if path.stat().st_mode & 0o077:
             raise RunError(f"{path}: keys that others may read; make new ones, or 'chmod 600' the file.")
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return from_json(path.read_bytes(), kind)
     except OSError as error:
         raise RunError(f"{path}: keys cannot be read: {error.strerror}.") from error
     except msgspec.MsgspecError as error:

@@ -47,6 +47,7 @@ from elasticflow.api import Optimizer
 from elasticflow.checkpoint import Part
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import ProtocolError
+from elasticflow.process.decoding import msgpack_decoder
 from elasticflow.process.gpu_state import GpuState
 from elasticflow.step.layout import Entry, Frozen
 from elasticflow.step.schedule import Schedule
@@ -911,8 +912,8 @@ FromServer: TypeAlias = (
 encoder = msgspec.msgpack.Encoder()
 encode = encoder.encode
 _decoders = {
-    "to_master": msgspec.msgpack.Decoder(ToMaster),
-    "from_master": msgspec.msgpack.Decoder(FromMaster),
+    "to_master": msgpack_decoder(ToMaster),
+    "from_master": msgpack_decoder(FromMaster),
 }
 
 

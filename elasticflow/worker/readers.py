@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticflow.errors import BrokenError
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
 from elasticflow.worker.trial import END_S, SLOWER, how_it_ended
@@ -200,9 +201,7 @@ class Readers:
         """Makes what nobody has begun with yet. False if there is no such."""
         try:
             # This end is the processes' as well, which wait at it: it must not be set to never block.
-            order = msgspec.msgpack.decode(
-                self._taken_from.recv(PACKET, sockets.MSG_DONTWAIT), type=ReadOrder
-            )
+            order = from_msgpack(self._taken_from.recv(PACKET, sockets.MSG_DONTWAIT), ReadOrder)
         except BlockingIOError:
             return False
         if order.number == wanted:
@@ -250,7 +249,7 @@ class Readers:
                 self._lose(each, each.end(at_once=False))
 
     def _take_in(self, process: _ReadProcess, packet: bytes, descriptors: list[int]) -> None:
-        message: FromReader = msgspec.msgpack.decode(packet, type=FromReader)
+        message: FromReader = from_msgpack(packet, FromReader)
         if isinstance(message, ReadBegun):
             process.order, process.since_s = message.number, time.monotonic()
             return

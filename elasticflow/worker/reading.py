@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.hashing import mix
+from elasticflow.process.decoding import from_json, from_msgpack
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
 from elasticflow.run.settings import MemberSettings
@@ -35,7 +36,7 @@ class _Reading:
 
     def run(self) -> None:
         while packet := self._queue.recv(PACKET):
-            order = msgspec.msgpack.decode(packet, type=ReadOrder)
+            order = from_msgpack(packet, ReadOrder)
             self._say(ReadBegun(order.number))
             rows = np.frombuffer(order.rows, np.int64)
             try:
@@ -77,7 +78,7 @@ def main() -> None:
     with os.fdopen(settings_fd, "rb") as file:
         # Whoever has written it shares the position in it, which is at its end.
         file.seek(0)
-        settings = msgspec.json.decode(file.read(), type=MemberSettings)
+        settings = from_json(file.read(), MemberSettings)
     _Reading(settings, sockets.socket(fileno=queue_fd), sockets.socket(fileno=says_fd)).run()
     sys.stdout.flush()
     os._exit(0)

@@ -32,6 +32,7 @@ import numpy as np
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import Interrupted
 from elasticflow.process import ending
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Vector
 from elasticflow.step.rows import Keys, Values
@@ -293,7 +294,7 @@ class Trial:
                 if heard is None:
                     self._end(at_once=True)
                     return TrialOutcome(died=f"did not come back within {self._limit_s:g} s")
-                message: FromChild = msgspec.msgpack.decode(heard, type=FromChild)
+                message: FromChild = from_msgpack(heard, FromChild)
             except (EOFError, OSError):
                 return TrialOutcome(died=self._end())
             if not isinstance(message, RowsOf):

@@ -29,6 +29,7 @@ import numpy as np
 
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import warm_up
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
@@ -122,7 +123,7 @@ class _Child:
 
     def _hear(self) -> ToChild:
         """Raises EOFError once the worker has no more to be tried."""
-        message: ToChild = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=ToChild)
+        message: ToChild = from_msgpack(self._pipe.recv_bytes(), ToChild)
         return message
 
 

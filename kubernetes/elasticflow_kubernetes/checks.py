@@ -10,6 +10,7 @@ import msgspec
 
 from elasticflow.doctor.finding import Diagnosis, broken, hurts, ok
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.config import Config
 from elasticflow_kubernetes.client import KubernetesClient, is_configured
 from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of, read
@@ -153,7 +154,7 @@ def _seen(client: KubernetesClient, kubernetes: KubernetesConfig) -> Seen:
 
 def _read(names: Iterable[str], ask: Callable[[str], bytes | None], kind: type[T]) -> dict[str, T | None]:
     found = _asked(filter(None, names), ask)
-    return {name: msgspec.json.decode(answer, type=kind) if answer else None for name, answer in found}
+    return {name: from_json(answer, kind) if answer else None for name, answer in found}
 
 
 def _asked(names: Iterable[str], ask: Callable[[str], A]) -> Iterator[tuple[str, A]]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import from_json
 from elasticflow_kubernetes.config import KubernetesConfig
 from elasticflow_kubernetes.errors import ApiBusy, KubernetesError, error_of
 from elasticflow_kubernetes.jobs import LeaderJob, Owner, read_job, read_jobs
@@ -108,7 +109,7 @@ class KubernetesClient:
         call, what = self._of(kind)
         answer = self._ask(call, **what)
         with contextlib.suppress(msgspec.MsgspecError):
-            whole = msgspec.json.decode(answer.data, type=ObjectList[msgspec.Raw])
+            whole = from_json(answer.data, ObjectList[msgspec.Raw])
             return whole.items, whole.metadata.resource_version
         raise ApiBusy(f"the list of {kind.value} cannot be read")
 
@@ -123,9 +124,9 @@ class KubernetesClient:
         answer = self._ask(call, watch=True, silence_s=SILENT_S, **how, **what)
         try:
             for line in _lines(answer):
-                change = msgspec.json.decode(line, type=_Change)
+                change = from_json(line, _Change)
                 if change.type == "ERROR":
-                    told = msgspec.json.decode(change.object, type=Refusal)
+                    told = from_json(change.object, Refusal)
                     raise error_of(told.code, told.message)
                 yield change.type, change.object
         except msgspec.MsgspecError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 from elasticflow_kubernetes.pods import RUN
 
@@ -92,12 +93,12 @@ class _JobItem(msgspec.Struct):
 
 def read_job(answer: bytes) -> LeaderJob:
     """Of one. Raises msgspec.MsgspecError."""
-    return _read(msgspec.json.decode(answer, type=_JobItem))
+    return _read(from_json(answer, _JobItem))
 
 
 def read_jobs(answer: bytes) -> list[LeaderJob]:
     """Of a list. Raises msgspec.MsgspecError."""
-    return [_read(item) for item in msgspec.json.decode(answer, type=ObjectList[_JobItem]).items]
+    return [_read(item) for item in from_json(answer, ObjectList[_JobItem]).items]
 
 
 def _read(item: _JobItem) -> LeaderJob:

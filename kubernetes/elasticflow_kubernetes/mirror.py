@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.process.guard import guarded_thread
 from elasticflow_kubernetes.client import KubernetesClient, ObjectKind
 from elasticflow_kubernetes.errors import ApiBusy, ApiRefused, KubernetesError, Stale
@@ -67,7 +68,7 @@ class Mirror(Generic[T]):
 
     def add(self, answer: bytes) -> None:
         """One that was just made, of which no change may have been told yet."""
-        meta = msgspec.json.decode(answer, type=AnyObject).metadata
+        meta = from_json(answer, AnyObject).metadata
         with self._condition:
             self._added.add(meta.name)
             if self._uids.get(meta.name) != meta.uid:  # else more is known of it by now
@@ -116,7 +117,7 @@ class Mirror(Generic[T]):
 
     def _take(self, change: str, raw: msgspec.Raw) -> str:
         """Returns its version."""
-        known = msgspec.json.decode(raw, type=AnyObject).metadata
+        known = from_json(raw, AnyObject).metadata
         if change == BOOKMARK:
             return known.resource_version
         with self._condition:
@@ -129,7 +130,7 @@ class Mirror(Generic[T]):
 
     def _put(self, raw: bytes) -> str:
         """Returns its name."""
-        known = msgspec.json.decode(raw, type=AnyObject).metadata
+        known = from_json(raw, AnyObject).metadata
         with contextlib.suppress(msgspec.MsgspecError):
             if known.uid not in self._gone:
                 self._items[known.name] = self._read(raw)

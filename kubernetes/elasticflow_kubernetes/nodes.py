@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 
 
@@ -43,7 +44,7 @@ class _NodeItem(msgspec.Struct):
 
 def read_nodes(answer: bytes) -> list[KubernetesNode]:
     """Raises msgspec.MsgspecError."""
-    return [_read(item) for item in msgspec.json.decode(answer, type=ObjectList[_NodeItem]).items]
+    return [_read(item) for item in from_json(answer, ObjectList[_NodeItem]).items]
 
 
 def _read(item: _NodeItem) -> KubernetesNode:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow_kubernetes.errors import ApiBusy
 
 T = TypeVar("T")
@@ -70,13 +71,13 @@ class Refusal(msgspec.Struct):
 def name_of(answer: bytes) -> str:
     """Of one that was just made. Raises ApiBusy where that cannot be read: a list tells more."""
     with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(answer, type=AnyObject).metadata.name
+        return from_json(answer, AnyObject).metadata.name
     raise ApiBusy("the answer to what was asked for cannot be read")
 
 
 def message_of(answer: bytes | str | None) -> str:
     """Why something was refused; "": that is not said."""
     try:
-        return msgspec.json.decode(answer or b"{}", type=Refusal).message
+        return from_json(answer or b"{}", Refusal).message
     except msgspec.MsgspecError:
         return str(answer)[:200]

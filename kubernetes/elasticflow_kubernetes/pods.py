@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from elasticflow.process.decoding import from_json, json_decoder
 from elasticflow_kubernetes.objects import ObjectCondition, ObjectList, ObjectMeta
 
 MANAGED = "app.kubernetes.io/managed-by"
@@ -87,7 +88,7 @@ class PodItem(msgspec.Struct):
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
-_LISTS = msgspec.json.Decoder(ObjectList[PodItem])
+_LISTS = json_decoder(ObjectList[PodItem])
 
 
 def read_list(answer: bytes, at: float) -> list[Pod]:
@@ -97,7 +98,7 @@ def read_list(answer: bytes, at: float) -> list[Pod]:
 
 def read_item(answer: bytes) -> PodItem:
     """Of one, of which ``shown`` makes what it is at a time. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(answer, type=PodItem)
+    return from_json(answer, PodItem)
 
 
 def shown(item: PodItem, at: float) -> Pod:

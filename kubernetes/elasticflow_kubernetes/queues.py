@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow_kubernetes import reasons
 from elasticflow_kubernetes.client import KubernetesClient
 from elasticflow_kubernetes.errors import KubernetesError
@@ -50,7 +51,7 @@ def read_words(answer: bytes) -> dict[str, str]:
     """By the uids of those whose Workloads these are. Raises msgspec.MsgspecError."""
     return {
         owner.uid: reasons.of_queue(told.message)
-        for each in msgspec.json.decode(answer, type=ObjectList[_Workload]).items
+        for each in from_json(answer, ObjectList[_Workload]).items
         for told in each.status.conditions
         if told.type == "QuotaReserved" and not told.is_true and told.message
         for owner in each.metadata.owner_references

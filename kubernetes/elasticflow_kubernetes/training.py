@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import ENDED
 from elasticflow.run.telling import Report, Status
 from elasticflow_kubernetes.objects import ObjectMeta
@@ -82,7 +83,7 @@ class TrainingJob(msgspec.Struct):
 
 def read_training(answer: bytes) -> TrainingJob:
     """Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(answer, type=TrainingJob)
+    return from_json(answer, TrainingJob)
 
 
 def told(status: Status) -> dict[str, Any]:

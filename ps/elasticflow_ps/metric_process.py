@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from elasticflow.errors import ProgramError, RunError
+from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.parent import die_with_parent
 from elasticflow.training.metrics import Sums
 from elasticflow.training.objects import ComputeError, ObjectMetric, computed, prepare
@@ -68,7 +69,7 @@ class MetricProcess:
         for _ in range(TRIES):
             try:
                 self._pipe.send_bytes(order)
-                told = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=MetricValue)
+                told = from_msgpack(self._pipe.recv_bytes(), MetricValue)
             except (EOFError, OSError):
                 self.close()
                 self._begin()
@@ -119,11 +120,11 @@ def main(parent: int, fd: int) -> None:
     with Connection(fd) as pipe, suppress(EOFError):
         broken = ""
         try:
-            prepare(msgspec.msgpack.decode(pipe.recv_bytes(), type=tuple[ObjectMetric, ...]))
+            prepare(from_msgpack(pipe.recv_bytes(), tuple[ObjectMetric, ...]))
         except ProgramError as error:
             broken = str(error)
         while True:
-            order = msgspec.msgpack.decode(pipe.recv_bytes(), type=MetricOrder)
+            order = from_msgpack(pipe.recv_bytes(), MetricOrder)
             pipe.send_bytes(msgspec.msgpack.encode(MetricValue(broken=broken) if broken else _value(order)))
 
 

@@ -9,10 +9,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from elasticflow.doctor.finding import Diagnosis, broken, hurts, ok
 from elasticflow.errors import ConfigError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.config import Config
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow_yarn.cluster import _reason, new_session
@@ -90,7 +89,7 @@ def parse_conf(content: bytes) -> dict[str, str]:
         root = ElementTree.fromstring(content)
         pairs = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
         return {name: value or "" for name, value in pairs if name}
-    told: Any = msgspec.json.decode(content)
+    told: Any = from_json(content, Any)
     return {each["key"]: str(each.get("value", "")) for each in told["properties"]}
 
 

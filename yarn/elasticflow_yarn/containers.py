@@ -13,6 +13,7 @@ import msgspec
 from elasticflow.cluster.clerk import Clerk
 from elasticflow.cluster.contract import MASTER
 from elasticflow.errors import RunError
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import RunDir, RunPath, publish
 
 KEPT = 1000
@@ -59,7 +60,7 @@ def write(run: RunDir, placed: Mapping[str, PlacedContainer]) -> None:
 def read(run: RunDir) -> dict[str, PlacedContainer]:
     """What was written last; nothing if nothing was. Raises RunError if it cannot be read."""
     try:
-        return msgspec.json.decode(path(run).read_bytes(), type=dict[str, PlacedContainer])
+        return from_json(path(run).read_bytes(), dict[str, PlacedContainer])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as error:

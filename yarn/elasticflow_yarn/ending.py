@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import RunDir, RunPath, publish
 from elasticflow_yarn.gpus import NO_GPU as NO_GPU
 
@@ -50,6 +51,6 @@ def read(run: RunDir, name: str) -> Ending | None:
     Raises ``OSError`` where the run's folder does not answer.
     """
     try:
-        return msgspec.json.decode(path(run, name).read_bytes(), type=Ending)
+        return from_json(path(run, name).read_bytes(), Ending)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None

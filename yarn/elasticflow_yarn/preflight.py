@@ -17,6 +17,7 @@ import msgspec
 
 from elasticflow.cluster.pack import MANIFEST, Environment
 from elasticflow.errors import ConfigError, ProgramError
+from elasticflow.process.decoding import from_json
 from elasticflow.program.loading import foreign_imports, imports
 from elasticflow.run.config import Config
 from elasticflow.storage.urls import is_url
@@ -175,5 +176,5 @@ def _manifest(head: bytes) -> Environment | None:
         with tarfile.open(fileobj=io.BytesIO(head), mode="r|gz") as tar:
             first = tar.next()
             file = tar.extractfile(first) if first and first.name == MANIFEST else None
-            return msgspec.json.decode(file.read(), type=Environment) if file else None
+            return from_json(file.read(), Environment) if file else None
     return None

@@ -28,6 +28,7 @@ import msgspec
 
 from elasticflow.cli.ui.shelf import RunShelf
 from elasticflow.errors import ElasticFlowError, NoRunError
+from elasticflow.process.decoding import from_json
 from elasticflow.process.http_server import BoundedHttpServer
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import MOST_PROCESSES
@@ -137,7 +138,7 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
         if what == "stop":
             return {"text": self.server.shelf.stop(name)}
         length = min(MOST_BODY, max(0, int(self.headers.get("Content-Length") or 0)))
-        workers = msgspec.json.decode(self.rfile.read(length), type=dict[str, Workers]).get("workers", 0)
+        workers = from_json(self.rfile.read(length), dict[str, Workers]).get("workers", 0)
         self.server.shelf.scale(name, workers)
         return {"text": f"{workers} workers asked for"}
 
