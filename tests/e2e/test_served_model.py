@@ -290,7 +290,7 @@ def test_a_newer_checkpoint_takes_its_place_and_no_request_is_lost(start: Callab
         run.open("step 12")
         run.finish()
         server.until(lambda: server.get("/model")["step"] == 20)
-        server.until(lambda: steps[-1] == 20)
+        server.until(lambda: steps[-1:] == [20])
         server.until(lambda: server.get("/health")["processes"] == 2)
         done.set()
         asking.join()

@@ -24,6 +24,7 @@ BEREFT = 0.15
 """In so many a new master loses, before it has heard much, those who know what it does not."""
 ASKED = 0.4
 """Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
+CROWDED, STILLBORN = 0.2, 0.1
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -41,7 +42,8 @@ def history(seed: int) -> World:
             # Longer ones: relays begin once workers and places have come to rest.
             shape = replace(shape, workers=workers, peers=2, epochs=3 * shape.epochs)
     faults = draw_faults(rng, moves=shape.moves)
-    return World(*draw_more(random.Random(f"more {seed}"), shape, faults), seed)
+    shape, faults = draw_more(random.Random(f"more {seed}"), shape, faults)
+    return World(*draw_seldom(random.Random(f"seldom {seed}"), shape, faults), seed)
 
 
 def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
@@ -69,6 +71,19 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
             Fault(after, "kill master"),
             Fault(soon, rng.choice(["kill leader", "kill worker"])),
         ]
+    return shape, faults
+
+
+def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
+    """Several servers with each worker; who hangs before it is anybody; losses while the program is asked."""
+    if shape.carried and shape.peers > 2 and rng.random() < CROWDED:
+        shape = replace(shape, servers=2 * shape.workers)
+    if rng.random() < STILLBORN:
+        after = 1 + int(rng.expovariate(1 / 400))
+        faults = [*faults, Fault(after, "freeze newcomer", 0, rng.choice([0.5, FOR_GOOD, FOR_GOOD]))]
+    if shape.rules.consults and rng.random() < TRAPPING:
+        after = 1 + int(rng.expovariate(1 / 250))
+        faults = [*faults, Fault(after, "trap consult", rng.randrange(1 << 10))]
     return shape, faults
 
 

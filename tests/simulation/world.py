@@ -425,6 +425,8 @@ class World:
         """By role: who does this next dies of it."""
         self.traps: list[tuple[str, type, Fault]] = []
         """By role: once somebody does this next, that happens to others."""
+        self.stillborn: list[float] = []
+        """Whoever begins next stands still from its first moment, for so long."""
         self.path = Path(tempfile.mkdtemp(prefix="elasticflow-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         self._run = RunDir(self.path)
         self.master: Process
@@ -718,6 +720,7 @@ class World:
         def begin() -> None:
             if process.alive:
                 self.cluster.place(settings.name)
+                self._hold_up(process)
                 process.start(settings.name, partial(self._be_member, process, settings))
 
         self.hub.later(self.hub.rng.random() * self.shape.start_s, begin)
@@ -742,7 +745,15 @@ class World:
         self.cluster.members[settings.name] = process
         self.cluster.carried.add(settings.name)
         worker.at_end.append(process.kill)
+        self._hold_up(process)
         process.start(settings.name, partial(self._be_member, process, settings))
+
+    def _hold_up(self, process: Process) -> None:
+        """If a newcomer is to stand still, it is this one."""
+        if self.stillborn:
+            seconds = self.stillborn.pop()
+            process.frozen_s = self.hub.now_s + seconds
+            self.calm_s = max(self.calm_s, self.hub.now_s + (seconds if seconds < float("inf") else 0.0))
 
     def write_journal(self, path: RunPath, data: bytes) -> None:
         """It takes its time, so the next master may find an older one."""
@@ -838,6 +849,11 @@ class World:
             self.ambushes["master"] = ac.EndAction
         elif verb == "ambush":
             self.ambushes[whom] = AMBUSHES[whom][fault.pick % len(AMBUSHES[whom])]
+        elif fault.kind == "freeze newcomer":
+            self.stillborn.append(fault.seconds)
+        elif fault.kind == "trap consult":
+            what = CONSULTED[fault.pick % len(CONSULTED)]
+            self.traps.append(("server", st.ConsultAction, Fault(fault.after, what, fault.pick // 7)))
         elif verb == "trap":
             role = TRAPPED[fault.pick % len(TRAPPED)]
             acts = AMBUSHES[role]
@@ -967,6 +983,8 @@ KINDS = (
 CUTS = ("cut worker", "cut worker", "cut server", "hang server")
 """Where the network alone is to blame, mostly. "cut": all connections but those to the master."""
 TRAPS = ("trap server", "trap servers", "trap pair", "trap leader", "trap worker")
+CONSULTED = ("cut leader", "cut last", "cut server", "kill leader", "kill last", "kill worker")
+"""What happens as a worker is asked what the program says."""
 MOVES = ("near limit", "lose leader", "lose sight")
 
 
