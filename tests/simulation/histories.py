@@ -76,8 +76,9 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
 
 def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
     """Several servers with each worker; who hangs before it is anybody; losses while the program is asked."""
-    if shape.carried and shape.peers > 2 and rng.random() < CROWDED:
-        shape = replace(shape, servers=2 * shape.workers)
+    if shape.carried and shape.slices > 1 and shape.peers > 2 and rng.random() < CROWDED:
+        workers = max(2, shape.workers)
+        shape = replace(shape, workers=workers, servers=2 * workers, parcel_bytes=64)
     if rng.random() < STILLBORN:
         after = 1 + int(rng.expovariate(1 / 400))
         faults = [*faults, Fault(after, "freeze newcomer", 0, rng.choice([0.5, FOR_GOOD, FOR_GOOD]))]
