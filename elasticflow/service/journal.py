@@ -3,7 +3,8 @@
 Each service claims a term (``master.fence``) and writes a file of its own, ``journal/TERM.jsonl``. Its first
 line names the file before and how much of it was read: what an older service, which was not dead, wrote after
 that never counts, and that service finds after each line that it is superseded, before it acts on it. A line
-that was torn by a crash, the last one, never counts either: nobody acted on it.
+that was torn by a crash, the last one, never counts either: nobody acted on it. Nor does a last one that the
+policy cannot decide, for a fault of its own: it would be the end of each service.
 
 A file that has become long is followed by another, ``TERM-PART.jsonl``, which begins with all that is known.
 The service goes on from what it has written there, as whoever reads it will. So a service that begins reads
@@ -12,6 +13,7 @@ little, however long ago the first one began; the files before are kept for ``el
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import zlib
@@ -71,6 +73,10 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
         return ServiceState(policy(self.policy, shape, self.overheads, quotas), numbered)
 
 
+class UndecidedError(RunError):
+    """What happened cannot be decided, for a fault of the policy: it has never happened."""
+
+
 class ChapterId(NamedTuple):
     """Of a journal's file. part: of those of one term, which follow each other."""
 
@@ -111,11 +117,17 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chapter(NamedTuple):
-    """A file of a journal, as far as it counts: of ``num_bytes``."""
+    """A file of a journal, as far as it counts: of ``num_bytes``, its last line of ``last_bytes``."""
 
     opening: Opening
     turns: list[Turn]
     num_bytes: int
+    last_bytes: int
+
+    @property
+    def but_last(self) -> Chapter:
+        """Without its last turn."""
+        return self._replace(turns=self.turns[:-1], num_bytes=self.num_bytes - self.last_bytes)
 
 
 class JournalFiles:
@@ -136,18 +148,20 @@ class JournalFiles:
         """That holds anything: whoever made a later one died before it had decided anything."""
         return max((each for each in self.all() if _has_begun(self.path(each))), default=None)
 
-    def chapters(self, newest: ChapterId, *, all_kept: bool = False) -> list[Chapter]:
+    def chapters(
+        self, newest: ChapterId, *, taken: int | None = None, all_kept: bool = False
+    ) -> list[Chapter]:
         """What has happened, by files: from the last one on that begins with all that is known.
 
-        all_kept: from the oldest one on that there is.
+        taken: so many bytes of the newest one count; None: all. all_kept: from the oldest one that there is.
         """
         found: list[Chapter] = []
-        file, taken = newest, None
+        file = newest
         while True:
             lines = self._sound(file, self.path(file).read_bytes()[:taken].splitlines(keepends=True))
             opening = self._decoded(file, lines[0], Opening)
             turns = [self._decoded(file, line, Turn) for line in lines[1:]]
-            found.append(Chapter(opening, turns, sum(map(len, lines))))
+            found.append(Chapter(opening, turns, sum(map(len, lines)), len(lines[-1])))
             file, taken = ChapterId(opening.before, opening.part), opening.taken
             if not opening.before or (opening.known and not (all_kept and self.path(file).exists())):
                 return found[::-1]
@@ -200,7 +214,7 @@ class ServiceJournal:
             self._begin(ChapterId(self.term), Opening(rules=rules, before=0, taken=0))
             return
         chapters = files.chapters(newest_file)
-        self.state = told_again(chapters)
+        self.state, num_bytes = self._told_again(newest_file, chapters)
         found = chapters[0].opening.rules
         if self.state.under_way() and found != rules:
             raise ConfigError(
@@ -216,7 +230,7 @@ class ServiceJournal:
             )
             self._prune(0)
         else:
-            self._go_on(ChapterId(self.term), newest_file, chapters[-1].num_bytes)
+            self._go_on(ChapterId(self.term), newest_file, num_bytes)
 
     @property
     def path(self) -> Path:
@@ -224,17 +238,49 @@ class ServiceJournal:
         return self._files.path(self._id)
 
     def handle(self, happened: Sequence[Happening], now_s: float) -> None:
-        """Writes it down, then has the state decide; before that, raises Superseded if it is."""
+        """Writes it down, then has the state decide; before that, raises Superseded if it is.
+
+        Raises UndecidedError if that fails: then it never counts, and the state is as it was.
+        """
         if self._num_bytes > max(LONG_BYTES, 4 * self._known_bytes):
-            self._go_on(self._id._replace(part=self._id.part + 1), self._id, self._num_bytes)
+            self._go_on(self._next, self._id, self._num_bytes)
+        num_bytes = self._num_bytes
         self._append(Turn(now_s=now_s, happened=list(happened)))
-        self.state.handle(happened, now_s)
+        try:
+            self.state.handle(happened, now_s)
+        except Exception as error:
+            before = told_again(self._files.chapters(self._id, taken=num_bytes))
+            recall_all(self.state, self._rules.new_state().policy, record_all(before))
+            self._go_on(self._next, self._id, num_bytes)
+            kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in happened))
+            raise UndecidedError(
+                f"the policy {self._rules.policy!r} could not decide ({kinds}), and all is as it was before "
+                f"that: {type(error).__name__}: {error}"
+            ) from error
 
     def close(self) -> None:
         """Writes no more."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    @property
+    def _next(self) -> ChapterId:
+        return self._id._replace(part=self._id.part + 1)
+
+    def _told_again(self, newest: ChapterId, chapters: list[Chapter]) -> tuple[ServiceState, int]:
+        """What came of them, and of how many bytes of the newest one. Raises RunError."""
+        last = chapters[-1]
+        with contextlib.suppress(Exception):
+            return told_again(chapters), last.num_bytes
+        try:
+            return told_again([*chapters[:-1], last.but_last]), last.but_last.num_bytes
+        except Exception as error:
+            raise RunError(
+                f"{self._files.path(newest)}: what it tells cannot be decided again: {type(error).__name__}: "
+                f"{error}. Go on with the ElasticFlow that wrote it, or move {self._files.folder} away: then "
+                "nothing of what was promised is known any more."
+            ) from error
 
     def _go_on(self, file: ChapterId, before: ChapterId, taken: int) -> None:
         """Begins a file with all that is known, and goes on from that."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from elasticflow.service import talk
 from elasticflow.service.follower import REPLACED, Follower
 from elasticflow.service.hands import Hands, RunFolder, read_folder
 from elasticflow.service.here import FollowerHere
-from elasticflow.service.journal import ServiceJournal
+from elasticflow.service.journal import ServiceJournal, UndecidedError
 from elasticflow.service.marks import LOCK, claim
 from elasticflow.service.memory import Known, kind_of
 from elasticflow.service.settings import ServiceConfig, folder_of
@@ -204,7 +205,11 @@ class Service:
         }
         progress: list[hp.Happening] = [hp.Advanced(done=done)] if done else []
         before = {name: account.number for name, account in self._state.ledger.accounts.items()}
-        self._journal.handle([*progress, *happened], self._now_s())
+        try:
+            self._journal.handle([*progress, *happened], self._now_s())
+        except UndecidedError as error:  # for whoever is to mend it
+            say("".join(traceback.format_exception(error.__cause__)).rstrip())
+            raise
         self._check_place()  # before anybody hears of it
         self._learn(happened)
         living = {ticket.task.name: ticket for ticket in self._state.under_way()}

@@ -145,6 +145,7 @@ class ServiceState:
     def handle(self, happened: Sequence[hp.Happening], now_s: float) -> None:
         """Takes in what has happened, and decides once."""
         self.now_s = now_s = max(self.now_s, now_s)
+        self._arriving = []  # one that raised may have left some
         told: list[ev.Event] = []
         for happening in happened:
             told += self._take_in(happening)
@@ -152,7 +153,6 @@ class ServiceState:
         told += [
             ev.ArrivalEvent(self._job(ticket)) for ticket in self._arriving if ticket.standing not in ENDS
         ]
-        self._arriving = []
         if told:
             remaining = {
                 name: self.tickets[name].remaining for name in self.policy.tracks if name in self.tickets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.master.fence import Superseded
 from elasticflow.master.gain import REGROW_S
+from elasticflow.scheduler import events as ev
 from elasticflow.scheduler.answers import AnswerKind
+from elasticflow.scheduler.decisions import Decision
 from elasticflow.scheduler.overheads import Overheads
+from elasticflow.scheduler.policies.elastic import Elastic
 from elasticflow.service import happenings as hp
 from elasticflow.service import journal as journals
 from elasticflow.service.beginnings import ENOUGH, LAST, Beginning
 from elasticflow.service.history import read_history
-from elasticflow.service.journal import ServiceJournal, ServiceRules, UserQuota
+from elasticflow.service.journal import ServiceJournal, ServiceRules, UndecidedError, UserQuota
 from elasticflow.service.learned import believed
 from elasticflow.service.state import ENDS, ServiceState, TaskStanding
 
@@ -494,6 +497,63 @@ def test_a_disk_that_becomes_full_in_a_line_takes_nothing_more_and_loses_nothing
     again = ServiceJournal(tmp_path, RULES)
     again.handle([measured("c", 300, BEGIN_S + 200)], BEGIN_S + 2)
     assert set(ServiceJournal(tmp_path, RULES).state.tickets) == {"a", "c"}
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that raises, half done, when it is told of a job of this name."""
+    decide = Elastic.handle
+
+    def handle(policy: Elastic, events: Sequence[ev.Event], now_s: float) -> list[Decision]:
+        decisions = decide(policy, events, now_s)
+        if any(isinstance(event, ev.ArrivalEvent) and event.job.job_id == "poison" for event in events):
+            raise KeyError("poison")
+        return decisions
+
+    monkeypatch.setattr(Elastic, "handle", handle)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_what_the_policy_cannot_decide_has_never_happened(tmp_path: Path) -> None:
+    """Each service would decide it again, and end of it."""
+    journal = ServiceJournal(tmp_path, RULES)
+    state = journal.state
+    journal.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    before = told(state)
+    with pytest.raises(UndecidedError, match=r"'elastic' could not decide \(HandedIn\).* KeyError: 'poison'"):
+        journal.handle([measured("poison", 300, BEGIN_S + 200)], BEGIN_S + 1)
+    assert journal.state is state and told(state) == before
+    journal.handle([measured("b", 300, BEGIN_S + 900)], BEGIN_S + 2)
+    state.check_invariants()
+    after = told(state)
+    again = ServiceJournal(tmp_path, RULES)
+    assert told(again.state) == after and set(again.state.tickets) == {"a", "b"}
+    assert set(read_history(tmp_path).state.tickets) == {"a", "b"}
+
+
+@pytest.mark.usefixtures("faulty")
+def test_what_the_policy_cannot_decide_never_counts_though_the_service_is_killed_as_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = ServiceJournal(tmp_path, RULES)
+    journal.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    before = told(journal.state)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(journals, "told_again", raises(KeyboardInterrupt))
+        journal.handle([measured("poison", 300, BEGIN_S + 200)], BEGIN_S + 1)
+    assert b"poison" in journal.path.read_bytes()
+    assert set(read_history(tmp_path).state.tickets) == {"a"}
+    again = ServiceJournal(tmp_path, RULES)
+    assert told(again.state) == before
+    again.handle([measured("b", 300, BEGIN_S + 900)], BEGIN_S + 2)
+    assert set(ServiceJournal(tmp_path, RULES).state.tickets) == {"a", "b"}
+
+
+def raises(error: type[BaseException]) -> Callable[..., None]:
+    def do(*_: object) -> None:
+        raise error
+
+    return do
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
