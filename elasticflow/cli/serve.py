@@ -19,6 +19,7 @@ from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.share import load_share
 from elasticflow.errors import ConfigError, RunError, UnknownError
 from elasticflow.master.measuring import metrics_command
+from elasticflow.process.ending import letting_go
 from elasticflow.process.packages import require
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import clock_time, with_clock_times
@@ -34,6 +35,7 @@ GIVEN_BACK_S = 0.05
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+@letting_go()
 def serve(arguments: argparse.Namespace) -> int:
     """Grants workers to runs until it is ended; they go on without it."""
     config = read_service_config(arguments.config) if arguments.config else ServiceConfig()

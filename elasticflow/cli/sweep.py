@@ -26,6 +26,7 @@ from elasticflow.cli.train import settings
 from elasticflow.cli.trials import ClusterTrials, LocalTrials, ServiceTrials, TrialNews, Trials
 from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
+from elasticflow.process.ending import letting_go
 from elasticflow.process.locked_files import hold
 from elasticflow.process.packages import require
 from elasticflow.process.texts import harmless
@@ -69,6 +70,7 @@ COUNTS = (*SETTINGS, "args", "data", "drop_last", "evaluate_every", "init_from",
 """Settings that decide what a trial comes to: one sweep has the same, but for what its space names."""
 
 
+@letting_go()
 def sweep(arguments: argparse.Namespace) -> int:
     """Begins a sweep, or goes on with it. 0: all trials are done; 1: none has finished; 3: stopped."""
     parse(arguments.program)

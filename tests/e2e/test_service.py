@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,24 @@ def test_one_without_a_deadline_is_held_at_zero_and_comes_back(
     service.finish(urgent, patient)
     assert RunDir(service.runs / "patient").past_attempts()
     assert service.digest("patient") == undisturbed
+
+
+def test_a_service_that_is_told_to_end_leaves_no_fork_server_and_its_run_goes_on(
+    serve: Callable[[int], Served], undisturbed: str
+) -> None:
+    service = serve(1)
+    name = service.submit("alone", "--deadline", "+20m")
+    fork_server = service.folder / "forkservers" / "torch"
+    service.wait_until(lambda tasks: fork_server.with_suffix(".sock").exists() and tasks[name].step > 5)
+    forks = recorded(fork_server.with_suffix(".json"))
+    assert service.process is not None and forks is not None
+    service.process.terminate()
+    assert service.process.wait(PATIENCE_S) == -signal.SIGTERM
+    assert forks.watch() is None, "it has ended with the service"
+    service.start()
+    service.finish(name)
+    assert not RunDir(service.runs / "alone").past_attempts()
+    assert service.digest("alone") == undisturbed
 
 
 def test_a_service_that_is_killed_again_and_again_loses_no_promise(

@@ -101,6 +101,17 @@ def test_a_sweep_that_is_killed_is_gone_on_with(held: Run, undisturbed: dict[str
     assert digests(told(again(held, *GRID))) == undisturbed
 
 
+def test_a_sweep_that_is_told_to_end_leaves_its_trial_and_no_fork_server(
+    held: Run, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    server = recorded(held.path / "forkservers" / "torch.json")
+    held.process.terminate()
+    assert held.process.wait(PATIENCE_S) == -signal.SIGTERM
+    assert server and server.watch() is None, "it has ended with the sweep"
+    held.open("width 4 step 8")
+    assert digests(told(again(held, *GRID))) == undisturbed
+
+
 def test_a_trial_that_is_killed_with_the_sweep_goes_on_from_its_checkpoint(
     held: Run, undisturbed: dict[str, tuple[float, str]]
 ) -> None:
