@@ -145,6 +145,8 @@ class Follower(ABC):
 
     def _ending(self, report: Report | None, words: str) -> hp.Over | None:
         """How it has ended for good; None: it has not, or only been paused. words: its last ones."""
+        if report is not None:
+            self.step = report.step  # it may have said nothing since one before
         if report is not None and was_paused(report):
             self._tries = 0  # it did as it was told
             return None

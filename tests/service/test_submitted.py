@@ -231,8 +231,11 @@ def test_how_it_ended_is_told_and_one_that_gets_nowhere_is_given_up(run: Played)
         run.hands.ordered.pop("begin")("17")
     (over,) = run.see(GONE, TWO, 2)
     assert isinstance(over, hp.Over) and over.state == "failed" and "it was cancelled" in over.text
-    done = GONE._replace(report=report("finished", "all done"))
-    assert run.see(done, TWO, 2) == [hp.Over(name="1-a", state="finished", text="all done")]
+    told = msgspec.structs.replace(report("finished", "all done"), step=8)
+    assert run.see(GONE._replace(report=told), TWO, 2) == [
+        hp.Over(name="1-a", state="finished", text="all done")
+    ]
+    assert run.step == 8, "however long ago its master has said one"
 
 
 def test_another_run_in_its_folder_is_told_nothing_and_is_its_end(run: Played) -> None:
