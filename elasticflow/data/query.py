@@ -73,8 +73,9 @@ class Query(Parquet):
         **named: str | Sequence[str],
     ) -> None:
         require("duckdb", "ef.data.Query", "sql")
+        path, key = _result(sql, tables, Path(folder) if folder else _default_folder(), memory_bytes)
         super().__init__(
-            _result(sql, tables, Path(folder) if folder else _default_folder(), memory_bytes),
+            path,
             columns,
             vocabularies=vocabularies,
             hashing=hashing,
@@ -83,20 +84,22 @@ class Query(Parquet):
             cache_bytes=cache_bytes,
             **named,
         )
+        # By what stays so where tables are touched, moved or copied: then a resumed run has another result,
+        # of the same records.
+        name = f"Query of {', '.join(tables)} ({key})"
+        self.files = tuple(msgspec.structs.replace(file, name=name) for file in self.files)
 
 
 def _default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elasticflow" / "queries"
 
 
-def _result(sql: str, tables: Mapping[str, Paths], folder: Path, memory_bytes: int) -> Path:
-    """The file with the records, which this process makes unless there is one. Raises DataError."""
-    import duckdb
-
+def _result(sql: str, tables: Mapping[str, Paths], folder: Path, memory_bytes: int) -> tuple[Path, str]:
+    """The file with the records, which this process makes unless there is one, and what query and tables have
+    in common wherever these lie, and whenever they were written. Raises DataError."""
     found = {name: _local_files(name, paths) for name, paths in tables.items()}
     read = {name: [_told(each.identity(len(files))) for each in files] for name, files in found.items()}
-    key = msgspec.json.encode((duckdb.__version__, sql, sorted(read.items())))
-    path = folder / f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.parquet"
+    path = folder / f"{_key(sql, read)}.parquet"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
@@ -104,7 +107,19 @@ def _result(sql: str, tables: Mapping[str, Paths], folder: Path, memory_bytes: i
                 _compute(sql, found, path, memory_bytes)
     except OSError as error:
         raise DataError(f"Query: {folder}: {error.strerror}. Name another folder=.") from error
-    return path
+    lasting = {
+        name: [(os.path.basename(of), size, sample) for of, size, _, sample in files]
+        for name, files in read.items()
+    }
+    return path, _key(sql, lasting)
+
+
+def _key(sql: str, read: Mapping[str, Sequence[tuple[object, ...]]]) -> str:
+    """read: what is told of each table's files."""
+    import duckdb
+
+    key = msgspec.json.encode((duckdb.__version__, sql, sorted(read.items())))
+    return hashlib.blake2b(key, digest_size=16).hexdigest()
 
 
 def _told(found: FileId) -> tuple[str, int, str, str]:

@@ -22,6 +22,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 from elasticflow import data  # noqa: E402
 from elasticflow.data import query  # noqa: E402
 from elasticflow.errors import DataError  # noqa: E402
+from elasticflow.run.work import files_told  # noqa: E402
 
 SUMS = (
     "SELECT site, avg(age) AS age, sum(1 / (n + 1)) AS parts "
@@ -85,6 +86,21 @@ def test_another_node_that_sees_the_same_files_has_the_same_result(
     there = made(SUMS, tables, tmp_path / "there")
     assert Path(here.files[0].name).name == Path(there.files[0].name).name
     assert content(here) == content(there)
+
+
+def test_tables_that_are_touched_or_moved_are_the_same_for_a_resumed_run(
+    tables: dict[str, str], tmp_path: Path
+) -> None:
+    before = made(SUMS, tables, tmp_path / "q")
+    os.utime(tables["users"], ns=(1, 1))
+    shutil.copytree(tables["clicks"], tmp_path / "moved")
+    moved = {**tables, "clicks": f"{tmp_path}/moved"}
+    again = made(SUMS, moved, tmp_path / "q")
+    assert files_told(again.files) == files_told(before.files) and content(again) == content(before)
+    with open(tables["users"], "a") as file:
+        file.write("50,99\n")
+    assert files_told(made(SUMS, moved, tmp_path / "q").files) != files_told(before.files)
+    assert files_told(made(SUMS + " ", tables, tmp_path / "q").files) != files_told(before.files)
 
 
 def test_computed_once_by_whoever_comes_first(

@@ -40,5 +40,6 @@ def test_records_by_sql_are_the_same_though_the_result_is_gone(
     run.wait_for_step(4)
     run.stop("step 12")
     shutil.rmtree(tmp_path / "other")
+    (tmp_path / "sizes.csv").touch()
     again = cli("train", PROGRAMS / "query_torch.py", "--resume", "--run-dir", run.path, "--workers", 3)
     assert digest_in(again.stdout + again.stderr) == expected
