@@ -73,11 +73,11 @@ class TableSource(BlockSource):
             if listing.version and chosen is not None:  # so that other records have another name
                 told = f"{listing.version.name} where {_told(filters, chosen)}"
                 listing = listing._replace(version=msgspec.structs.replace(listing.version, name=told))
-        self.files = listing.identities
         opened = listing.opened()
         schemas = listing.types_of(opened)
         self._types = listing.column_types(schemas)
         self._wanted = Wanted(what, selection, list(self._types), rules)
+        self.files = (*listing.identities, *rules.told)
         inside = [name for name in self._wanted.names if name not in listing.partitions]
         if listing.types is None:
             _check_same(inside, listing.files, schemas, rules.defaults)

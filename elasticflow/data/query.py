@@ -87,7 +87,8 @@ class Query(Parquet):
         # By what stays so where tables are touched, moved or copied: then a resumed run has another result,
         # of the same records.
         name = f"Query of {', '.join(tables)} ({key})"
-        self.files = tuple(msgspec.structs.replace(file, name=name) for file in self.files)
+        result, *others = self.files
+        self.files = (msgspec.structs.replace(result, name=name), *others)
 
 
 def _default_folder() -> Path:

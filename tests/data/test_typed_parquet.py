@@ -13,6 +13,8 @@ import pytest
 import elasticflow as ef
 from elasticflow.data import Pad, Parquet, Ragged, open_path
 from elasticflow.errors import DataError
+from elasticflow.run.work import files_told
+from elasticflow.storage.file_ids import first_change
 
 CITIES = ["Rome", None, "Oslo", "Rome", "Bern"]
 ALL = np.arange(5)
@@ -180,6 +182,18 @@ def test_a_file_without_a_column_has_its_default(tmp_path):
     with pytest.raises(DataError, match=r"1.parquet: column 'new' is missing.*defaults="):
         Parquet(tmp_path)
     assert read_all(Parquet(tmp_path, defaults={"new": 0})) == {"a": [1, 2, 3], "new": [0, 0, 5]}
+
+
+def test_a_run_is_told_of_vocabularies_as_of_files(tmp_path):
+    path = write(tmp_path / "t.parquet", city=["Rome", "Oslo"])
+    told = [
+        Parquet(path, vocabularies={"city": values}).files
+        for values in (["Rome"], ["Rome"], ["Rome", "Oslo"], ["Oslo"])
+    ]
+    assert told[0] == told[1] and len(told[0]) == 2 and len(Parquet(path, hashing={"city": None}).files) == 1
+    assert "vocabularies of city has changed" in first_change(told[0], told[2])
+    assert "has as many bytes as before, but others" in first_change(told[0], told[3])
+    assert len({files_told(each) for each in told}) == 3
 
 
 def test_vocabularies_from_a_file(tmp_path):
