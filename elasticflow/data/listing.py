@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -71,6 +73,19 @@ class Listing(NamedTuple):
         """As a run is told of them."""
         found = identities([each.file for each in self.files])
         return (self.version, *found) if self.version else found
+
+    def told_partitions(self, names: Sequence[str]) -> tuple[FileId, ...]:
+        """What a run is told of columns that folders' names give: another name is another value.
+
+        names: of those that are wanted. Of a table with a version that tells.
+        """
+        given = [name for name in names if name in self.partitions]
+        if self.version or not given:
+            return ()
+        values = [[each.partition.get(name) for name in given] for each in self.files]
+        text = json.dumps(values, default=str).encode()
+        sample = hashlib.blake2b(text, digest_size=16).hexdigest()
+        return (FileId(f"folders by {', '.join(given)}", len(text), "", sample=sample),)
 
     def opened(self) -> list[OpenedFile]:
         """Each file, with what it says of itself. Raises DataError."""

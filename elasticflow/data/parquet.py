@@ -77,7 +77,8 @@ class TableSource(BlockSource):
         schemas = listing.types_of(opened)
         self._types = listing.column_types(schemas)
         self._wanted = Wanted(what, selection, list(self._types), rules)
-        self.files = (*listing.identities, *rules.told)
+        partitions = listing.told_partitions(self._wanted.names)
+        self.files = (*listing.identities, *partitions, *rules.told)
         inside = [name for name in self._wanted.names if name not in listing.partitions]
         if listing.types is None:
             _check_same(inside, listing.files, schemas, rules.defaults)

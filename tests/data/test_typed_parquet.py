@@ -1,6 +1,8 @@
 """Parquet as others leave it: types, missing values, partitions, filters, and what is said of the rest."""
 
 import json
+import os
+import shutil
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 
@@ -194,6 +196,17 @@ def test_a_run_is_told_of_vocabularies_as_of_files(tmp_path):
     assert "vocabularies of city has changed" in first_change(told[0], told[2])
     assert "has as many bytes as before, but others" in first_change(told[0], told[3])
     assert len({files_told(each) for each in told}) == 3
+
+
+def test_a_run_is_told_of_columns_that_folders_give(hive, tmp_path):
+    source = Parquet(hive, ["a", "date"])
+    shutil.copytree(hive, tmp_path / "moved")
+    assert files_told(Parquet(tmp_path / "moved", ["a", "date"]).files) == files_told(source.files)
+    without = Parquet(hive, ["a"])
+    os.rename(hive / "date=2026-11-20", hive / "date=2025-11-20")
+    assert files_told(Parquet(hive, ["a"]).files) == files_told(without.files)
+    found = first_change(source.files[-1:], Parquet(hive, ["a", "date"]).files[-1:])
+    assert "folders by date has changed" in found
 
 
 def test_vocabularies_from_a_file(tmp_path):
