@@ -27,7 +27,7 @@ from elasticflow.cli.trials import ClusterTrials, LocalTrials, ServiceTrials, Tr
 from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.process.ending import letting_go
-from elasticflow.process.locked_files import hold
+from elasticflow.process.locked_files import has_left, hold
 from elasticflow.process.packages import require
 from elasticflow.process.texts import harmless
 from elasticflow.program.copy import take
@@ -65,6 +65,8 @@ SETTINGS = (
 """What a space may name beside the program's arguments."""
 STOPPED = "the sweep of trial"
 """What a run that ends with its sweep is told begins so."""
+LOCK = "lock"
+"""Of its folder: one process goes on with a sweep."""
 UNTESTED = 'was never evaluated: does data() return a "test" source?'
 COUNTS = (*SETTINGS, "args", "data", "drop_last", "evaluate_every", "init_from", "init_map", "init_optimizer")
 """Settings that decide what a trial comes to: one sweep has the same, but for what its space names."""
@@ -94,7 +96,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     url = arguments.storage or f"sqlite:///{folder}/study.db"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _held(folder), lasting_output():
+        with _held(folder) as lock, lasting_output():
             study = Study(
                 url,
                 folder.name,
@@ -105,7 +107,7 @@ def sweep(arguments: argparse.Namespace) -> int:
                 pruner=arguments.pruner,
                 seed=chosen.seed,
             )
-            return _accompany(Sweep(arguments, folder, study, chosen, wanted))
+            return _accompany(Sweep(arguments, folder, lock, study, chosen, wanted))
     except STORAGE_ERRORS as error:
         place = re.sub("//[^@/]*@", "//", url)  # without a password
         why = str(error.__cause__ or error).partition("\n")[0]
@@ -158,16 +160,16 @@ def _token(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Raises RunError if another process goes on with this sweep just now."""
+def _held(folder: Path) -> Iterator[int]:
+    """Yields what is held. Raises RunError if another process goes on with this sweep just now."""
     try:
-        lock = hold(folder / "lock")
+        lock = hold(folder / LOCK)
     except BlockingIOError as error:
         raise RunError(
             f"{folder}: another process goes on with this sweep; choose another --folder."
         ) from error
     try:
-        yield
+        yield lock
     finally:
         os.close(lock)
 
@@ -176,9 +178,15 @@ class Sweep:
     """Its trials that are under way, and what follows from what they tell."""
 
     def __init__(
-        self, arguments: argparse.Namespace, folder: Path, study: Study, chosen: Config, wanted: int
+        self,
+        arguments: argparse.Namespace,
+        folder: Path,
+        lock: int,
+        study: Study,
+        chosen: Config,
+        wanted: int,
     ) -> None:
-        self.arguments, self.folder, self.study = arguments, folder, study
+        self.arguments, self.folder, self._lock, self.study = arguments, folder, lock, study
         if chosen.checkpoint_dir:  # or trials of one number would meet there, of any sweep
             chosen = msgspec.structs.replace(chosen, checkpoint_dir=below(chosen.checkpoint_dir, str(folder)))
         self._settings, self._wanted = chosen, wanted
@@ -239,7 +247,12 @@ class Sweep:
         return f"{base}/trial-{number}" if is_url(base) else os.path.abspath(f"{base}/trial-{number}")
 
     def _begin(self, number: int, values: Mapping[str, Value]) -> None:
-        """Begins a trial, or goes on with it."""
+        """Begins a trial, or goes on with it. Raises RunError where another process may do so by now."""
+        if has_left(self.folder / LOCK, self._lock):
+            raise RunError(
+                f"{self.folder}: was removed, moved or replaced while this sweep used it. "
+                "Runs that were begun go on."
+            )
         run = RunDir(self._run_dir(number))
         self._check_own(run, values)
         self.study.put(number, str(run.path))

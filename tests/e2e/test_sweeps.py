@@ -105,7 +105,8 @@ def test_a_sweep_that_is_told_to_end_leaves_its_trial_and_no_fork_server(
     held: Run, undisturbed: dict[str, tuple[float, str]]
 ) -> None:
     server = recorded(held.path / "forkservers" / "torch.json")
-    held.process.terminate()
+    for _ in range(2):  # as timeout does
+        held.process.terminate()
     assert held.process.wait(PATIENCE_S) == -signal.SIGTERM
     assert server and server.watch() is None, "it has ended with the sweep"
     held.open("width 4 step 8")
@@ -191,6 +192,20 @@ def test_who_is_killed_as_trials_stop_goes_on_with_them_though_they_stop_still(
         held.open("width 4 step 8")
         assert second.process.wait(PATIENCE_S) == 0, second.output()
         assert digests(json.loads(second.output())) == undisturbed
+
+
+def test_a_sweep_whose_folder_is_moved_begins_no_other_trial(tmp_path: Path) -> None:
+    """Another process could go on with it beside this one."""
+    place, folder = "width 4 step 8", tmp_path / "sweep"
+    elsewhere = ("--storage", f"sqlite:///{tmp_path}/study.db", "--run-dir", tmp_path / "trials")
+    line = command(folder, *GRID, *elsewhere)
+    with Run(folder, "", shut=[place], command=line) as run:
+        run.held_at(place)
+        folder.rename(tmp_path / "elsewhere")
+        run.open(place)
+        assert run.process.wait(PATIENCE_S) == 1
+        assert "was removed, moved or replaced while this sweep used it" in run.output()
+        assert len(list((tmp_path / "trials").iterdir())) == 1
 
 
 def test_a_first_trial_that_is_killed_on_the_way_does_not_end_a_sweep(held: Run) -> None:
