@@ -250,7 +250,10 @@ def _check_same_data(manifest: Manifest, spec: Spec) -> None:
         before, now = manifest.work.get(name), getattr(spec, name)
         if before != now:
             what = {"num_records": "records to train on", "num_test": "records to test with"}.get(name, "")
-            found = f"had {before} {what}, now it has {now}" if what else "has other columns"
+            if not what:  # columns, or records of which an epoch has as many as before
+                check_same_files(manifest, spec)
+            others = "has other columns, or another number of records that an epoch is chosen from"
+            found = f"had {before} {what}, now it has {now}" if what else others
             raise CheckpointError(
                 f"the data has changed since the checkpoint at step {manifest.step}: it {found}. "
                 "Give the same data, or begin a new run with these weights: --init-from and its folder."

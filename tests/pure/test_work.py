@@ -10,6 +10,7 @@ import pytest
 import elasticflow as ef
 from elasticflow.checkpoint import Manifest
 from elasticflow.errors import CheckpointError
+from elasticflow.master.saving import _check_same_data
 from elasticflow.run.config import Config
 from elasticflow.run.work import check_same_files, check_same_work, files_told, work_of
 from elasticflow.step.schedule import SLICING
@@ -73,3 +74,12 @@ def test_files_may_be_touched_and_moved_but_not_be_others() -> None:
             check_same_files(before, spec(msgspec.structs.replace(FILE, **change)))
     with pytest.raises(CheckpointError, match="there are 2 files, and were 1"):
         check_same_files(before, spec(FILE, FILE))
+
+
+def test_of_records_from_which_an_epoch_is_chosen_the_file_is_named() -> None:
+    """A mixture has as many records an epoch whatever its sources have."""
+    data = {"num_records": 1, "num_test": 0, "data_signature": "before"}
+    with pytest.raises(CheckpointError, match="there are 1 files, and were 2"):
+        _check_same_data(manifest(Config(), files_told((FILE, FILE)), **data), spec(FILE))
+    with pytest.raises(CheckpointError, match="other columns, or another number of records"):
+        _check_same_data(manifest(Config(), files_told((FILE,)), **data), spec(FILE))
