@@ -20,6 +20,7 @@ class Whereabouts:
         self._run = run
         self._fd = os.open(run.path, os.O_PATH | os.O_DIRECTORY) if isinstance(run.path, Path) else None
         self._keys = self._read_keys()
+        self._has_begun = self._fd is not None and os.path.exists(run.settings)
 
     def moved_to(self) -> RunDir | None:
         """Where it is now; None: where it was, or that is not known, or it was removed."""
@@ -35,12 +36,17 @@ class Whereabouts:
         return bool(found and self._keys and found != self._keys)
 
     def has_left(self) -> bool:
-        """Whether the folder itself tells that it has another name, or none: one above it was moved, say."""
+        """Whether the folder itself tells that it has another name, or none: one above it was moved, say.
+
+        Or that it was emptied: who removes it finds another file in the end where one was just written, and
+        leaves the folder.
+        """
         if self.is_anothers():
             return True
         with contextlib.suppress(OSError):
             if self._fd is not None and not os.path.exists(self._run.path):
                 return os.fstat(self._fd).st_nlink == 0 or self.moved_to() is not None
+            return self._is_emptied()
         return False
 
     def story(self) -> str:
@@ -57,6 +63,16 @@ class Whereabouts:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _is_emptied(self) -> bool:
+        """Whether the settings are gone that were there. Raises OSError."""
+        if not self._has_begun:
+            return False
+        try:
+            os.stat(self._run.settings)
+        except FileNotFoundError:
+            return self._is_at(self._run.path)  # else an outage: it is not mounted
+        return False
 
     def _is_at(self, path: str | os.PathLike[str]) -> bool:
         return self._fd is not None and os.path.samestat(os.stat(path), os.fstat(self._fd))

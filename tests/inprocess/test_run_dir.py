@@ -53,6 +53,18 @@ def test_a_folder_tells_that_one_above_it_was_moved_or_removed(tmp_path: Path, w
     assert not folder.has_left()
 
 
+def test_a_folder_that_was_emptied_is_removed(tmp_path: Path) -> None:
+    """Who removes it cannot where a file was written meanwhile, and nobody would end its run."""
+    run = RunDir(tmp_path / "run")
+    run.create(config.make(None, {}))
+    folder = Whereabouts(run)
+    shutil.rmtree(run.path / "keys")
+    assert not folder.has_left()
+    run.settings.unlink()
+    assert folder.has_left() and folder.moved_to() is None and "was removed" in folder.story()
+    folder.close()
+
+
 def test_a_folder_is_anothers_by_its_keys(tmp_path: Path) -> None:
     """Those are new with each run that begins there, and where one is resumed."""
     first = RunDir(tmp_path / "run")
