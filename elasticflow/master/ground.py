@@ -58,8 +58,8 @@ class Ground:
         """Leaves the report where the folder is by now, if that is known, and never in another run's."""
         run = self.whereabouts.moved_to() if self.folder_is_gone else self._run
         if run:
-            is_anothers = self.whereabouts.is_anothers if run is self._run else lambda: False
-            leave_report(run, report, self._background, patience_s, is_anothers)
+            has_left = self.whereabouts.has_left if run is self._run else lambda: False
+            leave_report(run, report, self._background, patience_s, has_left)
 
     def _look(self) -> tuple[bool, bool]:
         """Whether the folder is gone, and the place."""

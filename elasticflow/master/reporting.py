@@ -16,16 +16,17 @@ from elasticflow.wire.sockets import poll_ms
 
 
 def leave_report(
-    run: RunDir, report: Report, background: Background, patience_s: float, is_anothers: Callable[[], bool]
+    run: RunDir, report: Report, background: Background, patience_s: float, has_left: Callable[[], bool]
 ) -> None:
     """Writes it, as patiently as a checkpoint: without it the run would seem to have been killed.
 
-    is_anothers: asked before, whether the folder is another run's, which would take this for its own end.
+    has_left: asked before each try, whether the folder is gone, or another run's, which would take this for
+    its own end.
     """
     outcome: list[str] = []
 
     def write() -> None:
-        if not is_anothers():
+        if not has_left():
             reserve.spend(run.path, lambda: publish(run.report, report))
 
     background.submit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -63,5 +64,19 @@ def test_nothing_is_left_in_another_runs_folder(tmp_path: Path) -> None:
         background.turn()
     ground.leave(REPORT, 10)
     assert RunDir(tmp_path / "moved").report.exists()
+    background.close()
+    ground.whereabouts.close()
+
+
+def test_a_report_is_not_tried_again_where_its_folder_was_just_removed(tmp_path: Path) -> None:
+    """The master would wait for minutes, and with it whoever waits for the end."""
+    run, background = RunDir(tmp_path / "run"), Background(patience_s=60)
+    run.create(config.make(None, {}))
+    ground = Ground(run, "", background)
+    shutil.rmtree(run.path)
+    begun_s = time.monotonic()
+    ground.leave(REPORT, 60)
+    assert time.monotonic() < begun_s + 30
+    assert not run.path.exists()
     background.close()
     ground.whereabouts.close()
