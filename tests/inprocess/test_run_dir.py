@@ -62,7 +62,10 @@ def test_a_folder_that_was_emptied_is_removed(tmp_path: Path) -> None:
     assert not folder.has_left()
     run.settings.unlink()
     assert folder.has_left() and folder.moved_to() is None and "was removed" in folder.story()
+    begins = Whereabouts(run, is_begun=True)
+    assert begins.has_left(), "who had read them before need not see them again"
     folder.close()
+    begins.close()
 
 
 def test_a_folder_is_anothers_by_its_keys(tmp_path: Path) -> None:
