@@ -146,8 +146,10 @@ class Following:
             self._lock = -1
 
     def rest(self) -> str:
-        out, errors = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0 and not errors, errors
+        # Not by communicate(), which passes over what was read ahead with a line.
+        assert self.process.stdout is not None and self.process.stderr is not None
+        out, errors = self.process.stdout.read(), self.process.stderr.read()
+        assert self.process.wait(60) == 0 and not errors, errors
         return out.decode()
 
 

@@ -45,8 +45,9 @@ class Command:
         pytest.fail("".join(self.lines))
 
     def wait(self) -> tuple[int, str]:
-        rest, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, "".join(self.lines) + rest
+        assert self.process.stdout is not None  # communicate() passes over what was read ahead with a line
+        rest = self.process.stdout.read()
+        return self.process.wait(60), "".join(self.lines) + rest
 
 
 def test_the_client_is_killed_and_others_look_on(
