@@ -148,7 +148,8 @@ class Following:
     def rest(self) -> str:
         # Not by communicate(), which passes over what was read ahead with a line.
         assert self.process.stdout is not None and self.process.stderr is not None
-        out, errors = self.process.stdout.read(), self.process.stderr.read()
+        with self.process.stdout as stdout, self.process.stderr as stderr:
+            out, errors = stdout.read(), stderr.read()
         assert self.process.wait(60) == 0 and not errors, errors
         return out.decode()
 

@@ -46,7 +46,8 @@ class Command:
 
     def wait(self) -> tuple[int, str]:
         assert self.process.stdout is not None  # communicate() passes over what was read ahead with a line
-        rest = self.process.stdout.read()
+        with self.process.stdout as stdout:
+            rest = stdout.read()
         return self.process.wait(60), "".join(self.lines) + rest
 
 
