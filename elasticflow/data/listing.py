@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ import numpy as np
 from elasticflow.data.files import File, Range, data_files, identities, map_files
 from elasticflow.data.tables import arrow_errors
 from elasticflow.errors import DataError
-from elasticflow.storage.file_ids import FileId
+from elasticflow.storage.file_ids import FileId, of_value
 
 ADVICE = "Is it a whole Parquet file? Write it again."
 NOWHERE = "\0"
@@ -83,9 +81,7 @@ class Listing(NamedTuple):
         if self.version or not given:
             return ()
         values = [[each.partition.get(name) for name in given] for each in self.files]
-        text = json.dumps(values, default=str).encode()
-        sample = hashlib.blake2b(text, digest_size=16).hexdigest()
-        return (FileId(f"folders by {', '.join(given)}", len(text), "", sample=sample),)
+        return (of_value(f"folders by {', '.join(given)}", values),)
 
     def opened(self) -> list[OpenedFile]:
         """Each file, with what it says of itself. Raises DataError."""

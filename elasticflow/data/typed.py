@@ -5,8 +5,6 @@ Whole columns at a time: nothing is done record by record in Python.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,7 +18,7 @@ from elasticflow.data.source import Array, native
 from elasticflow.errors import DataError
 from elasticflow.hashing import GAMMA, hash_texts, mixed
 from elasticflow.process.decoding import from_json
-from elasticflow.storage.file_ids import FileId
+from elasticflow.storage.file_ids import FileId, of_value
 
 MOST_BUCKETS = 2**63 - 1
 MOST_AXES = 64
@@ -98,9 +96,7 @@ class ColumnRules(msgspec.Struct, frozen=True, kw_only=True):
         """What a run is told of beside files: vocabularies, which come of files that may change, too."""
         if not self.vocabularies:
             return ()
-        text = json.dumps(self.vocabularies, default=str, sort_keys=True).encode()
-        sample = hashlib.blake2b(text, digest_size=16).hexdigest()
-        return (FileId(f"vocabularies of {', '.join(self.vocabularies)}", len(text), "", sample=sample),)
+        return (of_value(f"vocabularies of {', '.join(self.vocabularies)}", self.vocabularies),)
 
 
 def rules_of(

@@ -27,7 +27,7 @@ class Ground:
         self.story = ""
         """What has become of it, for people; "": all is there."""
         self.folder_is_gone = False
-        self.whereabouts = Whereabouts(run, is_begun=True)
+        self.whereabouts = Whereabouts(run)
         self._run, self._folder, self._background = run, run.storage(), background
         self._place = place
         self._look_s, self._looking, self._has_failed = 0.0, False, False

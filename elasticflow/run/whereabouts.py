@@ -14,17 +14,12 @@ class Whereabouts:
 
     And by the keys that are in it, which whoever begins a run makes anew: a file system that was away may
     have other numbers for the same folders when it comes back.
-
-    is_begun: its settings were there, though they may be gone by now; None: if they are.
     """
 
-    def __init__(self, run: RunDir, is_begun: bool | None = None) -> None:
+    def __init__(self, run: RunDir) -> None:
         self._run = run
         self._fd = os.open(run.path, os.O_PATH | os.O_DIRECTORY) if isinstance(run.path, Path) else None
         self._keys = self._read_keys()
-        self._is_begun = self._fd is not None and (
-            os.path.exists(run.settings) if is_begun is None else is_begun
-        )
 
     def moved_to(self) -> RunDir | None:
         """Where it is now; None: where it was, or that is not known, or it was removed."""
@@ -69,8 +64,8 @@ class Whereabouts:
             self._fd = None
 
     def _is_emptied(self) -> bool:
-        """Whether the settings are gone that were there. Raises OSError."""
-        if not self._is_begun:
+        """Whether the settings are gone, which each run has. Raises OSError."""
+        if self._fd is None:
             return False
         try:
             os.stat(self._run.settings)

@@ -9,6 +9,7 @@ So it may have when a run is resumed, since to touch a file, or to move it, chan
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -45,6 +46,12 @@ def of_local(path: str, host: str) -> FileId:
     """A local file as it is now, but for its bytes. Raises OSError."""
     stat = os.stat(path)
     return FileId(path, stat.st_size, str(stat.st_mtime_ns), str(stat.st_ino), host)
+
+
+def of_value(name: str, value: object) -> FileId:
+    """What decides records beside the bytes of files, told as a file is. value: of what JSON has, or text."""
+    text = json.dumps(value, default=str, sort_keys=True).encode()
+    return FileId(name, len(text), "", sample=hashlib.blake2b(text, digest_size=16).hexdigest())
 
 
 def sampled(found: FileId, num_files: int = 1) -> FileId:

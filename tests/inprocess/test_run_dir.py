@@ -41,8 +41,9 @@ def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -
 @pytest.mark.parametrize("way", ["moved", "removed"])
 def test_a_folder_tells_that_one_above_it_was_moved_or_removed(tmp_path: Path, way: str) -> None:
     """What its path tells is no more than when a file system is away, which is waited for."""
-    (tmp_path / "runs" / "first").mkdir(parents=True)
-    folder = Whereabouts(RunDir(tmp_path / "runs" / "first"))
+    run = RunDir(tmp_path / "runs" / "first")
+    run.create(config.make(None, {}))
+    folder = Whereabouts(run)
     assert not folder.has_left()
     if way == "moved":
         (tmp_path / "runs").rename(tmp_path / "before")
@@ -62,7 +63,7 @@ def test_a_folder_that_was_emptied_is_removed(tmp_path: Path) -> None:
     assert not folder.has_left()
     run.settings.unlink()
     assert folder.has_left() and folder.moved_to() is None and "was removed" in folder.story()
-    begins = Whereabouts(run, is_begun=True)
+    begins = Whereabouts(run)
     assert begins.has_left(), "who had read them before need not see them again"
     folder.close()
     begins.close()
