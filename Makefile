@@ -8,10 +8,15 @@ RUN = $(VENV)/bin
 # A process of tests that crashes ends them: pytest-xdist 3.8 would hang at the end if it were replaced.
 PYTEST = $(RUN)/python -m pytest --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 --instafail
 
+# A release of another's package breaks no test before somebody asks for it, by "make versions".
+INSTALL = $(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check
+VERSIONS = tests/versions.txt
+EXTRAS = torch,tensorflow,adapters,tables,delta,hive,iceberg,safetensors,onnx,kubernetes,s3,yarn,trackers,metrics,serving,examples,bench,test
+
 # Every process of a test would compile all that it imports, and pip has compiled nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-kubernetes thorough quick check man bench clean
+.PHONY: demo test test-kubernetes thorough quick check versions man bench clean
 
 demo: $(VENV)/.demo
 	$(RUN)/elasticflow train examples/digits/digits.py --workers 2 --servers 2 --epochs 30
@@ -37,6 +42,12 @@ check: $(VENV)/.test
 	$(RUN)/mypy
 	PYTHONPATH=.:kubernetes:ps:slurm:yarn $(RUN)/lint-imports --no-logo
 
+# The newest of every package, which the tests are then to be run with. For one Python: others take what they find.
+versions: $(VENV)/bin/python
+	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[$(EXTRAS)]'
+	$(RUN)/python -m pip list --format=freeze --exclude-editable --exclude pip | \
+	  sed "s/$$/; python_version == '$$($(RUN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')'/" > $(VERSIONS)
+
 man: $(VENV)/.test
 	$(RUN)/python -m elasticflow.cli.manual > docs/elasticflow.1
 
@@ -47,12 +58,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("ElasticFlow needs Python 3.10 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
-	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,examples]'
+$(VENV)/.demo: $(VENV)/bin/python setup.py $(VERSIONS) $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
+	$(INSTALL) --constraint $(VERSIONS) -e '.[torch,examples]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python setup.py $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
-	$(RUN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[torch,tensorflow,adapters,tables,delta,hive,iceberg,safetensors,onnx,kubernetes,s3,yarn,trackers,metrics,serving,examples,bench,test]'
+$(VENV)/.test: $(VENV)/bin/python setup.py $(VERSIONS) $(wildcard ps/elasticflow_ps/*.[ch] elasticflow/wire/*.c)
+	$(INSTALL) --constraint $(VERSIONS) -e '.[$(EXTRAS)]'
 	touch $@
 
 clean:
