@@ -78,6 +78,8 @@ class MasterState(Facts):
                 return [PruneAction(event.tick)]
             return departures.on_leaving(self, event, now_s) if isinstance(event, Leaving) else []
         actions = HANDLERS[type(event)](self, event, now_s)
+        if self.conclusion.closing and not self.ended:
+            actions += generations.close(self, now_s)
         self.stall.see(*standstill.mark(self), now_s)
         if not self.steps:
             self.stall.pace.wait(now_s)

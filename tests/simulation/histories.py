@@ -24,7 +24,7 @@ BEREFT = 0.15
 """In so many a new master loses, before it has heard much, those who know what it does not."""
 ASKED = 0.4
 """Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
-CROWDED, STILLBORN = 0.2, 0.1
+CROWDED, STILLBORN, STRICT = 0.2, 0.1, 0.3
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -75,7 +75,8 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
 
 
 def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
-    """Several servers with each worker; who hangs before it is anybody; losses while the program is asked."""
+    """Several servers with each worker; who hangs before it is anybody; losses while the program is asked;
+    and records that end the run."""
     if shape.carried and shape.slices > 1 and shape.peers > 2 and rng.random() < CROWDED:
         workers = max(2, shape.workers)
         shape = replace(shape, workers=workers, servers=2 * workers, parcel_bytes=64)
@@ -85,6 +86,8 @@ def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[
     if shape.rules.consults and rng.random() < TRAPPING:
         after = 1 + int(rng.expovariate(1 / 250))
         faults = [*faults, Fault(after, "trap consult", rng.randrange(1 << 10))]
+    if (shape.bad or shape.deadly) and rng.random() < STRICT:
+        shape = replace(shape, strict=True, checkpoint_every=rng.choice([shape.checkpoint_every, "60s"]))
     return shape, faults
 
 

@@ -104,6 +104,8 @@ class Laws:
         self._cut: set[int] = set()
         self._latest: Key = (0, 0, (), ())
         self._committed = 0
+        self._known = 0
+        """The newest version that a master knew of."""
         self._limit: Limit | None = None
         self._behind: dict[str, float] = {}
         """Since when workers are behind."""
@@ -207,6 +209,7 @@ class Laws:
         if not state.commits.unsure:  # the disk was dark when this master began: it has yet to read them
             require((state.committed_tick or 0) >= self._committed, "commits go back")
         self._committed = max(self._committed, state.committed_tick or 0)
+        self._known = max(self._known, state.version)
         if state.row.phase is Phase.SERVING and not state.ended:
             names = tuple(state.row.names)
             endpoints = tuple(state.members[name].endpoint for name in names)
@@ -433,8 +436,12 @@ class Laws:
         assert end is not None
         if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY:
             return
-        require(end.state is not RunState.FAILED, end.text)
-        if end.state is RunState.STALLED:
+        if end.state is RunState.FAILED:
+            require(shape.strict and (shape.bad or shape.deadly), end.text)
+            undisturbed = not world.all_faults and not (shape.carried and shape.deadly)
+            kept = self._committed >= self._known or not shape.schedule.may_cut(self._known)
+            require(kept or not undisturbed, f"version {self._known} was made, {self._committed} is kept")
+        elif end.state is RunState.STALLED:
             require(world.num_hung > 1, f"nobody hung again: {end.text}")
         elif end.state is RunState.DIVERGED:
             require(shape.poisoned and shape.on_nan == "stop", "a step is not left out")

@@ -518,6 +518,20 @@ def test_a_slice_that_hangs_for_everybody_ends_the_run_with_all_that_was_done(ro
     assert f"{8 - steps} of 8" in end.text
 
 
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("what", ["bad", "deadly"])
+@pytest.mark.parametrize(("row", "kept"), [(3, [3]), (14, [3]), (26, [])])
+def test_a_record_that_ends_the_run_takes_no_step_along(
+    row: int, kept: list[int], what: str, carried: bool
+) -> None:
+    """The last one is the first step's."""
+    rows = {what: (row,)}
+    world = World(shape(**rows, strict=True, carried=carried, checkpoint_every="60s"))
+    end = world.run()
+    assert end and end.state is RunState.FAILED and f"row {row} of the training data" in end.text
+    assert list(world.laws.commits) == kept
+
+
 def test_a_stop_ends_though_no_step_does() -> None:
     for after in (400, 500, 600):
         faults = [Fault(after, "hang workers", 0, FOR_GOOD), Fault(after + 1, "stop")]

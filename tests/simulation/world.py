@@ -119,6 +119,8 @@ class Shape:
     deadly: tuple[int, ...] = ()
     hanging: tuple[int, ...] = ()
     poisoned: tuple[int, ...] = ()
+    strict: bool = False
+    """Whether rows on which the program raises, or dies, end the run; else they are left out."""
     on_nan: str = "stop"
     compression: str = "none"
     evaluate_every: int = 0
@@ -195,7 +197,7 @@ class Shape:
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep,
             snapshot_s=self.snapshot_s,
-            max_quarantined=len(self.bad) + len(self.deadly),
+            max_quarantined=0 if self.strict else len(self.bad) + len(self.deadly),
             force_quarantine=True,
             on_nan=self.on_nan,
             compression=self.compression,

@@ -132,11 +132,10 @@ def connect_again(run: Facts, worker: Member, server: Member, now_s: float) -> l
         f"lost its connection to {server.name}, which lives, {worker.anew} times, and came no further: see "
         f"what on {where} may cut it, such as a firewall or a limit on how much one may send"
     )
-    if end := count_early(run, worker, text):
-        return end
+    end = count_early(run, worker, text, now_s)
     if worker.was_ready and run.failures.go(failed=False, members=len(run.members)):
-        return end_of_gone(run, text)
-    return [KillAction(worker.name), *remove(run, worker, text, now_s)]
+        end += end_of_gone(run, text, now_s)
+    return end if run.ended else [KillAction(worker.name), *remove(run, worker, text, now_s)]
 
 
 def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
@@ -152,20 +151,24 @@ def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
         if run.ended:
             return gone
         return [*gone, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
+    actions: list[Action] = []
     if member.role == "worker" and member.was_ready and not event.taken:
         untold = untold_in(run.stall.pace.step_s) if run.config.all_reduce else 0
         if run.failures.go(event.failed, untold, len(run.members)):
-            return end_of_gone(run, event.text)
+            actions += end_of_gone(run, event.text, now_s)
     if not event.taken and run.failures.end_in_vain(len(run.members)):
         text = f"{run.failures.in_vain} processes ended, and no step was made meanwhile"
-        return ending.end(run, RunState.FAILED, f"{text}; the last, {event.name}, {event.text}. {LOGS_TELL}.")
+        text += f"; the last, {event.name}, {event.text}. {LOGS_TELL}."
+        actions += cannot_go_on(run, member, text, now_s)
+    if run.ended:
+        return actions
     if event.failed:
-        return fail(run, member, event.text, now_s)
+        return actions + fail(run, member, event.text, now_s)
     if member.role == "server":
-        return generations.lose_server(run, member, event.text, now_s, event.taken)
-    if not event.taken and (end := count_early(run, member, event.text)):
-        return end
-    return remove(run, member, event.text, now_s)
+        return actions + generations.lose_server(run, member, event.text, now_s, event.taken)
+    if not event.taken:
+        actions += count_early(run, member, event.text, now_s)
+    return actions if run.ended else actions + remove(run, member, event.text, now_s)
 
 
 def on_server_ended(run: Facts, event: ServerEnded, now_s: float) -> list[Action]:
@@ -175,20 +178,20 @@ def on_server_ended(run: Facts, event: ServerEnded, now_s: float) -> list[Action
     return on_exited(run, ExitedEvent(event.member, event.failed, event.text), now_s)
 
 
-def count_early(run: Facts, member: Member, why: str) -> list[Action]:
+def count_early(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
     """A worker is gone by no order of ours. The end of the run, if too many never were ready."""
     if member.was_ready or not run.failures.die_early():
         return []
     text = f"{run.failures.early} workers in a row died before they were ready; the last {why}"
     program = run.config.program or "PROGRAM"
     advice = f"'elasticflow check {program}' tries its first slice, and the records of that one by one"
-    return ending.end(run, RunState.FAILED, f"{text}. {advice}.")
+    return ending.fail(run, f"{text}. {advice}.", now_s)
 
 
-def end_of_gone(run: Facts, last: str) -> list[Action]:
+def end_of_gone(run: Facts, last: str, now_s: float) -> list[Action]:
     text = f"{run.failures.gone} workers ended while step {run.step_in_work} was made; the last {last}"
     known = "No record is known that ends a process every time"
-    return ending.end(run, RunState.FAILED, f"{text}. {known}. {LOGS_TELL}.")
+    return ending.fail(run, f"{text}. {known}. {LOGS_TELL}.", now_s)
 
 
 def remove(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
@@ -210,17 +213,31 @@ def on_failed(run: Facts, event: Failed, now_s: float) -> list[Action]:
     if event.kind == BrokenError.__name__:
         return ending.end(run, RunState.BROKEN, event.text)
     if event.for_all:
-        return ending.end(run, RunState.FAILED, event.text, event.traceback)
+        end = cannot_go_on(run, member, event.text, now_s, event.traceback)
+        return end if run.ended else lose(run, member, f"failed: {event.text}", now_s)
     return fail(run, member, f"failed: {event.text}", now_s, event.traceback)
 
 
 def fail(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
     """A failure of the member's own: ends the run once there are too many."""
-    if not run.failures.fail(run.config.max_failures):
-        lose = generations.lose_server if member.role == "server" else remove
-        return lose(run, member, why, now_s)
-    many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
-    return ending.end(run, RunState.FAILED, f"{member.name} {why} ({many})", detail)
+    if run.failures.fail(run.config.max_failures):
+        many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
+        end = cannot_go_on(run, member, f"{member.name} {why} ({many})", now_s, detail)
+        if run.ended:
+            return end
+    return lose(run, member, why, now_s)
+
+
+def cannot_go_on(run: Facts, member: Member, text: str, now_s: float, detail: str = "") -> list[Action]:
+    """The run has failed, by one member too many. A server that fails as it ends may do so for ever."""
+    if run.conclusion.closing and member.role == "server":
+        return ending.end_closed(run, text)
+    return ending.fail(run, text, now_s, detail)
+
+
+def lose(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
+    gone = generations.lose_server if member.role == "server" else remove
+    return gone(run, member, why, now_s)
 
 
 def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
@@ -245,9 +262,8 @@ def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
         fault = FaultAction(member.name, "worker", "is silent; the others do its slices")
         return [fault, *planning.replan(run), *records.judge(run, now_s)]
     text = "lost its connection" if member.state is MemberState.LOST else silent
-    if end := count_early(run, member, text):
-        return end
-    return [KillAction(member.name), *remove(run, member, text, now_s)]
+    end = count_early(run, member, text, now_s)
+    return end if run.ended else [KillAction(member.name), *remove(run, member, text, now_s)]
 
 
 def give_up(run: Facts, member: Member, now_s: float) -> list[Action]:

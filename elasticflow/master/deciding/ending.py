@@ -25,13 +25,40 @@ def is_worth_writing(run: Facts, start: Start) -> bool:
     return new and run.schedule.may_cut(start.tick)
 
 
+def fail(run: Facts, text: str, now_s: float, detail: str = "") -> list[Action]:
+    """Of a run that cannot go on: what its servers have made since the last checkpoint is kept.
+
+    At once, where nothing is known that is new. Nothing more, if it is about to end already.
+    """
+    if run.conclusion.closing:
+        return []
+    if run.version <= (run.committed_tick or 0):
+        return end(run, RunState.FAILED, text, detail)
+    return close(run, RunState.FAILED, text, now_s, detail)
+
+
+def close(run: Facts, state: RunState, text: str, now_s: float, detail: str = "") -> list[Action]:
+    """Ends the run with the version that there is, without the step that is not made.
+
+    Once this event is dealt with its servers are halted, and write it: see ``generations.close``.
+    """
+    run.conclusion.closing, run.conclusion.close_by_s = (state, text), now_s + close_s(run)
+    run.conclusion.detail = detail
+    if run.state is RunState.STARTING or run.spec is None:
+        return end_closed(run)
+    run.state, run.conclusion.stop_reason = RunState.FINISHING, run.conclusion.stop_reason or text
+    run.conclusion.halts = True
+    return []
+
+
 def end_closed(run: Facts, but: str = "") -> list[Action]:
+    """but: why what is new could not be kept."""
     assert run.conclusion.closing
     state, text = run.conclusion.closing
-    if run.schedule:
+    text += f"; {but}" if but else ""
+    if run.schedule and state is not RunState.FAILED:  # there the way back is told at length
         total, done = run.schedule.total_steps, run.schedule.steps_before(run.committed_tick or 0)
-        text += f"{f'; {but}' if but else ''}: {total - done} of {total} steps are missing"
-        text += ", go on with --resume"
+        text += f": {total - done} of {total} steps are missing, go on with --resume"
     return end(run, state, text, run.conclusion.detail)
 
 

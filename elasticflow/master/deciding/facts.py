@@ -73,7 +73,8 @@ class Conclusion:
     """Where the run is, and how it comes to its end, as far as that is known.
 
     stop_reason: why no more steps are to be made; empty: they are. closing: the run ends with the version
-    that there is, so and for this reason; None: it goes on. close_by_s: when that has to be done.
+    that there is, so and for this reason; None: it goes on. close_by_s: when that has to be done. halts: its
+    servers are still to be halted for that.
     alone_s: since when a stop waits for a step, and no worker is there.
     last_made, all_made: the last version is whole on the leading server, on all servers.
     text, detail: of its end, for people.
@@ -83,6 +84,7 @@ class Conclusion:
     stop_reason: str = ""
     closing: tuple[RunState, str] | None = None
     close_by_s: float | None = None
+    halts: bool = False
     alone_s: float | None = None
     last_made: bool = False
     all_made: bool = False

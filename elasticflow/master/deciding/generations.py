@@ -183,6 +183,7 @@ def assign_again(run: Facts, member: Member) -> list[Action]:
 def halt_all(run: Facts, now_s: float) -> list[Action]:
     """Stops the servers that are left, to find out from where all of them can go on."""
     run.row.phase = Phase.GATHERING
+    run.conclusion.halts = False
     run.stall.pace.end_pause()
     run.row.go_on()
     run.row.offers.clear()
@@ -194,6 +195,15 @@ def halt_all(run: Facts, now_s: float) -> list[Action]:
     for worker in run.of("worker", MemberState.LOST):
         worker.come_back()  # its connection may have closed because of the server
     return actions + form(run, now_s)
+
+
+def close(run: Facts, now_s: float) -> list[Action]:
+    """Of a run that is to end with the version that there is: the servers are halted for that, once."""
+    if run.commits.final_under_way:  # all there is to know is written
+        return []
+    if not any(server.was_ready for server in run.of("server")):
+        return ending.end_closed(run, "no server is left that has what is new")
+    return halt_all(run, now_s) if run.conclusion.halts else []
 
 
 def on_offer(run: Facts, event: Offer, now_s: float) -> list[Action]:

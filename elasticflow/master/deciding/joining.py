@@ -52,7 +52,7 @@ def admit_worker(run: Facts, member: Member, event: Join, now_s: float) -> list[
     if run.spec is None:
         text = changed_since(member.name, event.fingerprint, run.agreed.made_with)
     elif text := objection(run.spec, event.spec):
-        return ending.end(run, RunState.FAILED, f"{member.name} {text}")
+        return ending.fail(run, f"{member.name} {text}", now_s)
     else:
         text = miscomputed(member.name, event.fingerprint, run.agreed.fingerprint)
     if text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elasticflow.master.actions import Action, AttemptAction, NoteAction, QuarantineAction
 from elasticflow.master.deciding import ending
 from elasticflow.master.deciding.facts import Facts, Handlers
-from elasticflow.master.members import MemberState, RunState
+from elasticflow.master.members import MemberState
 from elasticflow.master.quarantine import limit_of
 from elasticflow.wire.messages import Faulty
 
@@ -40,27 +40,29 @@ def judge(run: Facts, now_s: float) -> list[Action]:
     carry = {server.carrier for server in run.of("server")}
     waits = {m.name for m in run.of("worker", MemberState.DRAINING) if m.name in carry}
     actions: list[Action] = []
+    if run.conclusion.closing:
+        return actions
     for report in run.quarantine.verdicts(there - waits or there):
-        actions += condemn(run, report)
+        actions += condemn(run, report, now_s)
     return actions
 
 
-def condemn(run: Facts, report: Faulty) -> list[Action]:
+def condemn(run: Facts, report: Faulty, now_s: float) -> list[Action]:
     rows = [row for row in report.rows if row not in run.quarantine.rows]
     does = "does not come back from" if report.dies else "raises on"
     if report.test_rows:
         named = ", ".join(map(str, report.test_rows))
         text = f"the program {does} row {named} of the test data: {report.text}"
-        return ending.end(run, RunState.FAILED, f"{text} (none of these is left out)", report.traceback)
+        return ending.fail(run, f"{text} (none of these is left out)", now_s, report.traceback)
     if not rows:
         text = f"the program {does} a slice of tick {report.tick}, though {_ALONE[report.dies]}"
-        return ending.end(run, RunState.FAILED, f"{text}: {report.text}", report.traceback)
+        return ending.fail(run, f"{text}: {report.text}", now_s, report.traceback)
     assert run.spec
     limit = limit_of(run.config, run.spec.num_records)
     if len(run.excluded) + len(rows) > limit.most:
         named = ", ".join(map(str, rows))
         text = f"the program {does} row {named} of the training data: {report.text}"
-        return ending.end(run, RunState.FAILED, f"{text} ({limit.reason})", report.traceback)
+        return ending.fail(run, f"{text} ({limit.reason})", now_s, report.traceback)
     if report.dies:  # it has been found out why they had ended
         run.failures.explain()
     run.quarantine.exclude(rows, report.tick)

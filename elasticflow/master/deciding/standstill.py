@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticflow.master.actions import Action, HaltAction, KillAction, LookAction, NoteAction
+from elasticflow.master.actions import Action, KillAction, LookAction, NoteAction
 from elasticflow.master.deciding import departures, ending, generations, relaying
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.members import ASKED, Member, MemberState, RunState
@@ -176,18 +176,15 @@ def close(
     detail: str = "",
     hung: Sequence[Member] = (),
 ) -> list[Action]:
-    """Ends the run with the version that there is, without the step that is not made."""
-    run.conclusion.closing, run.conclusion.close_by_s = (state, text), now_s + ending.close_s(run)
-    run.conclusion.detail = detail
-    if run.state is RunState.STARTING or run.spec is None:
-        return ending.end_closed(run)
-    run.state, run.conclusion.stop_reason = RunState.FINISHING, run.conclusion.stop_reason or text
-    actions: list[Action] = [KillAction(member.name) for member in hung if member.role == "worker"]
+    """Ends the run with the version that there is, without the step that is not made, and those who hang."""
+    actions = ending.close(run, state, text, now_s, detail)
+    if run.ended:
+        return actions
+    actions += [KillAction(member.name) for member in hung if member.role == "worker"]
     for member in hung:
         if member.role == "server" and member.name in run.members:
             actions += generations.lose_server(run, member, "hangs", now_s, taken=True)
-    halted = run.ended or any(isinstance(action, HaltAction) for action in actions)
-    return actions if halted else actions + generations.halt_all(run, now_s)
+    return actions
 
 
 HANDLERS: Handlers = {
