@@ -55,6 +55,26 @@ def test_stops_by_default_and_can_be_resumed(
     assert digest_in(resumed) == undisturbed
 
 
+def test_no_step_is_lost_with_the_run(
+    start: Callable[..., Run], undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What servers have made since the last checkpoint is written first."""
+    when = tmp_path / "when"
+    monkeypatch.setenv("WHEN", str(when))
+    monkeypatch.setenv("BAD", "57")
+    run = start("faulty.py", *OPTIONS, "--checkpoint-every", "1h", "--servers", 2, shut=["step 8"])
+    run.wait_for_step(7)
+    when.touch()
+    run.open("step 8")
+    code, output = run.wait()
+    assert code == 1 and "row 57 of the training data" in output, output
+    step = run.report().checkpoint_step
+    assert step is not None and step >= 7 and f"goes on from step {step}, which is kept" in output, output
+    assert cli("checkpoint", "verify", run.path).returncode == 0
+    when.unlink()
+    assert digest_in(start("faulty.py", "--resume", "--workers", 1, name="run-0").finish()) == undisturbed
+
+
 def test_quarantine_is_the_same_for_any_workers_and_servers(
     start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
