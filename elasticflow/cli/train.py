@@ -28,6 +28,7 @@ from elasticflow.cli.watching import show_end, watch
 from elasticflow.cluster.contract import load_backend
 from elasticflow.cluster.presence import is_alive, read_address, wait_until_over
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.ending import how_it_ended
 from elasticflow.process.stamps import stamp_if_json
 from elasticflow.program.arguments import parsed
 from elasticflow.program.copy import Copy, keep, take
@@ -354,9 +355,11 @@ def _accompany(folder: TrainFolder, master: subprocess.Popen[bytes]) -> int:
         ) from None
     if report is None:
         left = (
-            f"{run.path}: the master ended with exit code {code}, and left no report; "
+            f"{run.path}: the master {how_it_ended(code)}, and left no report; "
             f"the last words in {run.master_log}: {last_line(run.master_log)}"
         )
+        if code < 0:
+            left += f"; go on with --resume: {run.resume_command}"
         if code not in set(EXIT_CODES.values()) - {0}:
             raise RunError(left)
         print(f"Error: {left}", file=sys.stderr)

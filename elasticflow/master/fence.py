@@ -44,7 +44,7 @@ def claim(storage: Storage) -> int:
 
 def newest(storage: Storage) -> int:
     """The highest number that was claimed; 0: none."""
-    return max((int(name) for name in storage.list(FOLDER) if name.isdigit()), default=0)
+    return max((int(name) for name in storage.list(FOLDER) if name.isdecimal()), default=0)
 
 
 class Fence:

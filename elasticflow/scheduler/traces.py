@@ -43,7 +43,7 @@ def read_profiles(folder: Path | str) -> dict[tuple[str, int], Curve]:
     for file in files:
         for number, row in enumerate(_rows(file), start=2):
             batch = int(_number(file, number, row, ("global_batch_size",)))
-            rates = {int(name): _rate(text) for name, text in row.items() if name.strip().isdigit()}
+            rates = {int(name): _rate(text) for name, text in row.items() if name.strip().isdecimal()}
             usable = {size: rate for size, rate in rates.items() if rate > 0}
             if usable:
                 profiles[file.stem, batch] = curve(usable)

@@ -190,7 +190,7 @@ class JournalFiles:
 def chapter_id(path: Path) -> ChapterId | None:
     """None: it is no journal's."""
     numbers = path.stem.split("-")
-    if path.suffix != ".jsonl" or len(numbers) > 2 or not all(map(str.isdigit, numbers)):
+    if path.suffix != ".jsonl" or len(numbers) > 2 or not all(map(str.isdecimal, numbers)):
         return None
     return ChapterId(*map(int, numbers))
 

@@ -173,3 +173,24 @@ def test_everything_is_killed(start: Callable[..., Run], slow: None, monkeypatch
     code, output = again.wait()
     assert code == 1 and "left no report" in output, output
     assert wait_until_gone(environment) == []
+
+
+def test_the_master_and_who_would_begin_another_are_killed(
+    start: Callable[..., Run], slow: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks on is told how it goes on; and the members, who wait for a master, end by themselves."""
+    for name, value in (environment := new_mark()).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "settings.yaml").write_text("lost_s: 10\n")
+    run = start("small_torch.py", *OPTIONS, "--config", tmp_path / "settings.yaml")
+    run.wait_for_step(3)
+    master = run.pid("master")
+    parent = int(Path(f"/proc/{master}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    os.kill(master, signal.SIGKILL)
+    code, output = run.wait()
+    assert code == 1 and "the master was killed by SIGKILL, and left no report" in output, output
+    assert f"go on with --resume: elasticflow train --resume --run-dir {run.path}" in output, output
+    assert wait_until_gone(environment) == []
+    again = start("small_torch.py", "--resume", name=run.path.name)
+    assert "all 96 steps are done" in again.finish()
