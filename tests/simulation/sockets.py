@@ -169,7 +169,7 @@ class Way:
                 end_s = max(hub.now_s + self.network.delay(), self._last_s[direction]) + noticed_s
                 hub.at(end_s, self._tell_router if direction == UP else self._tell_dealer)
                 if direction == DOWN:
-                    self.network.changed_s[receiver.process] = end_s
+                    self.network.changes(receiver.process, end_s)
 
     def shut(self, fd: int) -> None:
         """One end shuts it down: it hears of it now, also if it was closed before."""
@@ -209,6 +209,10 @@ class Network:
         self._next_port = 20_000
         self._next_dealer_fd = 100_000
         self._next_route = hub.rng.randrange(1 << 32)
+
+    def changes(self, process: Process, at_s: float) -> None:
+        """It is told then, of one of its connections: of another it may be later."""
+        self.changed_s[process] = max(at_s, self.changed_s.get(process, 0.0))
 
     def of(self, process: Process) -> list[Way]:
         """Its connections that are open."""
@@ -347,7 +351,7 @@ class SimSocket(Waitable):
             self._hub.at(min(frozen_s, now_s + 1.0), self._connect)
         else:
             self._connecting = False
-            self._network.changed_s[self.process] = now_s
+            self._network.changes(self.process, now_s)
             self.way = way = Way(self._network, self, router)
             router.ways[way.route] = way
             router.tell(zmq.EVENT_ACCEPTED, way.fd)
@@ -372,7 +376,7 @@ class SimSocket(Waitable):
     def lose(self, way: Way) -> None:
         """Of a DEALER: its connection has closed."""
         if self.way is way and not self.closed:
-            self._network.changed_s[self.process] = self._hub.now_s
+            self._network.changes(self.process, self._hub.now_s)
             self.way = None
             self._fail(zmq.EVENT_DISCONNECTED)
 
