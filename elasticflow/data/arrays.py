@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,14 @@ class Arrays(ArraySource):
                 for name, value in columns.items()
             },
         )
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        for name, array in self._arrays.items():
+            if isinstance(array, Ragged):
+                yield name, array.values
+                yield f"lengths of {name}", array.starts
+            else:
+                yield name, np.asarray(array)
 
     @classmethod
     def by_position(cls, columns: tuple[Any, ...] | list[Any]) -> Arrays:

@@ -6,7 +6,8 @@ another. That remains a pure function of seed, epoch and position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,10 @@ class Weighted(Wrapped):
         self.block_starts = None
         self._bounds = np.cumsum(chances)
 
+    def held(self) -> Iterator[tuple[str, Array]]:
+        yield from self.inner.held()
+        yield "sums of weights", self._bounds
+
     def shuffle(self, seed: int) -> Order:
         return _Draws(self._bounds, seed)
 
@@ -192,6 +197,9 @@ class Concat(Source):
             self.block_starts = np.append(np.concatenate(starts), self.num_rows)
             self.window_blocks = max(1, min(source.window_blocks for source in self._sources))
         self._check_plain()
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        return chain.from_iterable(source.held() for source in self._sources)
 
     def _check_plain(self) -> None:
         for source in self._sources:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -95,6 +95,11 @@ class Source(ABC):
         seed: of the run and the epoch. A record is a function of it and of its number, whoever reads it.
         """
         return self.rows(numbers)
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        """Arrays that the program has put into memory, by name, from which the records follow: those that
+        a run cannot tell by the files that it reads."""
+        return iter(())
 
     def prefetch(self, numbers: Rows) -> None:  # noqa: B027  (most sources have nothing to gain)
         """Says which records are wanted soon, so that a slow medium can begin. Never waits, never raises."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from elasticflow.data.permutation import Rows
-from elasticflow.data.source import Order, Source
+from elasticflow.data.source import Array, Order, Source
 from elasticflow.errors import DataError
 
 
@@ -27,6 +28,9 @@ class Wrapping(Source):
         check_inner(kind, self.inner)
         self.files = self.inner.files
         self.block_starts, self.window_blocks = self.inner.block_starts, self.inner.window_blocks
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        return self.inner.held()
 
     def prefetch(self, numbers: Rows) -> None:
         self.inner.prefetch(numbers)

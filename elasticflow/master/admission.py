@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticflow.process.fingerprint import OURS, PROBE, differences
+from elasticflow.process.fingerprint import BY_PROGRAM, OURS, PROBE, RECORDS, differences
 from elasticflow.storage.file_ids import STAY, first_change
 from elasticflow.wire.messages import Spec
 
@@ -30,7 +30,8 @@ def unlikeness(
     that of the checkpoint which the run goes on from. Another ElasticFlow may do so: it keeps the bits.
     """
     parts = (found, first, made_with)
-    found, first, made_with = ({**each, PROBE: ""} if each else {} for each in parts)
+    aside = dict.fromkeys(BY_PROGRAM, "")  # of these the words are others, see below
+    found, first, made_with = ({**each, **aside} if each else {} for each in parts)
     if first:
         unlike = "; ".join(differences(first, found))
         return f"{name} would compute other bits than the first worker ({unlike})" if unlike else "", ""
@@ -43,31 +44,49 @@ def unlikeness(
 
 
 def miscomputed(name: str, found: Mapping[str, str], first: Mapping[str, str]) -> str:
-    """That a worker gets other bits than the first, though all that is known of both is the same; or ""."""
+    """That a worker gets other bits than the first, or has other records, though all else that is known of
+    both is the same; or ""."""
     right, other = first.get(PROBE, ""), found.get(PROBE, "")
-    if not right or not other or right == other:
-        return ""
-    return (
-        f"{name} would compute other bits than the first worker: of the first slice it gets {other}, not "
-        f"{right}, with the same libraries, processor and data. Either forward() is random beyond the seed, "
-        "or hardware is faulty"
-    )
+    if right and other and right != other:
+        return (
+            f"{name} would compute other bits than the first worker: of the first slice it gets {other}, not "
+            f"{right}, with the same libraries, processor and data. Either forward() is random beyond the "
+            "seed, or hardware is faulty"
+        )
+    others = _other_records(found, first)
+    return f"{name} would train on other records than the first worker: {others}" if others else ""
 
 
 def changed_since(name: str, found: Mapping[str, str], made_with: Mapping[str, str]) -> str:
-    """That the first worker gets other bits than those who made the checkpoint did; or "".
+    """That the first worker gets other bits than those who made the checkpoint did, or has other records; or
+    "".
 
     Another ElasticFlow may take its hash of other things.
     """
     before, now = made_with.get(PROBE, ""), found.get(PROBE, "")
     same_code = made_with.get(OURS) and made_with.get(OURS) == found.get(OURS)
-    if not same_code or not before or not now or before == now:
+    if same_code and before and now and before != now:
+        return (
+            f"{name} would compute other bits than those who made the checkpoint: of the first slice it gets "
+            f"{now}, not {before}, by the same program, with the same libraries and processor. Either its "
+            "data have changed, or data() or model() follows from more than the seed (a generator of its own "
+            "without one, the environment, a clock), or hardware is faulty"
+        )
+    others = _other_records(found, made_with)
+    return (
+        f"{name} would train on other records than those who made the checkpoint: {others}" if others else ""
+    )
+
+
+def _other_records(found: Mapping[str, str], before: Mapping[str, str]) -> str:
+    """How those in memory differ, as far as that is known; or ""."""
+    was, now = before.get(RECORDS, ""), found.get(RECORDS, "")
+    if not was or not now or was == now:
         return ""
     return (
-        f"{name} would compute other bits than those who made the checkpoint: of the first slice it gets "
-        f"{now}, not {before}, by the same program, with the same libraries and processor. Either its data "
-        "have changed, or data() or model() follows from more than the seed (a generator of its own without "
-        "one, the environment, a clock), or hardware is faulty"
+        f"what data() keeps in memory has the hash {now}, not {was}. Either a file that data() reads has "
+        "changed since, or data() follows from more than the seed (a generator of its own without one, the "
+        "environment, a clock)"
     )
 
 

@@ -27,7 +27,7 @@ from elasticflow.master.actions import CommitAction
 from elasticflow.master.deciding.facts import Facts, schedule_of
 from elasticflow.master.fence import Fence
 from elasticflow.master.warm import warm_start
-from elasticflow.process.fingerprint import PROBE
+from elasticflow.process.fingerprint import BY_PROGRAM
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.taken import Taken
@@ -134,13 +134,13 @@ class Saving:
     def made_with(self) -> dict[str, str]:
         """The fingerprint of those who made the checkpoint that is gone on from.
 
-        What the first slice gives is left out where it may rightly be something else now.
+        What follows from the program is left out where it may rightly be something else now.
         """
         if self.manifest is None:
             return {}
         found = dict(self.manifest.fingerprint)
         if not self.manifest.step or self.programs() != self.manifest.programs:
-            found.pop(PROBE, None)
+            found = {name: text for name, text in found.items() if name not in BY_PROGRAM}
         return found
 
     def by_which_program(self) -> str:

@@ -76,6 +76,9 @@ OURS = "elasticflow"
 PROBE = "first slice"
 """Name of a hash of what the first slice gives, which tells what no list of versions does. It follows from
 program, data and settings as well, so it is compared within one run, resumed ones too."""
+RECORDS = "records in memory"
+"""Name of a hash of what ``data()`` has put there. It is compared as ``PROBE`` is."""
+BY_PROGRAM = (PROBE, RECORDS)
 DECIDE_BITS = ("elasticflow", "elasticflow_ps")
 """Packages of ours that members run."""
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from elasticflow.checkpoint import write_frozen
 from elasticflow.cluster.member import MasterLink, checked
+from elasticflow.data.held import held_hash
 from elasticflow.errors import ElasticFlowError, LoopError, ProgramError, ProtocolError
 from elasticflow.process.available import available_memory
-from elasticflow.process.fingerprint import PROBE, fingerprint
+from elasticflow.process.fingerprint import PROBE, RECORDS, fingerprint
 from elasticflow.process.gpus import lease_one
 from elasticflow.process.stacks import Activity
 from elasticflow.run.settings import MemberSettings
@@ -113,7 +114,10 @@ def join_of(loaded: Loaded) -> Join:
         role="worker",
         host=sockets.gethostname(),
         pid=os.getpid(),
-        fingerprint={**fingerprint(settings.threads, loaded.replica.facts), PROBE: loaded.probe},
+        fingerprint={
+            **fingerprint(settings.threads, loaded.replica.facts),
+            **{PROBE: loaded.probe, RECORDS: _held_by(loaded)},
+        },
         spec=spec,
         rehearsed_s=rehearsed_s,
         available_bytes=available_memory(),
@@ -121,6 +125,11 @@ def join_of(loaded: Loaded) -> Join:
         slices_why=loaded.slices_why,
         began=(*loaded.began, ("first slice", rehearsed_s)),
     )
+
+
+def _held_by(loaded: Loaded) -> str:
+    train, test, _ = loaded.sources
+    return held_hash([train] if test is None else [train, test])
 
 
 def admitted(join: Join, link: MasterLink) -> Assignment | None:

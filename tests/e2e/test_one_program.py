@@ -286,6 +286,15 @@ def data():
 """
 
 
+OF_A_FILE = """
+def data():
+    import numpy as np
+
+    records = np.load(Path(__file__).with_name("records.npz"))
+    return {"x": records["x"], "y": records["y"]}
+"""
+
+
 def with_data(folder: Path, data: str) -> None:
     (folder / "program.py").write_text(PROGRAM[: PROGRAM.index("def data")] + data.lstrip())
 
@@ -303,6 +312,43 @@ def test_resume_where_the_program_draws_other_records(
     lax = tmp_path / "lax.yaml"
     lax.write_text("fingerprint: warn\n")
     assert cli("train", "--config", lax, "--resume", "--run-dir", run.path).returncode == 0
+
+
+def change_one(path: Path) -> None:
+    """Of a record that is not in the first slice."""
+    with np.load(path) as records:
+        x, y = records["x"], records["y"]
+    y[57] ^= 1
+    np.savez(path, x=x, y=y)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_file_that_the_program_reads_by_itself_changes(
+    start: Callable[..., Run], undisturbed: str, folder: Path, goes_on: bool
+) -> None:
+    """In one record: who joins afterwards, or resumes, says so, and goes on once it is as it was."""
+    with_data(folder, OF_A_FILE)
+    records = folder / "records.npz"
+    before = records.read_bytes()
+    if goes_on:
+        run = start(str(folder / "program.py"), *OPTIONS, shut=[LATE])
+        run.wait_for_workers(2)
+        for _ in range(2):
+            run.held_at(LATE)
+        change_one(records)
+        run.kill("worker-1")
+        run.kill("worker-2")
+        code, output = run.wait()
+        assert code == 1 and "would train on other records than the first worker" in error_in(output), output
+    else:
+        run = stopped(start, folder)
+        change_one(records)
+        refused = cli("train", "--resume", "--run-dir", run.path)
+        assert refused.returncode == 1
+        assert "would train on other records than those who made the checkpoint" in refused.stderr
+    records.write_bytes(before)
+    resumed = cli("train", "--resume", "--run-dir", run.path)
+    assert digest_in(resumed.stdout) == undisturbed
 
 
 def test_the_order_of_a_set_is_the_same_in_each_run(start: Callable[..., Run], folder: Path) -> None:

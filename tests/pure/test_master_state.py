@@ -281,6 +281,29 @@ def test_what_the_first_slice_gives_is_compared_when_a_run_goes_on(setting: str)
 
 
 @pytest.mark.parametrize("setting", ["strict", "warn"])
+def test_records_in_memory_are_compared_where_the_first_slice_gives_the_same(setting: str) -> None:
+    """A later one may have changed. Of a checkpoint that tells of none nothing is known."""
+    alike = {"elasticflow": "0.1.0 (1)", "first slice": "a1"}
+    run = Run(fingerprint=setting, restored=(3, 3, ()), made_with={**alike, "records in memory": "r1"})
+    run.join("server-0")
+    actions = run.join("worker-1", fingerprint={**alike, "records in memory": "r2"})
+    (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
+    assert (
+        "than those who made the checkpoint: what data() keeps in memory has the hash r2, not r1" in note.text
+    )
+
+    run = Run(fingerprint=setting, restored=(3, 3, ()), made_with=alike)
+    run.join("server-0")
+    first = run.join("worker-1", fingerprint={**alike, "records in memory": "r1"})
+    assert not only(ac.FaultAction, first)
+    run.tell(Ready(name="server-0", generation=1))
+    actions = run.join("worker-2", fingerprint={**alike, "records in memory": "r2"})
+    (note,) = only(ac.FaultAction if setting == "strict" else ac.NoteAction, actions)
+    assert "worker-2 would train on other records than the first worker" in note.text
+    assert names(ac.AssignAction, actions) == ([] if setting == "strict" else ["worker-2"])
+
+
+@pytest.mark.parametrize("setting", ["strict", "warn"])
 def test_a_checkpoint_of_another_fingerprint(setting: str) -> None:
     """Who would go on from it with other bits is refused, before anything is learnt from it."""
     run = Run(

@@ -133,9 +133,7 @@ def adopt(
     if run.ended:
         return [*prunes, EndAction(run.state, run.conclusion.text)]
     run.commits.unsure = unread
-    # Who waits to be carried may live: another master was about to write down with whom.
-    waiting = (each.name for each in run.of("server") if run.config.all_reduce and not each.carrier)
-    run.staff.inherited = frozenset((*living, *waiting))
+    run.staff.inherited = frozenset(living)
     run.conclusion.close_by_s = now_s + ending.close_s(run) if run.conclusion.closing else None
     if tick is not None and checkpoints.ends_with(run, tick):
         return [*prunes, *checkpoints.committed(run, tick)]
@@ -144,6 +142,9 @@ def adopt(
     if run.config.all_reduce or run.config.undecided:  # the backend knows nothing of those that workers carry
         run.staff.next_server += MOST_UNWRITTEN * incarnation
     actions: list[Action] = [KillAction(name) for name in living if name not in run.members]
+    for server in run.of("server") if run.config.all_reduce else ():
+        if not server.carrier:  # it may live: the one before died before it wrote down with whom
+            del run.members[server.name]
     for name in [name for name in run.row.names if name not in run.members]:
         actions += generations.replace(run, name, now_s)
     for member in run.members.values():
