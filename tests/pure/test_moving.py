@@ -13,8 +13,10 @@ from hypothesis import strategies as some
 from elasticflow.errors import ConfigError
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.members import MemberState
 from elasticflow.master.row import Phase
+from elasticflow.master.state import MasterState
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.wire.messages import Excluded, Faulty, Offer, Paused, Ready, ServerEnded
@@ -338,3 +340,25 @@ def test_what_cannot_be_asked_for(given_: dict[str, Any], text: str) -> None:
 def test_as_many_places_as_workers_unless_told_otherwise(workers: str, places: int, count: int) -> None:
     assert Config(strategy="all_reduce", workers=workers, places=places).num_places == count
     assert Config(strategy="all_reduce", workers="1..64", slices=64, batch_size=64).num_places == 8
+
+
+def test_servers_that_waited_to_be_carried_have_other_names_for_the_next_master() -> None:
+    """The one before may have told a worker to carry them, and died before it wrote that down: they live."""
+    run = CarriedRun(workers="2")
+    run.come("worker-1")
+    run.die("worker-1")
+    before = list(run.state.row.names)
+    assert all(not run.state.members[name].carrier for name in before)
+    memory = msgspec.json.decode(msgspec.json.encode(run.state.memory()), type=Memory)
+    run.join("worker-2", spec=LARGE)
+    told = only(ac.StartAction, run.tell(ev.ClockEvent()))
+    assert {action.name for action in told} == set(before), "which is not written down"
+
+    run.state = MasterState(run.state.config, memory=memory)
+    run.answer(run.state.adopt({"worker-2": 1}, run.now_s))
+    text = "not a member of this run (any more)"
+    for name in before:
+        assert only(ac.QuitAction, run.join(name)) == [ac.QuitAction(name, text)]
+    run.come("worker-2")
+    run.check()
+    assert set(run.load) == {"worker-2"} and not set(run.state.row.names) & set(before)
