@@ -38,11 +38,12 @@ def _workers(run: Facts) -> list[str]:
 
 
 def _wanted(run: Facts) -> dict[str, int]:
-    """By worker, the group that it should be in. One with a relay beside somebody who leaves is given up."""
+    """By worker, the group that it should be in. One with a relay beside somebody who leaves is given up, and
+    its number is no other's, whose relays these would be, as long as it has some."""
     row, stay = run.row, {*run.carriers}
-    leaves = {row.relays[name][0] for name in row.relaying if run.members[name].carrier not in stay}
+    leaves = {seat[0] for name, seat in row.relays.items() if run.members[name].carrier not in stay}
     current = {worker: group for worker, group in row.groups.items() if group not in leaves}
-    return arrange(_workers(run), current, run.config.peers, {*row.groups.values()})
+    return arrange(_workers(run), current, run.config.peers, {*row.groups.values()} | leaves)
 
 
 def _is_there(run: Facts, group: int) -> bool:
