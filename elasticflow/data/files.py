@@ -21,7 +21,7 @@ import numpy as np
 
 from elasticflow.data.threads import Result, map_ahead
 from elasticflow.errors import ConfigError, DataError, UnreadableError
-from elasticflow.storage.file_ids import STAY, FileId, changed, of_local, sampled
+from elasticflow.storage.file_ids import STAY, FileId, changed, of_stat, sampled
 from elasticflow.storage.remote import ABSENT, FileStatus, RemoteClient, client_of
 from elasticflow.storage.urls import check
 
@@ -103,20 +103,34 @@ class LocalFile(File):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._found = of_local(name, socket.gethostname())
+        self._host = socket.gethostname()
+        stat = os.stat(name)
+        self._found, self._stamp = of_stat(name, stat, self._host), _stamp(stat)
+        self._num_files = 0  # until samples were taken
 
     def identity(self, num_files: int) -> FileId:
         try:
-            return sampled(self._found, num_files)
+            self._found, self._num_files = sampled(self._found, num_files), num_files
         except OSError as error:
             raise UnreadableError(f"{self}: cannot be read: {error.strerror}") from error
+        return self._found
 
     def _change(self) -> str:
         try:
-            now = of_local(self.name, self._found.host)
-        except OSError:
+            stat = os.stat(self.name)
+            now = of_stat(self.name, stat, self._host)
+            if change := changed(self._found, now):
+                return change
+            # Another file may have the same size and time, and a time can be set.
+            if _stamp(stat) != self._stamp and self._num_files:
+                if change := changed(self._found, sampled(now, self._num_files)):
+                    return change
+                self._stamp = _stamp(stat)  # its rights, or links to it, are others
+        except FileNotFoundError:
             return f"{self} is no longer there"
-        return changed(self._found, now)
+        except OSError as error:
+            return f"{self} can be read no more ({error.strerror})"
+        return ""
 
     def check_mapped(self) -> None:
         """Raises UnreadableError if it was written to since it was found: whoever has mapped it sees that.
@@ -124,8 +138,8 @@ class LocalFile(File):
         Who has mapped a file that was replaced or removed has it as it was.
         """
         with suppress(OSError):
-            now = of_local(self.name, self._found.host)
-            if now.inode == self._found.inode and (change := changed(self._found, now)):
+            same = str(os.stat(self.name).st_ino) == self._found.inode
+            if same and (change := self._change()):
                 raise UnreadableError(f"{change}. {STAY}")
 
     def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:
@@ -144,6 +158,11 @@ class LocalFile(File):
                 yield piece
                 piece = file.read(size)
             yield piece
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
+    """What is another one whenever a file was written to or replaced, and at times without that."""
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
 class RemoteFile(File):

@@ -44,7 +44,11 @@ class FileId(msgspec.Struct, frozen=True):
 
 def of_local(path: str, host: str) -> FileId:
     """A local file as it is now, but for its bytes. Raises OSError."""
-    stat = os.stat(path)
+    return of_stat(path, os.stat(path), host)
+
+
+def of_stat(path: str, stat: os.stat_result, host: str) -> FileId:
+    """The same, of what was found already."""
     return FileId(path, stat.st_size, str(stat.st_mtime_ns), str(stat.st_ino), host)
 
 
