@@ -390,7 +390,7 @@ class Loaded:
             data_signature=self.sources.train.signature,
             warnings=tuple(warnings),
             tables=self.replica.tables,
-            files=_files_of(self.sources),
+            files=files_of(self.sources),
             frozen=self.frozen,
             others=self.replica.optimizers.others,
             measures=self.replica.metrics.summed,
@@ -495,7 +495,8 @@ def _as_begun(settings: MemberSettings) -> tuple[dict[str, Array], int]:
     return dict(read_frozen(storage, manifest.frozen)), manifest.updates_before
 
 
-def _files_of(sources: Sources) -> tuple[FileId, ...]:
+def files_of(sources: Sources) -> tuple[FileId, ...]:
+    """Those that the records come from."""
     return folded([*sources.train.files, *(sources.test.files if sources.test else ())])
 
 

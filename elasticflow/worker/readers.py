@@ -8,7 +8,8 @@ or the program raised, is made by the worker itself, which finds out whose fault
 What is said, each as one packet:
 
     worker -> any of them   ReadOrder: at one socket that all read from, the worker too, if it has to wait
-    each -> worker          ReadBegun, ReadDone: at a socket of its own, with a descriptor of the memory
+    each -> worker          ReadBegun, ReadDone: at a socket of its own, with a descriptor of the memory;
+                            DataChanged, instead of all else, if it finds other files than the worker did
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.errors import BrokenError
+from elasticflow.errors import BrokenError, UnreadableError
 from elasticflow.process.decoding import from_msgpack
 from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
+from elasticflow.storage.file_ids import STAY, FileId
 from elasticflow.worker.trial import END_S, SLOWER, how_it_ended
 
 PROCESS = "elasticflow.worker.reading"
@@ -48,6 +50,13 @@ MOST_DEATHS = 3
 
 RowNumbers: TypeAlias = "npt.NDArray[np.int64]"
 Columns: TypeAlias = dict[str, Array]
+
+
+class ReadTask(msgspec.Struct, frozen=True):
+    """What a process is told as it begins. files: those that the worker's records come from."""
+
+    settings: MemberSettings
+    files: tuple[FileId, ...]
 
 
 class ReadOrder(msgspec.Struct, frozen=True):
@@ -80,7 +89,13 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
     arrays: tuple[PlainArray, ...] | None
 
 
-FromReader: TypeAlias = ReadBegun | ReadDone
+class DataChanged(msgspec.Struct, frozen=True, tag=True):
+    """It has opened other files than the worker, and makes no records. change: which, for people."""
+
+    change: str
+
+
+FromReader: TypeAlias = ReadBegun | ReadDone | DataChanged
 
 
 class SliceAhead(NamedTuple):
@@ -93,19 +108,19 @@ class SliceAhead(NamedTuple):
 class _ReadProcess:
     """One of them. since_s: since when it has an order, or loads. order: which; None: none."""
 
-    def __init__(self, settings: MemberSettings, queue: sockets.socket) -> None:
+    def __init__(self, task: ReadTask, queue: sockets.socket) -> None:
         self.socket, theirs = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        told = msgspec.json.encode(settings)
-        settings_fd = os.memfd_create("elasticflow-settings")
-        os.write(settings_fd, told)
+        told = msgspec.json.encode(task)
+        task_fd = os.memfd_create("elasticflow-task")
+        os.write(task_fd, told)
         with theirs:
-            descriptors = queue.fileno(), theirs.fileno(), settings_fd
+            descriptors = queue.fileno(), theirs.fileno(), task_fd
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", PROCESS, *map(str, (os.getpid(), *descriptors))],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
             )
-        os.close(settings_fd)
+        os.close(task_fd)
         self.socket.setblocking(False)
         self.since_s = time.monotonic()
         self.order: int | None = None
@@ -127,14 +142,19 @@ class Readers:
     """All of a worker's.
 
     make: what the worker does itself, for the records of a slice and a seed: columns by name. What each
-    process makes first is compared with that.
+    process makes first is compared with that. files: those that the records come from.
     """
 
-    def __init__(self, settings: MemberSettings, make: Callable[[RowNumbers, int], Columns]) -> None:
-        self._settings, self.make = settings, make
+    def __init__(
+        self,
+        settings: MemberSettings,
+        files: tuple[FileId, ...],
+        make: Callable[[RowNumbers, int], Columns],
+    ) -> None:
+        self._task, self.make = ReadTask(settings, files), make
         self._queue, self._taken_from = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         self._queue.setblocking(False)
-        self._processes = [_ReadProcess(settings, self._taken_from) for _ in range(settings.read_processes)]
+        self._processes = [_ReadProcess(self._task, self._taken_from) for _ in range(settings.read_processes)]
         self._deaths = 0
         self._numbers: dict[SliceAhead, int] = {}
         self._orders: dict[int, ReadOrder] = {}
@@ -229,7 +249,7 @@ class Readers:
                 self._lose(each, f"has not come back for {self._limit_s():g} s, and was ended")
 
     def _limit_s(self) -> float:
-        return max(self._settings.lost_s, SLOWER * self._longest_s)
+        return max(self._task.settings.lost_s, SLOWER * self._longest_s)
 
     def _hear(self) -> None:
         """Whatever has been said until now."""
@@ -250,6 +270,8 @@ class Readers:
 
     def _take_in(self, process: _ReadProcess, packet: bytes, descriptors: list[int]) -> None:
         message: FromReader = from_msgpack(packet, FromReader)
+        if isinstance(message, DataChanged):
+            raise UnreadableError(f"{message.change}. {STAY}")
         if isinstance(message, ReadBegun):
             process.order, process.since_s = message.number, time.monotonic()
             return
@@ -291,7 +313,7 @@ class Readers:
         what = "the worker makes its records itself"
         if self._deaths <= MOST_DEATHS:
             with contextlib.suppress(OSError):  # too many processes: it goes without
-                self._processes.append(_ReadProcess(self._settings, self._taken_from))
+                self._processes.append(_ReadProcess(self._task, self._taken_from))
                 what += ", and another one begins"
         print(f"warning: a process that reads ahead {how}: {what}", flush=True)
 

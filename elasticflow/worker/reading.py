@@ -1,6 +1,6 @@
 """A process that makes records for a worker ahead of time: see ``elasticflow.worker.readers``.
 
-``python -m elasticflow.worker.reading PARENT QUEUE SOCKET SETTINGS``: the number of the worker's process, and
+``python -m elasticflow.worker.reading PARENT QUEUE SOCKET TASK``: the number of the worker's process, and
 descriptors.
 """
 
@@ -19,10 +19,19 @@ from elasticflow.hashing import mix
 from elasticflow.process.decoding import from_json, from_msgpack
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
-from elasticflow.run.settings import MemberSettings
 from elasticflow.step.layout import Array
-from elasticflow.worker.loaded import load_sources
-from elasticflow.worker.readers import PACKET, FromReader, PlainArray, ReadBegun, ReadDone, ReadOrder
+from elasticflow.storage.file_ids import first_change
+from elasticflow.worker.loaded import files_of, load_sources
+from elasticflow.worker.readers import (
+    PACKET,
+    DataChanged,
+    FromReader,
+    PlainArray,
+    ReadBegun,
+    ReadDone,
+    ReadOrder,
+    ReadTask,
+)
 
 ALIGN = 64
 
@@ -30,11 +39,15 @@ ALIGN = 64
 class _Reading:
     """Does orders until the worker closes the queue."""
 
-    def __init__(self, settings: MemberSettings, queue: sockets.socket, says: sockets.socket) -> None:
-        _, sources = load_sources(settings)
+    def __init__(self, task: ReadTask, queue: sockets.socket, says: sockets.socket) -> None:
+        _, sources = load_sources(task.settings)
         self._source, self._queue, self._says = sources.train, queue, says
+        self._change = first_change(task.files, files_of(sources))
 
     def run(self) -> None:
+        if self._change:
+            self._say(DataChanged(self._change))
+            return
         while packet := self._queue.recv(PACKET):
             order = from_msgpack(packet, ReadOrder)
             self._say(ReadBegun(order.number))
@@ -71,15 +84,15 @@ class _Reading:
 
 def main() -> None:
     """See the module's docstring."""
-    parent, queue_fd, says_fd, settings_fd = map(int, sys.argv[1:])
+    parent, queue_fd, says_fd, task_fd = map(int, sys.argv[1:])
     die_with_parent(parent)
     faulthandler.enable()
     stamp_output()
-    with os.fdopen(settings_fd, "rb") as file:
+    with os.fdopen(task_fd, "rb") as file:
         # Whoever has written it shares the position in it, which is at its end.
         file.seek(0)
-        settings = from_json(file.read(), MemberSettings)
-    _Reading(settings, sockets.socket(fileno=queue_fd), sockets.socket(fileno=says_fd)).run()
+        task = from_json(file.read(), ReadTask)
+    _Reading(task, sockets.socket(fileno=queue_fd), sockets.socket(fileno=says_fd)).run()
     sys.stdout.flush()
     os._exit(0)
 

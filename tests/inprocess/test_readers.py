@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from elasticflow.data import Sources
-from elasticflow.errors import BrokenError
+from elasticflow.errors import BrokenError, UnreadableError
 from elasticflow.hashing import mix
 from elasticflow.run.settings import MemberSettings
-from elasticflow.worker.loaded import load_sources
+from elasticflow.worker.loaded import files_of, load_sources
 from elasticflow.worker.readers import MOST_DEATHS, Readers, SliceAhead
 
 PROGRAM = """
@@ -43,6 +43,8 @@ def make(record):
     }
 
 def data():
+    if HOW == "file":
+        return ef.data.Transform(ef.data.CSV(os.environ["FILE"]), make, pad={"words": 0})
     return ef.data.Transform({"n": np.arange(40)}, make, pad={"words": 0})
 
 def model():
@@ -69,7 +71,7 @@ class Reader:
         settings = settings_of(path, **more)
         _, sources = load_sources(settings)
         self.train = Sources(sources.train, None).train
-        self.readers = Readers(settings, self.make)
+        self.readers = Readers(settings, files_of(sources), self.make)
 
     def make(self, rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         return self.train.finish(self.train.drawn(rows, seed), mix(seed, int(rows[0])))
@@ -135,6 +137,21 @@ def test_what_is_not_wanted_any_more_is_forgotten(open_reader) -> None:
     assert reader.readers.take(old) is None
     reader.come(new)
     reader.check(reader.readers.take(new), 4)
+
+
+def test_one_that_finds_another_file_than_the_worker_is_told_of_and_makes_nothing(
+    open_reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the slice that is compared is the same: the next one might not be."""
+    file = tmp_path / "n.csv"
+    monkeypatch.setenv("FILE", str(file))
+    file.write_text("n\n" + "".join(f"{number}\n" for number in range(40)))
+    reader = open_reader("file", read_processes=1)
+    (process,) = reader.readers._processes
+    file.write_text(file.read_text().replace("39", "38"))
+    process._popen.kill()  # whether or not it has opened it before, the next one has not
+    with pytest.raises(UnreadableError, match=f"{file} has changed: it has as many bytes as before"):
+        reader.come(reader.order(0))
 
 
 def test_where_the_program_raises_the_worker_finds_out(open_reader) -> None:
