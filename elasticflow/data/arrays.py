@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from elasticflow.data.files import LocalFile, identities
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Ragged
 from elasticflow.data.source import Array, ArrayLike, Source, check_numbers, column_of, common_length, native
@@ -16,10 +18,17 @@ from elasticflow.errors import DataError
 class ArraySource(Source):
     """Records in NumPy arrays (in memory or memory-mapped), any of which is equally cheap to read.
 
-    what: names the source in errors. arrays: by column name, records along the first axis.
+    what: names the source in errors. arrays: by column name, records along the first axis. mapped: files
+    that some of them are mapped from.
     """
 
-    def __init__(self, what: str, arrays: Mapping[str, ArrayLike | Ragged], positional: bool = False) -> None:
+    def __init__(
+        self,
+        what: str,
+        arrays: Mapping[str, ArrayLike | Ragged],
+        positional: bool = False,
+        mapped: Sequence[LocalFile] = (),
+    ) -> None:
         self.columns = tuple(
             column_of(f"{what}: column {name!r}", name, array) for name, array in arrays.items()
         )
@@ -27,16 +36,20 @@ class ArraySource(Source):
         self.positional = positional
         self._what = what
         self._arrays = dict(arrays)
+        self._mapped = tuple(mapped)
 
     def __repr__(self) -> str:
         return f"{self._what} of {self.num_rows} records"
 
     def rows(self, numbers: Rows) -> dict[str, Field]:
         check_numbers(numbers, self.num_rows)
-        return {
+        found: dict[str, Field] = {
             name: array.take(numbers) if isinstance(array, Ragged) else native(array.take(numbers, axis=0))
             for name, array in self._arrays.items()
         }
+        for file in self._mapped:
+            file.check_mapped()
+        return found
 
 
 class Arrays(ArraySource):
@@ -56,6 +69,7 @@ class Arrays(ArraySource):
                 name: value if isinstance(value, Ragged) else as_array(name, value)
                 for name, value in columns.items()
             },
+            mapped=_files_of(columns.values()),
         )
 
     def held(self) -> Iterator[tuple[str, Array]]:
@@ -72,6 +86,15 @@ class Arrays(ArraySource):
         source = cls(**{str(number): value for number, value in enumerate(columns)})
         source.positional = True
         return source
+
+
+def _files_of(values: Iterable[Any]) -> list[LocalFile]:
+    """Those that arrays are mapped from, which nobody but others writes to, while they are there."""
+    maps = [each for each in values if isinstance(each, np.memmap) and each.mode == "r" and each.filename]
+    names = dict.fromkeys(os.fspath(each.filename) for each in maps)
+    files = [LocalFile(name) for name in names if os.path.isfile(name)]
+    identities(files)  # samples are taken
+    return files
 
 
 def as_array(name: str, value: Any) -> Array:

@@ -16,7 +16,6 @@ from elasticflow.data.arrays import ArraySource
 from elasticflow.data.blocks import BLOCK_BYTES, CACHE_BYTES, REMOTE_AHEAD, Block, BlockSource
 from elasticflow.data.files import PAGE_BYTES, File, LocalFile, existing_file, identities
 from elasticflow.data.permutation import Rows
-from elasticflow.data.ragged import Field
 from elasticflow.data.source import (
     Array,
     ArrayLike,
@@ -65,14 +64,8 @@ class NPZ(ArraySource):
                 raise DataError(f"{what} is damaged or is no NPZ file: {error}. Write it again.") from error
         self._names = chosen
         is_mapped = any(isinstance(getattr(array, "base", None), np.memmap) for array in arrays.values())
-        self._mapped = file if is_mapped and isinstance(file, LocalFile) else None
-        super().__init__(what, {column: arrays[column] for column in chosen})
-
-    def rows(self, numbers: Rows) -> dict[str, Field]:
-        found = super().rows(numbers)
-        if self._mapped:
-            self._mapped.check_mapped()
-        return found
+        mapped = [file] if is_mapped and isinstance(file, LocalFile) else []
+        super().__init__(what, {column: arrays[column] for column in chosen}, mapped=mapped)
 
     @staticmethod
     def names_in(path: str) -> list[str]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticflow.data import CSV, HDF5, NPZ, Parquet
+from elasticflow.data import CSV, HDF5, NPZ, Arrays, Parquet, Transform
 from elasticflow.errors import UnreadableError
 
 ROWS = 300
@@ -112,3 +112,26 @@ def test_a_file_that_may_be_read_no_more_is_named(opened, monkeypatch):
     if not isinstance(source, NPZ):
         with pytest.raises(UnreadableError, match=rf"{path} can be read no more \(Permission denied\)"):
             last(source)
+
+
+def test_an_array_that_is_mapped_from_a_file_that_is_written_to(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(ROWS))
+    source = Transform(Arrays(a=np.load(path, mmap_mode="r")[10:]), lambda record: record)
+    assert last_of(source) == [0]
+    with open(path, "r+b") as file:
+        np.save(file, np.ones(ROWS))
+    with pytest.raises(UnreadableError, match=f"{path} has changed"):
+        last_of(source)
+
+
+def test_an_array_whose_file_is_gone_is_as_it_was(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(ROWS))
+    array = np.load(path, mmap_mode="r")
+    path.unlink()
+    assert last_of(Arrays(a=array)) == [0]
+
+
+def last_of(source):
+    return source.rows(np.array([source.num_rows - 1]))["a"]
