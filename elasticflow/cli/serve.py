@@ -94,6 +94,9 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
         raise ConfigError("--best-effort: is for runs without a deadline; leave one of both out.")
     if arguments.soft and arguments.best_effort:
         raise ConfigError("--soft: says what a deadline is worth; leave it out, or --best-effort.")
+    if abs(arguments.priority) > talk.MOST_PRIORITY:
+        allowed = f"{-talk.MOST_PRIORITY} to {talk.MOST_PRIORITY}"
+        raise ConfigError(f"--priority: is {arguments.priority}; it is a whole number from {allowed}.")
     soft = read_soft(arguments.soft) if arguments.soft else []
     if arguments.resume or arguments.on or arguments.dry_run or arguments.attach:
         raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
@@ -231,7 +234,7 @@ def _said(task: talk.ToldTask) -> str:
     return {
         "promised": f"promised: done by {by} ({said}){eta}",
         "hopeful": f"hopeful, {by} is not promised yet: {said}{eta}",
-        "unmeasured": f"not promised yet: it {said}",
+        "unmeasured": f"{'not promised yet' if task.deadline_at else 'best effort'}: it {said}",
         "best effort": f"best effort: it gets what no deadline needs{eta}",
         "late": f"{earliest}: {said}; it runs as best effort",
         "refused": f"{earliest}: {said}; hand it in with a later --deadline, or with --best-effort",

@@ -340,7 +340,11 @@ class ServiceState:
         """All of it if its speed and its length are known, or else as much as it takes to measure it."""
         task = ticket.task
         if ticket.steps is None or not self._is_measured(ticket):
-            ticket.said = "was never measured: it begins, and is promised its deadline then or told the truth"
+            ticket.said = "was never measured: it begins, and " + (
+                "is measured as it goes"
+                if task.deadline_s is None
+                else "is promised its deadline then or told the truth"
+            )
             return self._as_job(task, curve({1: 1.0}), TRIAL_S, self.now_s + TRIAL_WITHIN_S)
         ticket.tried = True
         ticket.standing = TaskStanding.BEST_EFFORT if task.deadline_s is None else TaskStanding.HOPEFUL

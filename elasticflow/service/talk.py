@@ -22,6 +22,8 @@ from elasticflow.process.texts import as_json
 from elasticflow.process.unix_sockets import nearby, uid_of
 
 SOCKET = "socket"
+MOST_PRIORITY = 1000
+"""Of a run; the least is this below zero."""
 MOST_BYTES = 1 << 20
 """Of a question; one that goes on for longer is no question."""
 MOST_PEOPLE = 128
@@ -47,7 +49,7 @@ class HandIn(_Question, frozen=True):
 
     run_dir: str
     deadline_s: float | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     most_workers: int = 0
     soft: list[tuple[float, float]] = []
 

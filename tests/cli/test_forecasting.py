@@ -79,6 +79,17 @@ def test_files_are_by_their_kind(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("priority", ["1001", "-99999999999999999999"])
+def test_a_priority_that_no_service_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], priority: str
+) -> None:
+    (tmp_path / "p.py").write_text("")
+    options = ["--service", str(tmp_path / "svc"), "--best-effort", "--priority", priority]
+    assert main(["submit", str(tmp_path / "p.py"), *options]) == 1
+    said = f"Error: --priority: is {priority}; it is a whole number from -1000 to 1000.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_only_a_service_has_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--plan"]) == 1
     assert "name it with --service" in capsys.readouterr().err

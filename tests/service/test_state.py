@@ -91,6 +91,12 @@ def test_one_that_was_never_measured_begins_and_is_promised_its_deadline_once_it
     assert state.granted("a").workers > 1
 
 
+def test_one_that_was_never_measured_hears_of_no_deadline_if_it_has_none() -> None:
+    state = fresh()
+    state.handle([hp.HandedIn(task=task("a", None))], BEGIN_S)
+    assert state.tickets["a"].said == "was never measured: it begins, and is measured as it goes"
+
+
 def test_one_that_turns_out_too_slow_is_told_so_and_goes_on() -> None:
     state = fresh()
     state.handle([hp.HandedIn(task=task("a", BEGIN_S + 100, steps=10_000))], BEGIN_S)
