@@ -24,7 +24,7 @@ from elasticflow.applying.orders import (
     WorkRefused,
 )
 from elasticflow.applying.part_processes import PartProcess, PartProcesses
-from elasticflow.applying.progress import PartProgress
+from elasticflow.applying.progress import DeadlyPartError, PartProgress
 from elasticflow.errors import RunError
 from elasticflow.process.decoding import from_msgpack
 from elasticflow.process.ending import how_it_ended
@@ -128,7 +128,12 @@ class Crew:
     ) -> None:
         if word is None:
             at = hand.at
-            progress.died(hand.name, at, self._bury(hand))
+            how = self._bury(hand)
+            try:
+                progress.died(hand.name, at, how)
+            except DeadlyPartError as error:
+                words = last_line(hand.log)
+                raise DeadlyPartError(f"{error}; its last words were: {words}") from error
         elif isinstance(word, ProcessReady):
             if word != self._facts:
                 raise RunError(

@@ -77,6 +77,8 @@ def _array(name: str, column: Any) -> Array:
 def _write_npz(path: Path, columns: Columns) -> None:
     from elasticflow.checkpoint.export import _write_npz as write
 
+    if cut := [name for name in columns if "\0" in name]:  # where it would end in the archive
+        raise DataError(f"the column name {cut[0]!r} has no place in .npz; give it another name.")
     write(path, ((name, _array(name, column)) for name, column in columns.items()))
 
 
@@ -120,6 +122,7 @@ def _write_csv(path: Path, columns: Columns) -> None:
     """An array of two axes is as many columns, ``name.0`` and so on."""
     flat: dict[str, list[str]] = {}
     for name, column in columns.items():
+        _check_wide(name, column, ".csv")
         if not isinstance(column, np.ndarray):
             found = {name: ["" if value is None else str(value) for value in column.to_pylist()]}
         elif column.ndim == 1:
@@ -178,6 +181,8 @@ def _write_parquet(path: Path, columns: Columns) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    for name, column in columns.items():
+        _check_wide(name, column, ".parquet")
     table = pa.table({name: _arrow(column) for name, column in columns.items()})
     pq.write_table(table, path, row_group_size=max(1, len(table)))
 
@@ -193,6 +198,15 @@ def _join_parquet(parts: Sequence[Path], target: Path) -> None:
             with pq.ParquetFile(part) as file:
                 table = file.read(use_threads=False)
             writer.write_table(table, row_group_size=max(1, len(table)))
+
+
+def _check_wide(name: str, column: Any, ending: str) -> None:
+    """Raises DataError for rows of nothing: a file in which they have no place would not have the records."""
+    if isinstance(column, np.ndarray) and 0 in column.shape[1:]:
+        raise DataError(
+            f"{name!r} has rows of shape {list(column.shape[1:])}, of no values, for which {ending} has no "
+            "place; write .npz, or leave it out."
+        )
 
 
 def _check_alike(what: str, parts: Sequence[Path], heads: Sequence[Any]) -> None:

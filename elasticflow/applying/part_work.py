@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -98,6 +99,11 @@ class PredictWork:
                     os.fsync(file.fileno())
                 temporary.rename(target)
                 sync_folder(folder)
+        except ElasticFlowError:
+            raise
+        except (ValueError, TypeError, NotImplementedError, struct.error) as error:
+            names = ", ".join(repr(name)[:80] for name in columns)
+            raise DataError(f"{names}: cannot be written to {ending}: {error}") from error
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -204,6 +204,27 @@ def test_a_bad_record_is_named(
     assert not (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.parametrize("out", ["out.npz", "out.csv", "out.parquet"])
+def test_what_no_file_can_hold_is_said(trained: Path, given: Path, tmp_path: Path, out: str) -> None:
+    """And by which name; no process dies of it, least of all twenty."""
+    text = (PROGRAMS / "applied_torch.py").read_text().replace("def predict(", "def others(")
+    (tmp_path / "odd.py").write_text(
+        f"{text}\n\ndef predict(x, word, params):\n    return {{'a\\udc80': x}}\n"
+    )
+    (tmp_path / "gates.py").write_text((PROGRAMS / "gates.py").read_text())
+    predict(tmp_path, trained, given, out, "--program", "odd.py").refused("a\\udc80", out[3:])
+
+
+def test_what_processes_that_die_have_said_is_told(trained: Path, given: Path, tmp_path: Path) -> None:
+    text = (PROGRAMS / "applied_torch.py").read_text().replace("def predict(", "def others(")
+    words = "raise BaseException('words of the program')"
+    (tmp_path / "odd.py").write_text(f"{text}\n\ndef predict(x, word, params):\n    {words}\n")
+    (tmp_path / "gates.py").write_text((PROGRAMS / "gates.py").read_text())
+    predict(tmp_path, trained, given, "out.npz", "--program", "odd.py", "--workers", 1).refused(
+        "record 0 (", "its last words were: BaseException: words of the program"
+    )
+
+
 def test_a_full_disk(trained: Path, given: Path, undisturbed: bytes, tmp_path: Path) -> None:
     """The command says so, and once there is room it goes on from where it was."""
     disk = tmp_path / "disk"

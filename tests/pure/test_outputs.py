@@ -80,6 +80,13 @@ def test_what_has_no_place(tmp_path: Path) -> None:
         FORMATS[".csv"].write(tmp_path / "a.csv", {"p.1": np.zeros(2), "p": np.zeros((2, 2))})
     with pytest.raises(DataError, match=r"column name 'a\\nb' has no place in \.csv"):
         FORMATS[".csv"].write(tmp_path / "a.csv", {"a\nb": np.zeros(2)})
+    with pytest.raises(DataError, match=r"column name 'a\\x00b' has no place in \.npz"):
+        FORMATS[".npz"].write(tmp_path / "a.npz", {"a\0b": np.zeros(2)})
+    for ending in (".csv", ".parquet"):
+        with pytest.raises(
+            DataError, match=rf"'none' has rows of shape \[0\], .* for which \{ending} has no"
+        ):
+            FORMATS[ending].write(tmp_path / f"a{ending}", {"none": np.zeros((2, 0))})
     FORMATS[".csv"].write(tmp_path / "b.csv", {"name": pa.chunked_array([["a", None]])})
     assert (tmp_path / "b.csv").read_text() == "name\na\n\n" or '""' in (tmp_path / "b.csv").read_text()
     FORMATS[".parquet"].write(tmp_path / "c.parquet", {"cube": np.zeros((2, 2, 2))})
