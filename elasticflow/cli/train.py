@@ -396,19 +396,21 @@ def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], in
     """Starts the master's supervisor in a session of its own: the terminal's signals are for this process.
 
     Also returns a descriptor that nobody else holds: when it closes, however that comes, the master knows
-    that this process is gone.
+    that this process is gone. Until the master has it, the run's lock is held here: whoever asks meanwhile is
+    not told that the run is over. Raises RunError.
     """
+    lock = run.hold()
     ready, said = os.pipe()
     hears, hold = os.pipe()
     command = [sys.executable, "-m", "elasticflow.master", str(run.path)]
-    descriptors = ["--ready-fd", str(said), "--client-fd", str(hears)]
-    with run.master_log.open("ab") as log:
+    descriptors = ["--ready-fd", str(said), "--client-fd", str(hears), "--lock-fd", str(lock)]
+    with os.fdopen(lock, "wb"), run.master_log.open("ab") as log:
         master = subprocess.Popen(
             [*command, *descriptors, *(["--resume"] if resume else [])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[said, hears],
+            pass_fds=[said, hears, lock],
             start_new_session=True,
         )
     # Otherwise a master that dies before it says anything would be waited for without end.

@@ -1,7 +1,8 @@
-"""``python -m elasticflow.master RUN_DIR [--resume] [--ready-fd N] [--client-fd N]``: a run's master.
+"""``python -m elasticflow.master RUN_DIR [--resume] [--ready-fd N] [--client-fd N] [--lock-fd N]``
 
-This process becomes the master's supervisor. When the first master listens, or cannot, a line is
-written to the descriptor: empty, or what is wrong. ``--client-fd`` is a pipe that closes with the client.
+A run's master: this process becomes its supervisor. When the first master listens, or cannot, a line is
+written to the descriptor: empty, or what is wrong. ``--client-fd`` is a pipe that closes with the client;
+``--lock-fd`` the run's lock, where whoever starts this has it already.
 Exit codes: see ``elasticflow.master.supervisor``; 0 finished, 1 failed, 3 stopped.
 """
 
@@ -32,16 +33,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--ready-fd", type=int, default=1)
     parser.add_argument("--client-fd", type=int)
+    parser.add_argument("--lock-fd", type=int)
     arguments = parser.parse_args(argv)
     bear_any_text()
     stamp_output()
-    for descriptor in (arguments.ready_fd, arguments.client_fd):
+    for descriptor in (arguments.ready_fd, arguments.client_fd, arguments.lock_fd):
         if descriptor is not None and descriptor > 2:
             os.set_inheritable(descriptor, False)
     ready = _Ready(arguments.ready_fd)
     run = RunDir(arguments.run_dir)
     try:
-        run.hold()  # the master forked from here shares it
+        if arguments.lock_fd is None:
+            run.hold()  # the master forked from here shares it
         config = run.config()
         stamp_output(config.log_format, "master")
         backend = load_backend(config.backend)

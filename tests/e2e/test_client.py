@@ -10,10 +10,13 @@ import re
 import signal
 import subprocess
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from elasticflow.errors import EXIT_UNKNOWN
 
 from .conftest import CLI, PROGRAMS, Run, cli, digest_in
 from .processes import marked, new_mark, wait_until_gone
@@ -49,6 +52,24 @@ class Command:
         with self.process.stdout as stdout:
             rest = stdout.read()
         return self.process.wait(60), "".join(self.lines) + rest
+
+
+def test_a_run_whose_master_is_just_starting_is_not_over(
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told so, nor to go on by --resume, while the interpreter of a slow machine starts."""
+    slowly = "import sys, time\n\nif 'elasticflow.master' in sys.orig_argv:\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(slowly)
+    before = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), before])))
+    run = start("small_torch.py", *OPTIONS)
+    deadline = time.monotonic() + 60
+    while not (run.path / "run.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    asked = subprocess.run([*CLI, "scale", str(run.path), "2"], capture_output=True, text=True, timeout=60)
+    assert asked.returncode in (0, EXIT_UNKNOWN), asked.stderr  # it waits for a while, or says that it starts
+    run.finish()
 
 
 def test_the_client_is_killed_and_others_look_on(
