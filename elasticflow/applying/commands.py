@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +24,7 @@ from elasticflow.applying.workplace import Workplace
 from elasticflow.checkpoint import Manifest
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.data.files import is_url
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.process.fingerprint import environment
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -186,7 +187,15 @@ def _inputs(applied: Applied, order: LoadOrder, ready: ProcessReady) -> dict[str
 
 
 def _joined(form: OutputFormat, parts: Sequence[Path], whole: Path) -> None:
-    form.join(parts, whole)
+    try:
+        form.join(parts, whole)
+    except ElasticFlowError:
+        raise
+    except (EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise RunError(
+            f"{parts[0].parent}: a part that was finished there cannot be read any more: {error}. Remove "
+            "that folder, and give the same command again."
+        ) from error
     with whole.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import elasticflow as ef
 from tests.clusters.processes import parent_of
 
 from .conftest import PATIENCE_S, PROGRAMS, Run
-from .processes import CLI, Outcome, end_all, new_mark
+from .processes import CLI, Outcome, assert_told, end_all, new_mark
 from .programs.gates import MARK, Gate
 
 RECORDS, PART = 1000, 64
@@ -167,6 +168,23 @@ def test_a_killed_command_is_gone_on_with(
     _, err = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, err
     assert "9 of them from before" in err
+    assert (tmp_path / "out.npz").read_bytes() == undisturbed
+
+
+def test_a_damaged_part_is_said(
+    under_way: Callable[..., Any], trained: Path, given: Path, undisturbed: bytes, tmp_path: Path
+) -> None:
+    parts = tmp_path / ".out.npz.predict" / "parts"
+    command, gate = under_way(f"record {9 * PART}", "--workers", 1)
+    gate.next_pid(PATIENCE_S)
+    os.truncate(parts / "part-000002.npz", 0)
+    gate.open()
+    _, err = command.communicate(timeout=PATIENCE_S)
+    assert command.returncode == 1
+    assert_told(err, str(parts), "cannot be read any more", "Remove that folder, and give the same command")
+    shutil.rmtree(parts)
+    done = predict(tmp_path, trained, given, "out.npz", "--keep", "id,name")
+    assert done.code == 0, done.err
     assert (tmp_path / "out.npz").read_bytes() == undisturbed
 
 
