@@ -90,8 +90,8 @@ class Arrays(ArraySource):
 
 def _files_of(values: Iterable[Any]) -> list[LocalFile]:
     """Those that arrays are mapped from, which nobody but others writes to, while they are there."""
-    maps = [each for each in values if isinstance(each, np.memmap) and each.mode == "r" and each.filename]
-    names = dict.fromkeys(os.fspath(each.filename) for each in maps)
+    maps = [each for each in values if isinstance(each, np.memmap) and each.mode == "r"]
+    names = dict.fromkeys(os.fspath(each.filename) for each in maps if each.filename)
     files = [LocalFile(name) for name in names if os.path.isfile(name)]
     identities(files)  # samples are taken
     return files

@@ -213,3 +213,14 @@ def test_whoever_comes_and_goes(data: some.DataObject) -> None:
             return
         if run.state.of("worker", MemberState.READY):
             run.is_relayed()
+
+
+def test_a_new_group_never_gets_the_relays_of_one_that_is_given_up() -> None:
+    """They live beside who leaves as well: each would be given up for the other, generation by generation."""
+    run = RelayedRun()
+    run.pauses = False
+    for name in {run.state.members[name].carrier for name in run.state.row.relaying}:
+        run.state.members[name].state = MemberState.DRAINING
+    run.state.row.groups = {name: 0 for name in run.groups}
+    wanted = {*relaying._wanted(run.state).values()}
+    assert wanted and wanted.isdisjoint({group for group, _ in run.state.row.relays.values()})
