@@ -40,6 +40,8 @@ def other(**changes: object) -> FileId:
         (other(host="otto", modified="18"), "written to, touched"),  # the same inode: a shared folder
         (other(host="otto", modified="18", inode="6"), ""),  # a copy on the other machine
         (other(host="otto", modified="18", inode="6", sample="abd"), "but others"),
+        (other(sample="2:abd"), ""),  # by an ElasticFlow that takes others
+        (other(sample="2:abd", modified="18"), "written to, touched"),
     ],
 )
 def test_what_counts(now: FileId, words: str) -> None:
@@ -73,21 +75,28 @@ def test_of_very_many_files_each_counts(count: int, field: str) -> None:
         assert first_change(told, folded(now))
 
 
-def test_a_sample_of_a_file(tmp_path: Path) -> None:
-    """Of small ones it is the whole; of large ones the beginning and the end are in it."""
+@pytest.mark.parametrize(
+    ("size", "num_files", "places"),
+    [
+        (0, 1, ()),
+        (1000, 1, (0, 999)),
+        (3 << 20, 1, (0, 1 << 20, (3 << 20) - 1)),
+        (3 << 20, 10_000, ((3 << 20) - PIECE_BYTES // 2,)),
+        (65 << 20, 1, (0, (65 << 20) - 1)),
+    ],
+)
+def test_a_sample_of_a_file(tmp_path: Path, size: int, num_files: int, places: tuple[int, ...]) -> None:
+    """Of all that are not large it is the whole; of others the beginning and the end are in it."""
     path = tmp_path / "a"
-    for size, num_files in ((0, 1), (1000, 1), (3 << 20, 1), (3 << 20, 10_000)):
+    path.write_bytes(bytes(size))
+    found = sampled(of_local(str(path), "anna"), num_files)
+    assert sampled(of_local(str(path), "anna"), num_files).sample == found.sample
+    for place in places:
+        with open(path, "r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        now = sampled(of_local(str(path), "anna"), num_files)
+        assert changed(found, now) == f"{path} has changed: it has as many bytes as before, but others"
         path.write_bytes(bytes(size))
-        found = sampled(of_local(str(path), "anna"), num_files)
-        assert sampled(of_local(str(path), "anna"), num_files).sample == found.sample
-        for place in (
-            {0, size - 1} if size and num_files == 1 else {size - PIECE_BYTES // 2} if size else set()
-        ):
-            with open(path, "r+b") as file:
-                file.seek(place)
-                file.write(b"x")
-            now = sampled(of_local(str(path), "anna"), num_files)
-            assert changed(found, now) == f"{path} has changed: it has as many bytes as before, but others"
-            path.write_bytes(bytes(size))
-            os.utime(path, ns=(0, int(found.modified)))
-            assert changed(found, sampled(of_local(str(path), "anna"), num_files)) == ""
+        os.utime(path, ns=(0, int(found.modified)))
+        assert changed(found, sampled(of_local(str(path), "anna"), num_files)) == ""

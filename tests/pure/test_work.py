@@ -74,6 +74,9 @@ def test_files_may_be_touched_and_moved_but_not_be_others() -> None:
             check_same_files(before, spec(msgspec.structs.replace(FILE, **change)))
     with pytest.raises(CheckpointError, match="there are 2 files, and were 1"):
         check_same_files(before, spec(FILE, FILE))
+    check_same_files(before, spec(msgspec.structs.replace(FILE, sample="2:abd")))  # another kind of sample
+    with pytest.raises(CheckpointError, match="but others"):
+        check_same_files(before, spec(msgspec.structs.replace(FILE, sample="")))
 
 
 def test_of_records_from_which_an_epoch_is_chosen_the_file_is_named() -> None:
