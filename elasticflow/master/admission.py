@@ -16,7 +16,7 @@ def objection(first: Spec, other: Spec) -> str:
     if differs := _difference(first, other):
         return (
             f"finds another program than the first worker: {differs}. Is model() or data() random beyond the "
-            "seed?"
+            "seed? Or has what data() reads changed since?"
         )
     return ""
 

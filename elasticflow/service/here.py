@@ -84,18 +84,21 @@ class FollowerHere(Follower):
 
     def _begin(self, now_s: float) -> list[hp.Happening]:
         self._try()
+        command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume", "--lock-fd"]
         try:
-            self._make_ready()
-            command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume"]
-            with self.run.master_log.open("ab") as log:
-                self._child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, VARIABLE: str(self._fork_servers.folder)},
-                    start_new_session=True,
-                )
+            lock = self.run.hold()  # until the master has it: nobody is told meanwhile that the run is over
+            with os.fdopen(lock, "wb"):
+                self._make_ready()
+                with self.run.master_log.open("ab") as log:
+                    self._child = subprocess.Popen(
+                        [*command, str(lock)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env={**os.environ, VARIABLE: str(self._fork_servers.folder)},
+                        pass_fds=[lock],
+                        start_new_session=True,
+                    )
         except (ElasticFlowError, OSError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             if is_away(cause) or isinstance(cause, OSError) and cause.errno in SHORT:
@@ -108,13 +111,9 @@ class FollowerHere(Follower):
 
     def _make_ready(self) -> None:
         """For another attempt, or the first: with new keys. Raises RunError, OSError."""
-        lock = self.run.hold()
-        try:
-            self.run.end_attempt()
-            self.run.address.unlink(missing_ok=True)
-            if self.run.report.exists():  # it was paused in order
-                self.run.report.unlink()
-                self._tries = 1
-            self.run.create(self.run.config())
-        finally:
-            os.close(lock)
+        self.run.end_attempt()
+        self.run.address.unlink(missing_ok=True)
+        if self.run.report.exists():  # it was paused in order
+            self.run.report.unlink()
+            self._tries = 1
+        self.run.create(self.run.config())
