@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from elasticflow.adapters.nests import flat, rebuilt
 from elasticflow.data import Arrays, Collate
+from elasticflow.data.held import kept_by
+from elasticflow.data.source import Array
 from elasticflow.errors import ProgramError
 
 PREFIX = "of"
+
+
+class _Numbers(Arrays):
+    """Of the records of a dataset, from which they are made later."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(number=np.arange(len(dataset)))
+        self._dataset = dataset
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        return kept_by(self._dataset)
 
 
 class LoaderRecords:
@@ -44,7 +57,7 @@ class LoaderRecords:
             )
         self._what, self._dataset, self._collate = what, dataset, loader.collate_fn
         self.nest: Any = None
-        self.source = Collate(Arrays(number=np.arange(len(dataset))), self._made)
+        self.source = Collate(_Numbers(dataset), self._made)
 
     def _made(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         batch = self._collate([self._dataset[int(number)] for number in columns["number"]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -31,6 +32,36 @@ def held_hash(sources: Iterable[Source]) -> str:
             for piece in _pieces(array):
                 digest.update(piece.view(np.uint8).data)
     return digest.hexdigest() if holds else ""
+
+
+def kept_by(dataset: Any) -> Iterator[tuple[str, Array]]:
+    """Arrays, tensors and lists of numbers in which a dataset keeps something of each of its records.
+
+    So do most that are written by hand, torch's ``TensorDataset``, ``Subset`` and ``ConcatDataset``, and
+    torchvision's; nobody knows what else an object keeps, nor whether it is a record's.
+    """
+    kept = getattr(dataset, "__dict__", {})
+    for name in sorted(map(str, kept)):
+        value = kept.get(name)
+        for place, each in enumerate(value if isinstance(value, tuple) else (value,)):
+            if (array := _of_records(each, len(dataset))) is not None:
+                yield f"{name} {place}", array
+    for name, inner in (("dataset", [kept.get("dataset")]), ("datasets", kept.get("datasets"))):
+        for each in inner if isinstance(inner, list) else ():
+            if hasattr(each, "__len__") and each is not dataset:
+                yield from ((f"{name}.{of}", array) for of, array in kept_by(each))
+
+
+def _of_records(value: Any, count: int) -> Array | None:
+    """As an array, if it has so many values, or rows, of plain numbers."""
+    is_array = isinstance(value, np.ndarray) or type(value).__module__.partition(".")[0] == "torch"
+    if not is_array and not (isinstance(value, list) and value and isinstance(value[0], int | float)):
+        return None
+    try:
+        array = np.asarray(value)
+    except Exception:  # noqa: BLE001  (a tensor on a device, or of a type that NumPy does not know)
+        return None
+    return array if array.ndim and len(array) == count and array.dtype.kind in "biufcmM" else None
 
 
 def _pieces(array: Array) -> Iterator[Array]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from elasticflow.data.arrays import as_array
+from elasticflow.data.held import kept_by
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Pad, Ragged
 from elasticflow.data.source import Array, Column, Records, Source, check_numbers, column_of
@@ -149,6 +150,9 @@ class Indexed(Made):
     def __init__(self, records: Any, pad: Mapping[str, Pad | float] | None = None) -> None:
         self._dataset = records
         super().__init__(type(records).__name__, len(records), pad or {})
+
+    def held(self) -> Iterator[tuple[str, Array]]:
+        return kept_by(self._dataset)
 
     def _records(self, numbers: Rows, seed: int) -> Sequence[Any]:
         found = []

@@ -100,6 +100,7 @@ def main(
 def join_of(loaded: Loaded) -> Join:
     """Who this is."""
     settings = loaded.settings
+    records = _held_by(loaded)  # before any are made: a dataset may count how often, or keep what it has made
     since_s = time.monotonic()
     spec = loaded.rehearse()
     try:
@@ -116,7 +117,7 @@ def join_of(loaded: Loaded) -> Join:
         pid=os.getpid(),
         fingerprint={
             **fingerprint(settings.threads, loaded.replica.facts),
-            **{PROBE: loaded.probe, RECORDS: _held_by(loaded)},
+            **{PROBE: loaded.probe, RECORDS: records},
         },
         spec=spec,
         rehearsed_s=rehearsed_s,

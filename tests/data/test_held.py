@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import ConcatDataset as Concatenated
+from torch.utils.data import Subset
 
 import elasticflow as ef
 from elasticflow.data import held
@@ -112,3 +115,46 @@ def test_of_what_is_mapped_a_part_is_read(
     other[-1, -1] = 0
     np.save(tmp_path / "x.npy", other)
     assert hashed({"x": np.load(tmp_path / "x.npy", mmap_mode="r")}) != part
+
+
+class ByHand:
+    """As most datasets are written."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+        self.buffer = np.empty(7)
+        self.names = [object()] * len(x)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.x[number], self.y[number]
+
+
+@pytest.mark.parametrize(
+    "around", [lambda each: each, lambda each: Subset(each, [3, 5]), lambda each: Concatenated([each])]
+)
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_of_what_a_dataset_keeps_what_is_of_its_records_counts(kind: Any, around: Any) -> None:
+    y = list(range(100))
+    right = hashed(around(ByHand(X, kind(y))))
+    assert right and right == hashed(around(ByHand(X.copy(), kind(y))))
+    y[57] = 0
+    assert hashed(around(ByHand(X, kind(y)))) != right
+
+
+def test_which_records_a_part_has_counts() -> None:
+    dataset = ByHand(X, Y)
+    assert hashed(Subset(dataset, [3, 5])) != hashed(Subset(dataset, [3, 6]))
+
+
+def test_datasets_that_keep_nothing_that_is_known() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, number: int) -> Any:
+            return {"x": np.float32(number**2)}
+
+    assert hashed(Squares()) == ""
