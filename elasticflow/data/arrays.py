@@ -89,8 +89,8 @@ class Arrays(ArraySource):
 
 
 def _files_of(values: Iterable[Any]) -> list[LocalFile]:
-    """Those that arrays are mapped from, which nobody but others writes to, while they are there."""
-    maps = [each for each in values if isinstance(each, np.memmap) and each.mode == "r"]
+    """Those that arrays are mapped from which this process does not write to, while they are there."""
+    maps = [each for each in values if isinstance(each, np.memmap) and each.mode in ("r", "c")]
     names = dict.fromkeys(os.fspath(each.filename) for each in maps if each.filename)
     files = [LocalFile(name) for name in names if os.path.isfile(name)]
     identities(files)  # samples are taken

@@ -117,19 +117,22 @@ class LocalFile(File):
 
     def _change(self) -> str:
         try:
-            stat = os.stat(self.name)
-            now = of_stat(self.name, stat, self._host)
-            if change := changed(self._found, now):
-                return change
-            # Another file may have the same size and time, and a time can be set.
-            if _stamp(stat) != self._stamp and self._num_files:
-                if change := changed(self._found, sampled(now, self._num_files)):
-                    return change
-                self._stamp = _stamp(stat)  # its rights, or links to it, are others
+            return self._difference(os.stat(self.name))
         except FileNotFoundError:
             return f"{self} is no longer there"
         except OSError as error:
             return f"{self} can be read no more ({error.strerror})"
+
+    def _difference(self, stat: os.stat_result) -> str:
+        """In words; "" if there is none. Raises OSError."""
+        now = of_stat(self.name, stat, self._host)
+        if change := changed(self._found, now):
+            return change
+        # Another file may have the same size and time, and a time can be set.
+        if _stamp(stat) != self._stamp and self._num_files:
+            if change := changed(self._found, sampled(now, self._num_files)):
+                return change
+            self._stamp = _stamp(stat)  # its rights, or links to it, are others
         return ""
 
     def check_mapped(self) -> None:
@@ -138,8 +141,8 @@ class LocalFile(File):
         Who has mapped a file that was replaced or removed has it as it was.
         """
         with suppress(OSError):
-            same = str(os.stat(self.name).st_ino) == self._found.inode
-            if same and (change := self._change()):
+            stat = os.stat(self.name)
+            if str(stat.st_ino) == self._found.inode and (change := self._difference(stat)):
                 raise UnreadableError(f"{change}. {STAY}")
 
     def open(self, ranges: Iterable[Range] = ()) -> BinaryIO:

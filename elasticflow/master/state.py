@@ -79,7 +79,7 @@ class MasterState(Facts):
             return departures.on_leaving(self, event, now_s) if isinstance(event, Leaving) else []
         actions = HANDLERS[type(event)](self, event, now_s)
         if self.conclusion.closing and not self.ended:
-            actions += generations.close(self, now_s)
+            actions += generations.go_on_closing(self, now_s)
         self.stall.see(*standstill.mark(self), now_s)
         if not self.steps:
             self.stall.pace.wait(now_s)

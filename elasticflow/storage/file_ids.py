@@ -22,8 +22,8 @@ SAMPLE_BYTES = 64 << 20
 SAMPLING = "2:"
 """With what a sample begins: those of an ElasticFlow that took others tell nothing of these."""
 PIECES, PIECE_BYTES = 64, 4 << 10
-"""Of a file that is larger than its share of these, so many pieces, its end among them: there formats keep
-their indexes."""
+"""Of a file that is larger than its share of these, so many pieces, or as many of this size as its share has:
+its end among them, where formats keep their indexes."""
 READ_BYTES = 4 << 20
 MOST_TOLD = 256
 """More files than this are told in groups."""
@@ -71,9 +71,11 @@ def sampled(found: FileId, num_files: int = 1) -> FileId:
             while piece := file.read(READ_BYTES):
                 digest.update(piece)
         else:
-            for part in _parts(min(PIECES, share // PIECE_BYTES)):
-                file.seek(int(part * (found.num_bytes - PIECE_BYTES)))
-                digest.update(file.read(PIECE_BYTES))
+            parts = _parts(min(PIECES, share // PIECE_BYTES))
+            size = max(PIECE_BYTES, share // len(parts))
+            for part in parts:
+                file.seek(int(part * (found.num_bytes - size)))
+                digest.update(file.read(size))
     return msgspec.structs.replace(found, sample=SAMPLING + digest.hexdigest())
 
 
@@ -104,7 +106,9 @@ def _group(files: Sequence[FileId]) -> FileId:
         _hash(file.modified for file in files),
         _hash(file.inode for file in files),
         files[0].host,
-        _kind(files[0].sample) + _hash(file.sample for file in files) if files[0].sample else "",
+        max(_kind(file.sample) for file in files) + _hash(file.sample for file in files)
+        if files[0].sample
+        else "",
     )
 
 

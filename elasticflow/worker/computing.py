@@ -26,9 +26,9 @@ from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.evaluating import evaluated
 from elasticflow.worker.faults import blame
 from elasticflow.worker.inspection import odd_gradient
-from elasticflow.worker.loaded import Loaded, files_of
+from elasticflow.worker.loaded import Loaded, files_of, records_of
 from elasticflow.worker.present import Present
-from elasticflow.worker.readers import Readers
+from elasticflow.worker.readers import Readers, ReadTask
 from elasticflow.worker.strategy import Outgoing, Position, Strategy
 from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.trial import Begin, Deadly, Nurse, Trial, Way, try_slice
@@ -68,7 +68,10 @@ class Computing:
         self.batches = loaded.batches(self._schedule)
         self.batches.exclude(assignment.excluded)
         if loaded.settings.read_processes:
-            self.batches.readers = Readers(loaded.settings, files_of(loaded.sources), self.batches.make)
+            self.batches.readers = Readers(
+                ReadTask(loaded.settings, files_of(loaded.sources), records_of(loaded.sources)),
+                self.batches.make,
+            )
         self._encoded = self.replica.encoded
         self._whole: tuple[int, Batch] = (-1, {})
         """What was prepared of a whole batch, and of which version."""

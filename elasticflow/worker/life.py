@@ -13,7 +13,6 @@ from pathlib import Path
 
 from elasticflow.checkpoint import write_frozen
 from elasticflow.cluster.member import MasterLink, checked
-from elasticflow.data.held import held_hash
 from elasticflow.errors import ElasticFlowError, LoopError, ProgramError, ProtocolError
 from elasticflow.process.available import available_memory
 from elasticflow.process.fingerprint import PROBE, RECORDS, fingerprint
@@ -24,7 +23,7 @@ from elasticflow.storage import Storage
 from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import Assignment, Beat, Departing, Failed, Heartbeat, Join, Quit
 from elasticflow.worker.carrying import Carrying
-from elasticflow.worker.loaded import Loaded
+from elasticflow.worker.loaded import Loaded, records_of
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
@@ -100,7 +99,7 @@ def main(
 def join_of(loaded: Loaded) -> Join:
     """Who this is."""
     settings = loaded.settings
-    records = _held_by(loaded)  # before any are made: a dataset may count how often, or keep what it has made
+    records = records_of(loaded.sources)
     since_s = time.monotonic()
     spec = loaded.rehearse()
     try:
@@ -126,11 +125,6 @@ def join_of(loaded: Loaded) -> Join:
         slices_why=loaded.slices_why,
         began=(*loaded.began, ("first slice", rehearsed_s)),
     )
-
-
-def _held_by(loaded: Loaded) -> str:
-    train, test, _ = loaded.sources
-    return held_hash([train] if test is None else [train, test])
 
 
 def admitted(join: Join, link: MasterLink) -> Assignment | None:

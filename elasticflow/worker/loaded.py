@@ -18,6 +18,7 @@ import xxhash
 from elasticflow.api import HUGE, PER_TENSOR, is_number
 from elasticflow.checkpoint import commits, frozen_of, load_manifest, read_frozen
 from elasticflow.data import Source, Sources, open_path, open_source, pins
+from elasticflow.data.held import held_hash
 from elasticflow.data.pins import Pins
 from elasticflow.embedding import TableSpec
 from elasticflow.errors import DataError, LoopError, ProgramError, UnreadableError
@@ -498,6 +499,11 @@ def _as_begun(settings: MemberSettings) -> tuple[dict[str, Array], int]:
 def files_of(sources: Sources) -> tuple[FileId, ...]:
     """Those that the records come from."""
     return folded([*sources.train.files, *(sources.test.files if sources.test else ())])
+
+
+def records_of(sources: Sources) -> str:
+    """A hash of those in memory; "": there are none."""
+    return held_hash([each for each in (sources.train, sources.test) if each is not None])
 
 
 def _check_names(replica: Replica, path: str) -> None:

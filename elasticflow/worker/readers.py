@@ -9,7 +9,7 @@ What is said, each as one packet:
 
     worker -> any of them   ReadOrder: at one socket that all read from, the worker too, if it has to wait
     each -> worker          ReadBegun, ReadDone: at a socket of its own, with a descriptor of the memory;
-                            DataChanged, instead of all else, if it finds other files than the worker did
+                            DataChanged, instead of all else, if it finds other data than the worker did
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ Columns: TypeAlias = dict[str, Array]
 
 
 class ReadTask(msgspec.Struct, frozen=True):
-    """What a process is told as it begins. files: those that the worker's records come from."""
+    """What a process is told as it begins. files: those that the worker's records come from. records: a hash
+    of those that it has in memory."""
 
     settings: MemberSettings
     files: tuple[FileId, ...]
+    records: str
 
 
 class ReadOrder(msgspec.Struct, frozen=True):
@@ -90,7 +92,7 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class DataChanged(msgspec.Struct, frozen=True, tag=True):
-    """It has opened other files than the worker, and makes no records. change: which, for people."""
+    """It finds other data than the worker, and makes no records. change: which, for people."""
 
     change: str
 
@@ -142,19 +144,15 @@ class Readers:
     """All of a worker's.
 
     make: what the worker does itself, for the records of a slice and a seed: columns by name. What each
-    process makes first is compared with that. files: those that the records come from.
+    process makes first is compared with that.
     """
 
-    def __init__(
-        self,
-        settings: MemberSettings,
-        files: tuple[FileId, ...],
-        make: Callable[[RowNumbers, int], Columns],
-    ) -> None:
-        self._task, self.make = ReadTask(settings, files), make
+    def __init__(self, task: ReadTask, make: Callable[[RowNumbers, int], Columns]) -> None:
+        self._task, self.make = task, make
         self._queue, self._taken_from = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         self._queue.setblocking(False)
-        self._processes = [_ReadProcess(self._task, self._taken_from) for _ in range(settings.read_processes)]
+        count = task.settings.read_processes
+        self._processes = [_ReadProcess(task, self._taken_from) for _ in range(count)]
         self._deaths = 0
         self._numbers: dict[SliceAhead, int] = {}
         self._orders: dict[int, ReadOrder] = {}

@@ -21,7 +21,7 @@ from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stamps import stamp_output
 from elasticflow.step.layout import Array
 from elasticflow.storage.file_ids import first_change
-from elasticflow.worker.loaded import files_of, load_sources
+from elasticflow.worker.loaded import files_of, load_sources, records_of
 from elasticflow.worker.readers import (
     PACKET,
     DataChanged,
@@ -43,6 +43,8 @@ class _Reading:
         _, sources = load_sources(task.settings)
         self._source, self._queue, self._says = sources.train, queue, says
         self._change = first_change(task.files, files_of(sources))
+        if not self._change and task.records != records_of(sources):
+            self._change = "a process that reads ahead has other records in memory than the worker"
 
     def run(self) -> None:
         if self._change:

@@ -14,8 +14,8 @@ from elasticflow.data import Sources
 from elasticflow.errors import BrokenError, UnreadableError
 from elasticflow.hashing import mix
 from elasticflow.run.settings import MemberSettings
-from elasticflow.worker.loaded import files_of, load_sources
-from elasticflow.worker.readers import MOST_DEATHS, Readers, SliceAhead
+from elasticflow.worker.loaded import files_of, load_sources, records_of
+from elasticflow.worker.readers import MOST_DEATHS, Readers, ReadTask, SliceAhead
 
 PROGRAM = """
 import os, random, signal
@@ -45,7 +45,8 @@ def make(record):
 def data():
     if HOW == "file":
         return ef.data.Transform(ef.data.CSV(os.environ["FILE"]), make, pad={"words": 0})
-    return ef.data.Transform({"n": np.arange(40)}, make, pad={"words": 0})
+    n = np.load(os.environ["FILE"]) if HOW == "loaded" else np.arange(40)
+    return ef.data.Transform({"n": n}, make, pad={"words": 0})
 
 def model():
     return {}
@@ -71,7 +72,7 @@ class Reader:
         settings = settings_of(path, **more)
         _, sources = load_sources(settings)
         self.train = Sources(sources.train, None).train
-        self.readers = Readers(settings, files_of(sources), self.make)
+        self.readers = Readers(ReadTask(settings, files_of(sources), records_of(sources)), self.make)
 
     def make(self, rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         return self.train.finish(self.train.drawn(rows, seed), mix(seed, int(rows[0])))
@@ -151,6 +152,19 @@ def test_one_that_finds_another_file_than_the_worker_is_told_of_and_makes_nothin
     file.write_text(file.read_text().replace("39", "38"))
     process._popen.kill()  # whether or not it has opened it before, the next one has not
     with pytest.raises(UnreadableError, match=f"{file} has changed: it has as many bytes as before"):
+        reader.come(reader.order(0))
+
+
+def test_one_that_has_other_records_in_memory_than_the_worker_is_told_of(
+    open_reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FILE", str(tmp_path / "n.npy"))
+    np.save(tmp_path / "n.npy", np.arange(40))
+    reader = open_reader("loaded", read_processes=1)
+    (process,) = reader.readers._processes
+    np.save(tmp_path / "n.npy", np.minimum(np.arange(40), 38))
+    process._popen.kill()
+    with pytest.raises(UnreadableError, match="has other records in memory than the worker"):
         reader.come(reader.order(0))
 
 

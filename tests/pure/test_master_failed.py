@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.failures import MOST_GONE
 from elasticflow.master.members import RunState
+from elasticflow.master.state import MasterState
 from elasticflow.wire.messages import Failed, Offer, Ready
 
 from .test_master_stall import made
-from .test_master_state import Run, faulty, names, offer, only, running
+from .test_master_state import SPEC, Run, faulty, names, offer, only, running
 from .test_moving import CarriedRun
 
 BAD = dict(kind="ValueError", text="ValueError: no", traceback="Traceback ...")
@@ -47,6 +50,7 @@ def test_what_is_new_is_written_before_the_run_ends(fails: Callable[[Run], list[
     actions = fails(run)
     assert names(ac.HaltAction, actions) == ["server-0"] and run.state.state is RunState.FINISHING
     assert not only(ac.StartAction, actions), "nobody is needed any more"
+    assert only(ac.NoteAction, actions)[-1].text.endswith(": a last checkpoint, then the end")
     generation = run.state.generation + 1
     (assigned,) = only(ac.AssignAction, offer(run, "server-0", (0, 3)))
     assert assigned.assignment.ends and assigned.assignment.start_tick == 3
@@ -103,6 +107,41 @@ def test_a_server_that_fails_again_and_again_ends_it_at_once() -> None:
     end = run.end(run.exited(successor, killed=False))
     assert end.state is RunState.FAILED
     assert "failure 1, max_failures is 0" in end.text and "failure 2, max_failures is 0" in end.text
+
+
+def test_a_server_whose_copies_nobody_has_is_not_waited_for() -> None:
+    """Another in its place may wait for a place of the cluster for long, and would have nothing."""
+    run = running(workers="1", servers=2, max_failures=0)
+    made(run, 3)
+    assert not only(ac.EndAction, run.exited("server-1", killed=False))
+    end = run.end(offer(run, "server-0", (0, 3)))
+    assert end.state is RunState.FAILED and end.text.endswith("; no server is left that has what is new")
+
+
+def test_in_the_middle_of_an_evaluation_it_says_why_no_checkpoint_is_made() -> None:
+    run = Run(workers="1", max_failures=0)
+    run.join("server-0")
+    run.join("worker-1", spec=msgspec.structs.replace(SPEC, num_test=8))
+    run.tell(Ready(name="server-0", generation=1))
+    run.tell(Ready(name="worker-1", generation=1))
+    made(run, 8)
+    failed(run)
+    end = run.end(offer(run, "server-0", (0, 8)))
+    assert end.text.endswith("; it ends in the middle of an evaluation, of which there is no checkpoint")
+
+
+def test_the_next_master_ends_it_as_well_with_what_the_program_said() -> None:
+    run = running(workers="1", max_failures=0)
+    made(run, 3)
+    failed(run)
+    memory = msgspec.json.decode(msgspec.json.encode(run.state.memory()), type=Memory)
+    run.state = MasterState(run.state.config, memory=memory)
+    run.state.adopt({"server-0": 1}, run.now_s)
+    offer(run, "server-0", (0, 3))
+    run.tell(Ready(name="server-0", generation=run.state.generation))
+    run.written(3, last=True)
+    end = run.end(run.tell(ev.CommittedEvent(3)))
+    assert (end.state, end.detail) == (RunState.FAILED, "Traceback ...")
 
 
 def test_the_only_worker_takes_its_servers_along() -> None:

@@ -135,7 +135,7 @@ def connect_again(run: Facts, worker: Member, server: Member, now_s: float) -> l
     end = count_early(run, worker, text, now_s)
     if worker.was_ready and run.failures.go(failed=False, members=len(run.members)):
         end += end_of_gone(run, text, now_s)
-    return end if run.ended else [KillAction(worker.name), *remove(run, worker, text, now_s)]
+    return end if run.ended else [*end, KillAction(worker.name), *remove(run, worker, text, now_s)]
 
 
 def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
@@ -160,6 +160,7 @@ def on_exited(run: Facts, event: ExitedEvent, now_s: float) -> list[Action]:
         text = f"{run.failures.in_vain} processes ended, and no step was made meanwhile"
         text += f"; the last, {event.name}, {event.text}. {LOGS_TELL}."
         actions += cannot_go_on(run, member, text, now_s)
+        return actions if run.ended else actions + lose(run, member, event.text, now_s)
     if run.ended:
         return actions
     if event.failed:
@@ -214,18 +215,17 @@ def on_failed(run: Facts, event: Failed, now_s: float) -> list[Action]:
         return ending.end(run, RunState.BROKEN, event.text)
     if event.for_all:
         end = cannot_go_on(run, member, event.text, now_s, event.traceback)
-        return end if run.ended else lose(run, member, f"failed: {event.text}", now_s)
+        return end if run.ended else end + lose(run, member, f"failed: {event.text}", now_s)
     return fail(run, member, f"failed: {event.text}", now_s, event.traceback)
 
 
 def fail(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
     """A failure of the member's own: ends the run once there are too many."""
+    end: list[Action] = []
     if run.failures.fail(run.config.max_failures):
         many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
         end = cannot_go_on(run, member, f"{member.name} {why} ({many})", now_s, detail)
-        if run.ended:
-            return end
-    return lose(run, member, why, now_s)
+    return end if run.ended else end + lose(run, member, why, now_s)
 
 
 def cannot_go_on(run: Facts, member: Member, text: str, now_s: float, detail: str = "") -> list[Action]:
@@ -263,7 +263,7 @@ def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
         return [fault, *planning.replan(run), *records.judge(run, now_s)]
     text = "lost its connection" if member.state is MemberState.LOST else silent
     end = count_early(run, member, text, now_s)
-    return end if run.ended else [KillAction(member.name), *remove(run, member, text, now_s)]
+    return end if run.ended else [*end, KillAction(member.name), *remove(run, member, text, now_s)]
 
 
 def give_up(run: Facts, member: Member, now_s: float) -> list[Action]:

@@ -34,13 +34,14 @@ def fail(run: Facts, text: str, now_s: float, detail: str = "") -> list[Action]:
         return []
     if run.version <= (run.committed_tick or 0):
         return end(run, RunState.FAILED, text, detail)
-    return close(run, RunState.FAILED, text, now_s, detail)
+    ends = close(run, RunState.FAILED, text, now_s, detail)
+    return ends or [NoteAction("fault", f"{text}: a last checkpoint, then the end")]
 
 
 def close(run: Facts, state: RunState, text: str, now_s: float, detail: str = "") -> list[Action]:
     """Ends the run with the version that there is, without the step that is not made.
 
-    Once this event is dealt with its servers are halted, and write it: see ``generations.close``.
+    Once this event is dealt with its servers are halted, and write it: see ``generations.go_on_closing``.
     """
     run.conclusion.closing, run.conclusion.close_by_s = (state, text), now_s + close_s(run)
     run.conclusion.detail = detail
@@ -49,6 +50,16 @@ def close(run: Facts, state: RunState, text: str, now_s: float, detail: str = ""
     run.state, run.conclusion.stop_reason = RunState.FINISHING, run.conclusion.stop_reason or text
     run.conclusion.halts = True
     return []
+
+
+def why_lost(run: Facts, start: Start) -> str:
+    """Of a run that ends where it stands, why that is not committed; "": it is, or nothing is new."""
+    assert run.schedule
+    if run.version <= (run.committed_tick or 0):
+        return ""
+    if start.source == "memory" and not run.schedule.may_cut(start.tick):
+        return "it ends in the middle of an evaluation, of which there is no checkpoint"
+    return "no server is left that has what is new"
 
 
 def end_closed(run: Facts, but: str = "") -> list[Action]:

@@ -37,18 +37,18 @@ def form(run: Facts, now_s: float) -> list[Action]:
     if run.commits.final_under_way:  # nobody takes the place of those who are lost now
         return []
     servers = [run.members[name] for name in (*run.row.names, *run.row.leaving)]
-    if any(server.state is MemberState.STARTING for server in servers):
-        return []
     if any(s.state is MemberState.HALTED and s.name not in run.row.offers for s in servers):
         return []
     if run.commits.unsure:  # or the row might go back behind a commit, to what is pruned by now
         return []
+    start = run.row.start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
+    if run.conclusion.closing and not ending.is_worth_writing(run, start):
+        return ending.end_closed(run, ending.why_lost(run, start))
+    if any(server.state is MemberState.STARTING for server in servers):
+        return []
     found = misfit(run.needs, run.members) if run.row.generation == 0 else None
     if found and found.certain:
         return ending.end(run, RunState.FAILED, found.text)
-    start = run.row.start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
-    if run.conclusion.closing and not ending.is_worth_writing(run, start):
-        return ending.end_closed(run)
     if not run.standings.know(start.tick):
         return ending.end_short(run, "the newest checkpoint could not be read by the master that took over")
     actions = go_back_to(run, start, now_s) if run.row.generation else []
@@ -197,11 +197,11 @@ def halt_all(run: Facts, now_s: float) -> list[Action]:
     return actions + form(run, now_s)
 
 
-def close(run: Facts, now_s: float) -> list[Action]:
+def go_on_closing(run: Facts, now_s: float) -> list[Action]:
     """Of a run that is to end with the version that there is: the servers are halted for that, once."""
     if run.commits.final_under_way:  # all there is to know is written
         return []
-    if not any(server.was_ready for server in run.of("server")):
+    if not any(run.members[name].was_ready for name in (*run.row.names, *run.row.leaving)):
         return ending.end_closed(run, "no server is left that has what is new")
     return halt_all(run, now_s) if run.conclusion.halts else []
 

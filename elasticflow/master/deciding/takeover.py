@@ -54,6 +54,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     grant: int = 0
     audited: int = 0
     last_given_up: int = 0
+    detail: str = ""
 
 
 def memory(run: Facts) -> Memory:
@@ -83,6 +84,7 @@ def memory(run: Facts) -> Memory:
         grant=run.staff.grant,
         audited=run.agreed.audits.equal,
         last_given_up=run.commits.last_given_up,
+        detail=run.conclusion.detail,
     )
 
 
@@ -105,7 +107,7 @@ def remember(run: Facts, memory: Memory) -> None:
     run.conclusion.stop_reason, run.conclusion.text = memory.stop_reason, memory.end_text
     run.staff.next_worker, run.staff.next_server = memory.next_worker, memory.next_server
     run.failures = Failures(memory.failures, memory.early_deaths)
-    run.conclusion.closing = memory.closing
+    run.conclusion.closing, run.conclusion.detail = memory.closing, memory.detail
     run.divergence, run.divergence.ends_run = Divergence(memory.skipped), memory.diverging
     run.agreed.audits = Audits(memory.audited)
     run.standings = Standings((*run.standings.all, *memory.standings))
