@@ -362,3 +362,15 @@ def test_servers_that_waited_to_be_carried_have_other_names_for_the_next_master(
     run.come("worker-2")
     run.check()
     assert set(run.load) == {"worker-2"} and not set(run.state.row.names) & set(before)
+
+
+def test_a_generation_that_a_master_died_of_is_not_begun_by_another_one() -> None:
+    """A relay has it from the one before, and would take no other by that number: all are to be in the next."""
+    run = CarriedRun(workers="2")
+    run.come("worker-1", "worker-2")
+    generation = run.state.row.generation
+    name = run.state.row.names[-1]
+    run.state.members[name].state = MemberState.HALTED
+    halts = only(ac.HaltAction, run.tell(Ready(name=name, generation=generation + 1)))
+    assert {halt.name for halt in halts} == set(run.state.row.names)
+    assert {halt.generation for halt in halts} == {generation + 2}

@@ -99,6 +99,8 @@ class Laws:
         self._newest: dict[Key, dict[str, int]] = {}
         self._safe: dict[Key, int] = {}
         self._assigned: dict[Key, Assignment] = {}
+        self._decided: dict[Key, Process] = {}
+        """By which master."""
         self._asked: set[tuple[object, ...]] = set()
         self._last: set[int] = set()
         self._cut: set[int] = set()
@@ -229,6 +231,9 @@ class Laws:
         self._latest = key = self.key_of(assignment)
         self.row = key[2]
         assignment = replace(assignment, relays=())  # of these each is told its own
+        if self._decided.get(key) is not self._world.master and all(key != each for each, _ in self._members):
+            self._assigned.pop(key, None)  # that master died as it decided so, and nobody has heard of it
+        self._decided[key] = self._world.master
         require(self._assigned.setdefault(key, assignment) == assignment, f"two generations {key}")
         if assignment.ends:
             self._cut.add(assignment.start_tick)

@@ -133,9 +133,11 @@ def meet_program(run: Facts, event: Join, now_s: float) -> list[Action]:
 
 def on_ready(run: Facts, event: Ready, now_s: float) -> list[Action]:
     member = run.members.get(event.name)
-    if member is None or event.generation != run.row.generation:
+    if member is None or event.generation < run.row.generation:
         return []
     member.heard_s = now_s
+    if event.generation > run.row.generation:
+        return of_one_before(run, member, event.generation, now_s)
     if member.state is MemberState.LOST:
         member.come_back()  # to all servers
     if member.role == "worker" and member.state is MemberState.READY:
@@ -156,6 +158,13 @@ def on_ready(run: Facts, event: Ready, now_s: float) -> list[Action]:
     return [*notes, *staffing.relieve(run, now_s), *planning.replan(run), *records.attempts(run, event.name)]
 
 
+def of_one_before(run: Facts, member: Member, generation: int, now_s: float) -> list[Action]:
+    """A member knows of a generation that a master before this one died of before it wrote that down. What
+    that had told of it is not what this one would: all begin another."""
+    run.row.generation = member.generation = generation
+    return generations.halt_all(run, now_s)
+
+
 def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
     member = run.members.get(event.name)
     if member is None:
@@ -173,9 +182,7 @@ def on_heartbeat(run: Facts, event: Heartbeat, now_s: float) -> list[Action]:
     member.usage = event.usage or member.usage
     actions = [*note_gpu(member, event.gpu), *departures.settle_doubts(run, member, now_s)]
     if event.generation > run.row.generation:
-        # A master before this one died before it wrote that down.
-        run.row.generation = member.generation = event.generation
-        return actions + generations.halt_all(run, now_s)
+        return actions + of_one_before(run, member, event.generation, now_s)
     if member.generation != generations.SEVERED:
         member.generation = max(member.generation, event.generation)
     if member.role == "worker" and min(member.generation, event.generation) < run.row.generation:
