@@ -196,6 +196,11 @@ class HandOverAction:
 
 
 @dataclass(frozen=True)
+class RememberAction:
+    """Write down what the next master has to know, before what follows is done."""
+
+
+@dataclass(frozen=True)
 class EndAction:
     """The run is over."""
 
@@ -208,5 +213,5 @@ Action: TypeAlias = (
     StartAction | FixAction | KillAction | HaltAction | AssignAction | PlanAction | DrainAction | CutAction
     | PauseAction | SettledAction | CommitAction | PruneAction | QuarantineAction | AttemptAction
     | InspectAction | QuitAction | NoteAction | FaultAction | RegroupedAction | ResizedAction
-    | HandOverAction | EndAction | LookAction
+    | HandOverAction | RememberAction | EndAction | LookAction
 )  # fmt: skip

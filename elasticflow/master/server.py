@@ -314,8 +314,7 @@ class Master:
     def leave(self) -> None:
         """Whoever told this master to end may mean it alone."""
         if self._backend.comes_again():
-            with contextlib.suppress(OSError, Superseded):
-                self._succession.write_now()
+            self._succession.write_if_possible()
             self.abandon()
         else:
             self.close()
@@ -453,8 +452,7 @@ class Master:
         self._background.submit(lambda: self._saving.prune(step, best), pruned, lambda text: None)
 
     def _hand_over(self, action: ac.HandOverAction) -> None:
-        with contextlib.suppress(OSError, Superseded):
-            self._succession.write_now()  # what the other one begins with
+        self._succession.write_if_possible()  # what the other one begins with
         try:
             self._backend.hand_over()
         except RunError as error:
@@ -480,6 +478,7 @@ _DO: dict[type, Callable[[Master, Any], None]] = {
     ac.RegroupedAction: lambda master, action: master._announcing.regrouped(action, master._state),
     ac.ResizedAction: lambda master, action: master._announcing.resized(action),
     ac.HandOverAction: Master._hand_over,
+    ac.RememberAction: lambda master, action: master._succession.write_if_possible(),
     ac.EndAction: Master._finish,
 }
 """What is more than to tell a member something, see ``ORDERS``."""

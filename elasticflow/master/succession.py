@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Set
 
-from elasticflow.master.fence import Fence
+from elasticflow.master.fence import Fence, Superseded
 from elasticflow.master.journal import Journal, JournalWriter
 from elasticflow.run.folder import RunDir
 
@@ -57,6 +57,11 @@ class Succession:
     def write_now(self) -> None:
         """For the next one, before anything else happens. Raises OSError, Superseded."""
         self._journal.write_now(self._remembered())
+
+    def write_if_possible(self) -> None:
+        """The same; if it cannot be, that is seen elsewhere."""
+        with contextlib.suppress(OSError, Superseded):
+            self.write_now()
 
     def close(self) -> None:
         if self._fence:

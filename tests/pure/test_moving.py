@@ -365,7 +365,7 @@ def test_servers_that_waited_to_be_carried_have_other_names_for_the_next_master(
 
 
 def test_a_generation_that_a_master_died_of_is_not_begun_by_another_one() -> None:
-    """A relay has it from the one before, and would take no other by that number: all are to be in the next."""
+    """A relay has it from the one before, and would take no other by that number: all begin the next."""
     run = CarriedRun(workers="2")
     run.come("worker-1", "worker-2")
     generation = run.state.row.generation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticflow.master.actions import Action, CutAction, EndAction, NoteAction, QuitAction
+from elasticflow.master.actions import Action, CutAction, EndAction, NoteAction, QuitAction, RememberAction
 from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.events import StopEvent
 from elasticflow.master.members import RunState
@@ -34,8 +34,9 @@ def fail(run: Facts, text: str, now_s: float, detail: str = "") -> list[Action]:
         return []
     if run.version <= (run.committed_tick or 0):
         return end(run, RunState.FAILED, text, detail)
-    ends = close(run, RunState.FAILED, text, now_s, detail)
-    return ends or [NoteAction("fault", f"{text}: a last checkpoint, then the end")]
+    closes = close(run, RunState.FAILED, text, now_s, detail)
+    note = NoteAction("fault", f"{text}: a last checkpoint, then the end")
+    return closes if run.ended else [*closes, note]
 
 
 def close(run: Facts, state: RunState, text: str, now_s: float, detail: str = "") -> list[Action]:
@@ -49,7 +50,7 @@ def close(run: Facts, state: RunState, text: str, now_s: float, detail: str = ""
         return end_closed(run)
     run.state, run.conclusion.stop_reason = RunState.FINISHING, run.conclusion.stop_reason or text
     run.conclusion.halts = True
-    return []
+    return [RememberAction()]  # another master could not tell why the servers write their last
 
 
 def why_lost(run: Facts, start: Start) -> str:
