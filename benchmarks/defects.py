@@ -425,10 +425,10 @@ DEFECTS = (
     Defect(
         "the master takes a Ready of another generation",
         f"{CORE}/master/deciding/joining.py",
-        "    if member is None or event.generation != run.row.generation:\n        return []\n"
-        "    member.heard_s = now_s\n    if member.state is MemberState.LOST",
+        "    if member is None or event.generation < run.row.generation:\n        return []\n"
+        "    member.heard_s = now_s\n    if event.generation > run.row.generation:",
         "    if member is None:\n        return []\n    member.heard_s = now_s\n"
-        "    if member.state is MemberState.LOST",
+        "    if event.generation > run.row.generation:",
     ),
     Defect(
         "the master takes what servers of another generation say",

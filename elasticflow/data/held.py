@@ -43,18 +43,22 @@ def kept_by(dataset: Any) -> Iterator[tuple[str, Array]]:
     """
     if "torch" not in sys.modules:
         return
-    from torch.utils.data import ConcatDataset, Subset, TensorDataset
+    import torch
+    from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-    if type(dataset) is TensorDataset:
-        for number, tensor in enumerate(dataset.tensors):
-            with suppress(TypeError, RuntimeError):  # on a device, or of a type that NumPy does not know
-                yield f"tensor {number}", tensor.detach().numpy()
-    elif type(dataset) is Subset:
+    inner: Iterable[Any] = ()
+    if isinstance(dataset, torch.Tensor | np.ndarray):
+        with suppress(TypeError, RuntimeError):  # on a device, or of a type that NumPy does not know
+            yield "tensor", np.asarray(dataset)
+    elif isinstance(dataset, TensorDataset):
+        inner = dataset.tensors
+    elif isinstance(dataset, Subset):
         yield "indices", np.asarray(dataset.indices)
-        yield from kept_by(dataset.dataset)
-    elif type(dataset) is ConcatDataset:
-        for each in dataset.datasets:
-            yield from kept_by(each)
+        inner = (dataset.dataset,)
+    elif isinstance(dataset, ConcatDataset | StackDataset):
+        inner = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
+    for each in inner:
+        yield from kept_by(each)
 
 
 def _pieces(array: Array) -> Iterator[Array]:

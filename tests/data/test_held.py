@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 import elasticflow as ef
 from elasticflow.data import held
@@ -121,7 +121,14 @@ def of(y: list[int]) -> TensorDataset:
 
 
 @pytest.mark.parametrize(
-    "around", [lambda each: Subset(each, [3, 5]), lambda each: ConcatDataset([each]), lambda each: each]
+    "around",
+    [
+        lambda each: each,
+        lambda each: Subset(each, [3, 5]),
+        lambda each: ConcatDataset([each]),
+        lambda each: StackDataset(*each.tensors),
+        lambda each: StackDataset(x=each.tensors[0], y=each.tensors[1]),
+    ],
 )
 def test_of_what_torchs_datasets_keep_each_record_counts(around: Any) -> None:
     y = list(range(100))
