@@ -26,7 +26,7 @@ from elasticflow.worker.batches import slice_seed
 from elasticflow.worker.evaluating import evaluated
 from elasticflow.worker.faults import blame
 from elasticflow.worker.inspection import odd_gradient
-from elasticflow.worker.loaded import Loaded, files_of, records_of
+from elasticflow.worker.loaded import Loaded, files_of
 from elasticflow.worker.present import Present
 from elasticflow.worker.readers import Readers, ReadTask
 from elasticflow.worker.strategy import Outgoing, Position, Strategy
@@ -69,8 +69,7 @@ class Computing:
         self.batches.exclude(assignment.excluded)
         if loaded.settings.read_processes:
             self.batches.readers = Readers(
-                ReadTask(loaded.settings, files_of(loaded.sources), records_of(loaded.sources)),
-                self.batches.make,
+                ReadTask(loaded.settings, files_of(loaded.sources), loaded.records), self.batches.make
             )
         self._encoded = self.replica.encoded
         self._whole: tuple[int, Batch] = (-1, {})

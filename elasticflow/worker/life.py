@@ -23,7 +23,7 @@ from elasticflow.storage import Storage
 from elasticflow.wire.keys import MemberKeys
 from elasticflow.wire.messages import Assignment, Beat, Departing, Failed, Heartbeat, Join, Quit
 from elasticflow.worker.carrying import Carrying
-from elasticflow.worker.loaded import Loaded, records_of
+from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
@@ -99,7 +99,7 @@ def main(
 def join_of(loaded: Loaded) -> Join:
     """Who this is."""
     settings = loaded.settings
-    records = records_of(loaded.sources)
+    records = loaded.records
     since_s = time.monotonic()
     spec = loaded.rehearse()
     try:

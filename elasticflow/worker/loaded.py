@@ -379,6 +379,11 @@ class Loaded:
         why = f"there is too little memory for {count}, of {records} record{'s' * (records != 1)} each"
         self._cut(2 * count, why)
 
+    @cached_property
+    def records(self) -> str:
+        """A hash of those that were in memory when it was first asked for, before any slice was computed."""
+        return records_of(self.sources)
+
     def spec(self, warnings: Sequence[str] = ()) -> Spec:
         """What is told of the program."""
         return Spec(

@@ -41,7 +41,7 @@ def form(run: Facts, now_s: float) -> list[Action]:
         return []
     if run.commits.unsure:  # or the row might go back behind a commit, to what is pruned by now
         return []
-    start = run.row.start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
+    start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
     if run.conclusion.closing and not ending.is_worth_writing(run, start):
         return ending.end_closed(run, ending.why_lost(run, start))
     if any(server.state is MemberState.STARTING for server in servers):
@@ -51,6 +51,7 @@ def form(run: Facts, now_s: float) -> list[Action]:
         return ending.end(run, RunState.FAILED, found.text)
     if not run.standings.know(start.tick):
         return ending.end_short(run, "the newest checkpoint could not be read by the master that took over")
+    run.row.start = start
     actions = go_back_to(run, start, now_s) if run.row.generation else []
     actions += relaying.take_up(run)
     run.row.generation += 1

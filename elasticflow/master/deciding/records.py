@@ -36,12 +36,12 @@ def judge(run: Facts, now_s: float) -> list[Action]:
     Who drains and carries servers has a word only where nobody else has: it may have computed all that it
     will, and waits itself until the step is made, after which its servers move.
     """
+    if run.conclusion.closing:
+        return []
     there = {m.name for m in run.of("worker", MemberState.READY, MemberState.DRAINING)}
     carry = {server.carrier for server in run.of("server")}
     waits = {m.name for m in run.of("worker", MemberState.DRAINING) if m.name in carry}
     actions: list[Action] = []
-    if run.conclusion.closing:
-        return actions
     for report in run.quarantine.verdicts(there - waits or there):
         actions += condemn(run, report, now_s)
     return actions
