@@ -98,7 +98,7 @@ class Carrying:
             self._news.set()
 
     def wait(self, link: MasterLink, last_word: Leaving | None) -> None:
-        """Until nothing is carried: a worker that has left stays for those who go on with its places.
+        """Until nothing is carried: a worker that has left, or failed, stays for those who go on with its places.
 
         last_word: that it has left; None: it never took part. Another master, which may not know it, is told.
         """

@@ -21,7 +21,7 @@ from elasticflow.process.stacks import Activity
 from elasticflow.run.settings import MemberSettings
 from elasticflow.storage import Storage
 from elasticflow.wire.keys import MemberKeys
-from elasticflow.wire.messages import Assignment, Beat, Departing, Failed, Heartbeat, Join, Quit
+from elasticflow.wire.messages import Assignment, Beat, Departing, Failed, Heartbeat, Join, Leaving, Quit
 from elasticflow.worker.carrying import Carrying
 from elasticflow.worker.loaded import Loaded
 from elasticflow.worker.notice import on_notice
@@ -86,8 +86,11 @@ def main(
         trace = traceback.format_exc()
         for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)
         kind = type(error).__name__
+        traceback.print_exc()  # first: the master may have this process killed
         link.send(Failed(name=settings.name, kind=kind, text=text, traceback=trace, for_all=for_all))
-        traceback.print_exc()
+        if carrying:
+            opened.close()
+            carrying.wait(link, Leaving(name=settings.name))  # that it has failed is not to be counted again
         return 1
     finally:
         try:

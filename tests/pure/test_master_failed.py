@@ -168,6 +168,61 @@ def test_servers_move_to_another_worker_to_write_what_is_new() -> None:
     assert run.end(run.tell(ev.CommittedEvent(7))).state is RunState.FAILED
 
 
+def carried_by(run: CarriedRun, worker: str) -> list[str]:
+    return [server.name for server in run.state.of("server") if server.carrier == worker]
+
+
+def test_who_fails_stays_until_its_servers_have_moved() -> None:
+    run = CarriedRun(workers="2")
+    run.come("worker-1", "worker-2")
+    made(run, 7)
+    assert carried_by(run, "worker-1")
+    run.story.clear()
+    run.answer(failed(run))
+    assert [fault.name for fault in only(ac.FaultAction, run.story)] == ["worker-1"]
+    assert "worker-1" not in names(ac.KillAction, run.story) and set(run.load) == {"worker-2"}
+    assert not carried_by(run, "worker-1"), "which tells it to go"
+    assert {each.assignment.start_tick for each in only(ac.AssignAction, run.story)} == {7}
+    assert only(ac.NoteAction, run.exited("worker-1", killed=False))[0].text == "worker-1 has left"
+    assert run.state.state is RunState.RUNNING and run.state.failures.own == 1
+
+
+def test_the_only_one_that_fails_makes_room_for_another() -> None:
+    """Which may need its place, or its GPU; and it is ended, since it would stay."""
+    run = CarriedRun(workers="1")
+    run.come("worker-1")
+    made(run, 7)
+    actions = failed(run)
+    assert "worker-1" in names(ac.KillAction, actions) and not carried_by(run, "worker-1")
+    assert "worker-2" in names(ac.StartAction, actions)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_whose_failure_ends_the_run_stays_until_all_is_written(workers: str) -> None:
+    run = CarriedRun(workers=workers, max_failures=0)
+    run.come("worker-1", "worker-2")
+    made(run, 7)
+    run.story.clear()
+    run.answer(failed(run))
+    assert run.state.state is RunState.FINISHING and carried_by(run, "worker-1")
+    ends = [action.assignment for action in only(ac.AssignAction, run.story) if action.assignment.ends]
+    assert ends and {each.start_tick for each in ends} == {7}
+    for name in run.state.row.holders:
+        run.written(7, name, last=True)
+    assert run.end(run.tell(ev.CommittedEvent(7))).state is RunState.FAILED
+
+
+def test_who_stays_carries_another_server_where_nobody_else_can() -> None:
+    """The run is about to end, and no worker comes any more."""
+    run = CarriedRun(workers="2", max_failures=0)
+    run.come("worker-1", "worker-2")
+    made(run, 7)
+    run.answer(failed(run))
+    run.killed.update(carried_by(run, "worker-2"))
+    run.answer(run.exited("worker-2"))
+    assert set(run.load) == {"worker-1"} and not run.state.ended
+
+
 def test_the_last_checkpoint_under_way_is_the_end() -> None:
     """All is done, and whoever fails then is nobody's loss."""
     run = running(workers="1", max_failures=0)

@@ -24,7 +24,7 @@ BEREFT = 0.15
 """In so many a new master loses, before it has heard much, those who know what it does not."""
 ASKED = 0.4
 """Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
-CROWDED, STILLBORN, STRICT = 0.2, 0.1, 0.3
+CROWDED, STILLBORN, STRICT, FAILING = 0.2, 0.1, 0.3, 0.1
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -76,7 +76,7 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
 
 def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
     """Several servers with each worker; who hangs before it is anybody; losses while the program is asked;
-    and records that end the run."""
+    records that end the run; and places that have run out of something."""
     if shape.carried and shape.slices > 1 and shape.peers > 2 and rng.random() < CROWDED:
         workers = max(2, shape.workers)
         shape = replace(shape, workers=workers, servers=2 * workers, parcel_bytes=64)
@@ -88,6 +88,13 @@ def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[
         faults = [*faults, Fault(after, "trap consult", rng.randrange(1 << 10))]
     if (shape.bad or shape.deadly) and rng.random() < STRICT:
         shape = replace(shape, strict=True, checkpoint_every=rng.choice([shape.checkpoint_every, "60s"]))
+    if rng.random() < FAILING:
+        often = rng.choice([shape.checkpoint_every, "60s"])
+        shape = replace(shape, max_failures=rng.choice([0, 1, 100]), checkpoint_every=often)
+        faults = rng.choice([faults, []])
+        for _ in range(rng.randint(1, 3)):
+            after = 1 + int(rng.expovariate(1 / 400))
+            faults = [*faults, Fault(after, "fail worker", rng.randrange(1 << 10))]
     return shape, faults
 
 

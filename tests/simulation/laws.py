@@ -374,12 +374,16 @@ class Laws:
 
     def kills(self, process: Process) -> None:
         """Who takes part leaves by itself once the run is over, unless something has happened to it, or it
-        computes a slice that takes longer than it is waited for."""
+        computes a slice that takes longer than it is waited for; or it stays for servers of which this holds."""
         world, state = self._world, self._world.state
         member = state.members.get(process.name) if state and state.ended else None
         if member is None or member.role != "worker" or member.state is not MemberState.READY:
             return
-        stopped = max(process.frozen_s, process.hung_s) > world.hub.now_s or process.fuse is not None
+        carried = [world.cluster.members.get(m.name) for m in state.of("server") if m.carrier == process.name]
+        stopped = any(
+            max(each.frozen_s, each.hung_s) > world.hub.now_s or each.fuse is not None
+            for each in (process, *filter(None, carried))
+        )
         calm = world.hub.now_s - world.calm_s > FAREWELL_S / 2
         computes = world.shape.longest_slice_s > FAREWELL_S and world.computes(process)
         require(stopped or computes or not calm, lambda: f"{process} has to be ended: {world.where()}")
@@ -442,10 +446,16 @@ class Laws:
         if "died before they were ready" in end.text and world.num_killed >= MOST_EARLY:
             return
         if end.state is RunState.FAILED:
-            require(shape.strict and (shape.bad or shape.deadly), end.text)
-            undisturbed = not world.all_faults and not (shape.carried and shape.deadly)
-            kept = self._committed >= self._known or not shape.schedule.may_cut(self._known)
-            require(kept or not undisturbed, f"version {self._known} was made, {self._committed} is kept")
+            fails = [fault for fault in world.all_faults if fault.kind == "fail worker"]
+            too_many = len(fails) > shape.max_failures and "max_failures is" in end.text
+            require(too_many or shape.strict and (shape.bad or shape.deadly), end.text)
+            # Who dies, or fails without another beside it and is not the last, takes along what it carries.
+            # Asynchronously servers may have none of the versions whole: updates are made where numbers lie.
+            undisturbed = fails == world.all_faults and not shape.asynchronous
+            undisturbed &= not shape.carried or not shape.deadly and len(fails) < 2
+            made = self._made_by_all()
+            kept = self._committed >= made or not shape.schedule.may_cut(made)
+            require(kept or not undisturbed, f"version {made} was made, {self._committed} is kept")
         elif end.state is RunState.STALLED:
             require(world.num_hung > 1, f"nobody hung again: {end.text}")
         elif end.state is RunState.DIVERGED:
@@ -462,6 +472,13 @@ class Laws:
         if newest == total and self.has_truth and shape.tables:
             found, truth = rows_of(storage, newest), truth_of(shape.work, "1 step").rows
             require(found == truth, "other rows of the table")
+
+
+    def _made_by_all(self) -> int:
+        """The newest version that the master knows, and of which no server lacks its own."""
+        state, last = self._world.state, [*self._newest.values()][-1:]
+        names = state.row.holders if state else ()
+        return min([self._known, *(newest[name] for newest in last for name in names if name in newest)])
 
 
 def blame(state: MasterState) -> tuple[int, int]:

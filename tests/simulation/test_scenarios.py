@@ -532,6 +532,20 @@ def test_a_record_that_ends_the_run_takes_no_step_along(
     assert list(world.laws.commits) == kept
 
 
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize(("workers", "allowed"), [(1, 0), (2, 0), (2, 1), (3, 2)])
+def test_a_place_that_has_run_out_of_something_takes_no_step_along(
+    workers: int, allowed: int, carried: bool
+) -> None:
+    """Nor do several, one right after the other: who fails stays as long as it carries servers."""
+    faults = [Fault(700, "fail worker", pick) for pick in range(allowed + 1)]
+    how = {"workers": workers, "max_failures": allowed, "carried": carried, "checkpoint_every": "60s"}
+    world = World(shape(**how, snapshot_s=0.0, num_test=0), faults)
+    end = world.run()
+    assert end and end.state is RunState.FAILED and f"max_failures is {allowed}" in end.text, end
+    assert list(world.laws.commits) == [world.shape.schedule.steps_before(world.laws._known)]
+
+
 def test_a_stop_ends_though_no_step_does() -> None:
     for after in (400, 500, 600):
         faults = [Fault(after, "hang workers", 0, FOR_GOOD), Fault(after + 1, "stop")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -53,6 +54,7 @@ from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Assignment, Join, Push, ScaleRequest, StopRequest
 from elasticflow.worker.carrying import Carrying
+from elasticflow.worker.whose_fault import OutsideError
 from elasticflow.worker.computing import Computing
 from elasticflow.worker.life import admitted
 from elasticflow_ps import client_state as cs
@@ -121,6 +123,7 @@ class Shape:
     poisoned: tuple[int, ...] = ()
     strict: bool = False
     """Whether rows on which the program raises, or dies, end the run; else they are left out."""
+    max_failures: int = 100
     on_nan: str = "stop"
     compression: str = "none"
     evaluate_every: int = 0
@@ -203,7 +206,7 @@ class Shape:
             compression=self.compression,
             shared_memory=self.shared_memory,
             overlap=self.overlap,
-            max_failures=100,
+            max_failures=self.max_failures,
             heartbeat_s=self.heartbeat_s,
             suspect_s=self.suspect_s,
             lost_s=self.lost_s,
@@ -254,6 +257,8 @@ class Life:
     admitted: bool = False
     """Before that, when it tries the program, no record is odd."""
     slowness: float = 1.0
+    fails: bool = False
+    """Whether its place has nothing left of something that its next slice needs."""
 
 
 SYSTEM = System()
@@ -784,6 +789,8 @@ class World:
         if not self.lives[process].admitted:
             return
         self.num_computed += 1
+        if self.lives[process].fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if any(row in self.shape.hanging for row in rows):
             self.num_hung += 1
             process.hung_s = float("inf")
@@ -827,9 +834,12 @@ class World:
         self.failed(sys.exc_info()[1], f"the thread {name}")
 
     def failed(self, error: BaseException | None, what: str = "it") -> None:
-        """A process, or a thread of it, ends by an error, which nothing that happens here justifies."""
+        """A process, or a thread of it, ends by an error, which nothing that happens here justifies, but the
+        lack of something."""
         process = self.hub.process
         self.hub.note("".join(traceback.format_exception(error)))
+        if self.lives[process].fails and isinstance(error, OutsideError):
+            return
         self.hub.violate(Violation(f"{process.name}: {what} dies of {type(error).__name__}: {error}"))
 
     # --- faults ----------------------------------------------------------------------------------
@@ -916,6 +926,8 @@ class World:
         elif verb == "slow":
             self.lives[victim].slowness = 1 + 2 * min(fault.seconds, 3.0)
             self.slowdown = 2 * 3.0
+        elif verb == "fail":
+            self.lives[victim].fails = True
         elif verb == "warn":
             self._warn(victim, min(fault.seconds, 3.0))
         elif verb == "expire":

@@ -213,19 +213,40 @@ def on_failed(run: Facts, event: Failed, now_s: float) -> list[Action]:
         return ending.end(run, RunState.FAILED, event.text)
     if event.kind == BrokenError.__name__:
         return ending.end(run, RunState.BROKEN, event.text)
+    why = f"failed: {event.text}"
     if event.for_all:
         end = cannot_go_on(run, member, event.text, now_s, event.traceback)
-        return end if run.ended else end + lose(run, member, f"failed: {event.text}", now_s)
-    return fail(run, member, f"failed: {event.text}", now_s, event.traceback)
+    else:
+        end = count_failure(run, member, why, now_s, event.traceback)
+    if run.ended:
+        return end
+    if not any(server.carrier == member.name for server in run.of("server")):
+        return end + lose(run, member, why, now_s)
+    if run.conclusion.closing or any(name != member.name for name in run.carriers):
+        return end + stay(run, member, why, now_s)
+    # Nobody could take them over, and whoever comes may need the place that it holds.
+    return [*end, KillAction(member.name), *lose(run, member, why, now_s)]
 
 
-def fail(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
-    """A failure of the member's own: ends the run once there are too many."""
-    end: list[Action] = []
-    if run.failures.fail(run.config.max_failures):
-        many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
-        end = cannot_go_on(run, member, f"{member.name} {why} ({many})", now_s, detail)
+def stay(run: Facts, worker: Member, why: str, now_s: float) -> list[Action]:
+    """It has failed, but lives: its servers do, too, until they have moved or written what they have."""
+    worker.state = MemberState.DRAINING
+    fault = FaultAction(worker.name, "worker", why)
+    return [fault, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
+
+
+def fail(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
+    """A failure of the member's own, which is gone."""
+    end = count_failure(run, member, why, now_s)
     return end if run.ended else end + lose(run, member, why, now_s)
+
+
+def count_failure(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
+    """Ends the run once there are too many."""
+    if not run.failures.fail(run.config.max_failures):
+        return []
+    many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
+    return cannot_go_on(run, member, f"{member.name} {why} ({many})", now_s, detail)
 
 
 def cannot_go_on(run: Facts, member: Member, text: str, now_s: float, detail: str = "") -> list[Action]:

@@ -197,6 +197,12 @@ class Facts:
         return [member.name for member in able if not member.expiring]
 
     @property
+    def leaving_carriers(self) -> list[str]:
+        """Workers that are about to leave, and stay as long as they carry somebody."""
+        carry = {server.carrier for server in self.of("server")}
+        return [member.name for member in self.of("worker", MemberState.DRAINING) if member.name in carry]
+
+    @property
     def regrouping(self) -> bool:
         """Whether a server was lost, and the others wait to go on."""
         return self.row.generation > 0 and self.row.phase is not Phase.SERVING

@@ -23,7 +23,7 @@ def house(run: Facts, now_s: float) -> list[Action]:
     homeless = [m for m in run.of("server", MemberState.STARTING) if not m.carrier]
     if not run.config.all_reduce or not homeless or run.ended:
         return []
-    carriers = run.carriers
+    carriers = run.carriers or (run.leaving_carriers if run.conclusion.closing else [])
     if not carriers:
         return []
     load = Counter(server.carrier for server in run.of("server") if server.name not in run.row.leaving)

@@ -39,10 +39,8 @@ def judge(run: Facts, now_s: float) -> list[Action]:
     if run.conclusion.closing:
         return []
     there = {m.name for m in run.of("worker", MemberState.READY, MemberState.DRAINING)}
-    carry = {server.carrier for server in run.of("server")}
-    waits = {m.name for m in run.of("worker", MemberState.DRAINING) if m.name in carry}
     actions: list[Action] = []
-    for report in run.quarantine.verdicts(there - waits or there):
+    for report in run.quarantine.verdicts(there.difference(run.leaving_carriers) or there):
         actions += condemn(run, report, now_s)
     return actions
 

@@ -1,8 +1,10 @@
 """Raises on certain records (BAD, once the file WHEN is there), or gives them no finite cost (NAN).
 
-With ONCE it raises one single time, in one process, as soon as the file of that name is there.
+With ONCE it raises one single time, in one process, as soon as the file of that name is there; with FULL
+everywhere, as long as it is.
 """
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ def rows(name):
 
 
 BAD, NAN = rows("BAD"), rows("NAN")
-WHEN, ONCE = os.environ.get("WHEN"), os.environ.get("ONCE")
+WHEN, ONCE, FULL = (os.environ.get(name) for name in ("WHEN", "ONCE", "FULL"))
 
 
 def model():
@@ -45,6 +47,8 @@ def forward(row, x, params):
         raise ValueError(f"cannot read record {min(bad)}")
     if ONCE and took(ONCE):
         raise OSError("a hiccup of this machine")
+    if FULL and Path(FULL).exists():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     cost = (x @ params["w"]).square()
     return torch.where(torch.tensor([int(r) in NAN for r in row]), torch.nan, cost).mean()
 
