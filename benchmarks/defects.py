@@ -39,7 +39,7 @@ DEFECTS = (
     Defect(
         "who drains with the servers that it carries is waited for to try a record",
         f"{CORE}/master/deciding/records.py",
-        "    for report in run.quarantine.verdicts(there - waits or there):",
+        "    for report in run.quarantine.verdicts(there.difference(run.leaving_carriers) or there):",
         "    for report in run.quarantine.verdicts(there):",
     ),
     Defect(

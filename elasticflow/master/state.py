@@ -84,6 +84,7 @@ class MasterState(Facts):
         if not self.steps:
             self.stall.pace.wait(now_s)
         standstill.see_alone(self, now_s)
+        departures.see_bereft(self, now_s)
         return actions
 
     def memory(self) -> Memory:
@@ -107,6 +108,8 @@ class MasterState(Facts):
         times += [by_s for by_s in (self.cuts.move_by_s, self.stall.pace.pause_by_s) if by_s is not None]
         alone_s = self.conclusion.alone_s
         times += [] if alone_s is None else [alone_s + standstill.ALONE_S]
+        bereft_s = self.staff.bereft_s
+        times += [] if bereft_s is None else [bereft_s + departures.BEREFT_S]
         times += [
             self.cuts.limit_s(stopping),
             self.staff.gain.grow_s,
@@ -132,6 +135,7 @@ def on_time(run: Facts, event: ClockEvent, now_s: float) -> list[Action]:
     actions += generations.move(run, now_s)
     actions += [*standstill.check_stall(run, now_s), *standstill.check_strays(run, now_s)]
     actions += standstill.check_alone(run, now_s)
+    actions += departures.check_bereft(run, now_s)
     if run.ended:
         return actions
     if run.row.phase is Phase.SERVING and run.cuts.due_s(bool(run.conclusion.stop_reason)) <= now_s:

@@ -238,11 +238,13 @@ class Leaving(_Message, frozen=True):
     """A worker's last word: it has pushed all it computed. Or a server's, whose parts are written.
 
     ended: the generation of which it has got the last version, from all servers; 0: it leaves before.
+    failed: it has said so, and stays for the servers that it carries.
     """
 
     name: str
     usage: Usage | None = None
     ended: int = 0
+    failed: bool = False
 
 
 class Departing(_Message, frozen=True):

@@ -28,7 +28,7 @@ from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Nurse
-from elasticflow.worker.whose_fault import OutsideError, die_of, is_of_kernel
+from elasticflow.worker.whose_fault import OutsideError, die_of, is_of_kernel, lacks_memory
 from elasticflow.worker.worker import Worker
 
 
@@ -88,9 +88,9 @@ def main(
         kind = type(error).__name__
         traceback.print_exc()  # first: the master may have this process killed
         link.send(Failed(name=settings.name, kind=kind, text=text, traceback=trace, for_all=for_all))
-        if carrying:
+        if carrying and not lacks_memory(error):  # that would be missing to whoever comes
             opened.close()
-            carrying.wait(link, Leaving(name=settings.name))  # that it has failed is not to be counted again
+            carrying.wait(link, Leaving(name=settings.name, failed=True))
         return 1
     finally:
         try:

@@ -9,11 +9,12 @@ import pytest
 
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
+from elasticflow.master.deciding.departures import BEREFT_S
 from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.failures import MOST_GONE
 from elasticflow.master.members import RunState
 from elasticflow.master.state import MasterState
-from elasticflow.wire.messages import Failed, Offer, Ready
+from elasticflow.wire.messages import Failed, Leaving, Offer, Ready
 
 from .test_master_stall import made
 from .test_master_state import SPEC, Run, faulty, names, offer, only, running
@@ -187,14 +188,34 @@ def test_who_fails_stays_until_its_servers_have_moved() -> None:
     assert run.state.state is RunState.RUNNING and run.state.failures.own == 1
 
 
-def test_the_only_one_that_fails_makes_room_for_another() -> None:
-    """Which may need its place, or its GPU; and it is ended, since it would stay."""
+def test_the_only_one_that_fails_waits_for_the_next_one() -> None:
     run = CarriedRun(workers="1")
     run.come("worker-1")
     made(run, 7)
-    actions = failed(run)
+    assert names(ac.StartAction, failed(run)) == ["worker-2"]
+    run.pass_time(BEREFT_S - 1, heard=list(run.state.members))
+    run.come("worker-2")
+    assert set(run.load) == {"worker-2"}
+    assert run.state.version == 7
+
+
+@pytest.mark.parametrize("masters", [1, 2])
+def test_the_only_one_that_fails_makes_room_where_nobody_comes(masters: int) -> None:
+    """Which may be since it keeps the place, or the GPU; it is ended, since it would stay."""
+    run = CarriedRun(workers="1")
+    run.come("worker-1")
+    made(run, 7)
+    failed(run)
+    if masters > 1:
+        memory = msgspec.json.decode(msgspec.json.encode(run.state.memory()), type=Memory)
+        run.state = MasterState(run.state.config, memory=memory)
+        run.state.adopt({name: 1 for name in ("worker-1", *carried_by(run, "worker-1"))}, run.now_s)
+        run.tell(Leaving(name="worker-1", failed=True))
+    due_s = run.state.next_time_s()
+    assert due_s is not None and due_s <= run.now_s + BEREFT_S
+    actions = run.pass_time(BEREFT_S + 1, heard=list(run.state.members))
     assert "worker-1" in names(ac.KillAction, actions) and not carried_by(run, "worker-1")
-    assert "worker-2" in names(ac.StartAction, actions)
+    assert "nobody came in 30 s" in only(ac.FaultAction, actions)[0].text
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

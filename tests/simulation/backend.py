@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from elasticflow.cluster.contract import MASTER, Backend, Ended, How
+from elasticflow.cluster.member import EXIT_ABANDONED
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 
@@ -43,7 +44,7 @@ class Cluster:
 
     def bury(self, process: Process) -> None:
         """A member has ended."""
-        hows = {"exit 0": How.DONE, "killed": How.KILLED}
+        hows = {"exit 0": How.DONE, "killed": How.KILLED, f"exit {EXIT_ABANDONED}": How.KILLED}
         self._world.laws.ended(process)
         how = How.TAKEN if process.name in self.taken else hows.get(process.how, How.FAILED)
         self._untold.append(Ended(process.name, how, process.how))

@@ -449,12 +449,11 @@ class Laws:
             fails = [fault for fault in world.all_faults if fault.kind == "fail worker"]
             too_many = len(fails) > shape.max_failures and "max_failures is" in end.text
             require(too_many or shape.strict and (shape.bad or shape.deadly), end.text)
-            # Who dies, or fails without another beside it and is not the last, takes along what it carries.
             # Asynchronously servers may have none of the versions whole: updates are made where numbers lie.
-            undisturbed = fails == world.all_faults and not shape.asynchronous
-            undisturbed &= not shape.carried or not shape.deadly and len(fails) < 2
+            undisturbed = fails == world.all_faults and not shape.asynchronous and not shape.poisoned
+            undisturbed &= not (shape.carried and shape.deadly)  # who dies takes along what it carries
             made = self._made_by_all()
-            kept = self._committed >= made or not shape.schedule.may_cut(made)
+            kept = made is None or self._committed >= made or not shape.schedule.may_cut(made)
             require(kept or not undisturbed, f"version {made} was made, {self._committed} is kept")
         elif end.state is RunState.STALLED:
             require(world.num_hung > 1, f"nobody hung again: {end.text}")
@@ -473,12 +472,13 @@ class Laws:
             found, truth = rows_of(storage, newest), truth_of(shape.work, "1 step").rows
             require(found == truth, "other rows of the table")
 
-
-    def _made_by_all(self) -> int:
-        """The newest version that the master knows, and of which no server lacks its own."""
+    def _made_by_all(self) -> int | None:
+        """The newest version, if all servers have come to it, and the master knows: else they have what was
+        copied before."""
         state, last = self._world.state, [*self._newest.values()][-1:]
         names = state.row.holders if state else ()
-        return min([self._known, *(newest[name] for newest in last for name in names if name in newest)])
+        made = {newest[name] for newest in last for name in names if name in newest} or {self._known}
+        return self._known if made == {self._known} else None
 
 
 def blame(state: MasterState) -> tuple[int, int]:

@@ -23,6 +23,8 @@ from elasticflow.wire.messages import Failed, Leaving, Lost, ServerEnded
 USERS_FAULTS = ("ProgramError", "LoopError", "DataError", "ConfigError", "CostError")
 """Errors that no other worker would be spared."""
 LOGS_TELL = "Their logs may tell more"
+BEREFT_S = 30.0
+"""So long a worker that has failed stays for its servers, where nobody is there to take them over."""
 MOST_ANEW = 20
 """So often a worker may lose a server that lives, and come no further."""
 
@@ -36,7 +38,7 @@ def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
         run.conclusion.all_made |= run.conclusion.last_made and member.state is not MemberState.DRAINING
         if 0 < event.ended == run.row.generation and not run.ended:  # before the leading server's word
             run.state, run.conclusion.last_made, run.conclusion.all_made = RunState.FINISHING, True, True
-        member.state = MemberState.DRAINING
+        member.state, member.failed = MemberState.DRAINING, event.failed
         if run.config.all_reduce and not run.ended:
             # It lives on with the servers that it carries. If one of all is lost, somebody has to come.
             run.conclusion.all_made &= not run.regrouping
@@ -220,19 +222,37 @@ def on_failed(run: Facts, event: Failed, now_s: float) -> list[Action]:
         end = count_failure(run, member, why, now_s, event.traceback)
     if run.ended:
         return end
-    if not any(server.carrier == member.name for server in run.of("server")):
-        return end + lose(run, member, why, now_s)
-    if run.conclusion.closing or any(name != member.name for name in run.carriers):
+    if any(server.carrier == member.name for server in run.of("server")):
         return end + stay(run, member, why, now_s)
-    # Nobody could take them over, and whoever comes may need the place that it holds.
-    return [*end, KillAction(member.name), *lose(run, member, why, now_s)]
+    return end + lose(run, member, why, now_s)
 
 
 def stay(run: Facts, worker: Member, why: str, now_s: float) -> list[Action]:
     """It has failed, but lives: its servers do, too, until they have moved or written what they have."""
-    worker.state = MemberState.DRAINING
+    worker.state, worker.failed = MemberState.DRAINING, True
     fault = FaultAction(worker.name, "worker", why)
     return [fault, *planning.replan(run), *staffing.size(run, now_s), *records.judge(run, now_s)]
+
+
+def see_bereft(run: Facts, now_s: float) -> None:
+    """Since when workers that have failed stay for servers that nobody could take over."""
+    stay = any(member.failed for member in run.of("worker")) and not run.conclusion.closing
+    if not stay or run.carriers:
+        run.staff.bereft_s = None
+    elif run.staff.bereft_s is None:
+        run.staff.bereft_s = now_s
+
+
+def check_bereft(run: Facts, now_s: float) -> list[Action]:
+    """Whoever is to come may need the place, or the GPU, that one of these keeps."""
+    if run.staff.bereft_s is None or now_s < run.staff.bereft_s + BEREFT_S or run.ended:
+        return []
+    actions: list[Action] = []
+    for worker in [member for member in run.of("worker") if member.failed]:
+        if not run.ended:
+            why = f"had failed, and nobody came in {BEREFT_S:g} s who could take over the servers that it carries"
+            actions += [KillAction(worker.name), *remove(run, worker, why, now_s)]
+    return actions
 
 
 def fail(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:

@@ -37,6 +37,7 @@ class Staff:
     target: workers that are wanted; reason: why so many, for people.
     inherited: members that may know of a generation that was not written down.
     grant: the number of the newest grant of a service; 0: there is none, and people may ask for others.
+    bereft_s: since when nobody could take over the servers of a worker that has failed; None: there is none.
     """
 
     gain: Gain
@@ -46,6 +47,7 @@ class Staff:
     next_server: int
     inherited: frozenset[str] = frozenset()
     grant: int = 0
+    bereft_s: float | None = None
 
 
 @dataclass
