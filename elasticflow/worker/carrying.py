@@ -98,9 +98,9 @@ class Carrying:
             self._news.set()
 
     def wait(self, link: MasterLink, last_word: Leaving | None) -> None:
-        """Until nothing is carried: a worker that has left, or failed, stays for those who go on with its places.
+        """Until nothing is carried: who has left, or failed, stays for those who go on with its places.
 
-        last_word: that it has left, or failed; None: it never took part. Another master, which may not know it, is told.
+        last_word: that it has; None: it never took part. Another master, which may not know it, is told.
         """
         poller = zmq.Poller()
         poller.register(link.wake_fd, zmq.POLLIN)

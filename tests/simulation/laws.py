@@ -374,7 +374,7 @@ class Laws:
 
     def kills(self, process: Process) -> None:
         """Who takes part leaves by itself once the run is over, unless something has happened to it, or it
-        computes a slice that takes longer than it is waited for; or it stays for servers of which this holds."""
+        computes a slice that takes longer than it is waited for; or it stays for such servers."""
         world, state = self._world, self._world.state
         member = state.members.get(process.name) if state and state.ended else None
         if member is None or member.role != "worker" or member.state is not MemberState.READY:

@@ -54,9 +54,9 @@ from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
 from elasticflow.wire.messages import Assignment, Join, Push, ScaleRequest, StopRequest
 from elasticflow.worker.carrying import Carrying
-from elasticflow.worker.whose_fault import OutsideError
 from elasticflow.worker.computing import Computing
 from elasticflow.worker.life import admitted
+from elasticflow.worker.whose_fault import OutsideError
 from elasticflow_ps import client_state as cs
 from elasticflow_ps import snapshots as sn
 from elasticflow_ps import state as st

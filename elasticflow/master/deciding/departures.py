@@ -250,7 +250,7 @@ def check_bereft(run: Facts, now_s: float) -> list[Action]:
     actions: list[Action] = []
     for worker in [member for member in run.of("worker") if member.failed]:
         if not run.ended:
-            why = f"had failed, and nobody came in {BEREFT_S:g} s who could take over the servers that it carries"
+            why = f"had failed, and nobody came in {BEREFT_S:g} s who could take over its servers"
             actions += [KillAction(worker.name), *remove(run, worker, why, now_s)]
     return actions
 
