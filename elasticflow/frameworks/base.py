@@ -50,7 +50,7 @@ CHANGED = (
 )
 
 WRITTEN = (
-    "forward() has changed {name}, a parameter, in place (as nn.Embedding(max_norm=...) does, or clamp_): "
+    "{who} has changed {name}, a parameter, in place (as nn.Embedding(max_norm=...) does, or clamp_): "
     "that is lost with the next step, and until then other slices see it if the same worker computes them. "
     "Compute with a changed copy (F.normalize, torch.clamp), or keep it in a buffer."
 )
@@ -79,6 +79,12 @@ def named_predictions(found: object) -> dict[str, Any]:
             "predict() returned a dict that is empty, or has keys that are no names; it must return an array "
             'of one value, or row, a record, or a dict of such, as {"score": scores}.'
         )
+    for name, value in named.items():
+        if np.ma.is_masked(value):
+            raise ProgramError(
+                f"predict() returned for {name!r} a masked array, and values would be left without their mask: "
+                "return array.filled(value), or the mask as a prediction of its own."
+            )
     return named
 
 

@@ -300,8 +300,8 @@ class TorchReplica(Replica):
         self.lookups.ahead.ask_early(_columns(batch))
 
     @contextmanager
-    def _restored(self, batch: Batch, *, training: bool) -> Iterator[None]:
-        """Tables can be called within it; after it the buffers are as before."""
+    def _restored(self, batch: Batch, *, training: bool, who: str = "forward()") -> Iterator[None]:
+        """Tables can be called within it; after it the buffers are as before. who: of the program."""
         leaves = [] if self._loop else self._hooks.leaves  # a loop's are watched while it runs
         versions = [leaf._version for leaf in leaves]
         try:
@@ -310,7 +310,7 @@ class TorchReplica(Replica):
             self._rest.frozen.check()
             for number, leaf in enumerate(leaves):
                 if leaf._version != versions[number]:
-                    raise ProgramError(WRITTEN.format(name=self._hooks.names[number]))
+                    raise ProgramError(WRITTEN.format(who=who, name=self._hooks.names[number]))
         finally:
             self._hooks.forget()
             self._rest.buffers.restore()
@@ -516,7 +516,7 @@ class TorchReplica(Replica):
     def predict(self, batch: Batch, seed: int) -> dict[str, Array]:
         self._load_kept()
         self._begin(seed, training=False)
-        with self._restored(batch, training=False), torch.no_grad():
+        with self._restored(batch, training=False, who="predict()"), torch.no_grad():
             found = self._called.predictions(batch)
         count = len(next(iter(_columns(batch).values())))
         return {name: check_prediction(name, array, count) for name, array in found.items()}

@@ -66,6 +66,8 @@ def test_all_devices_predict_alike_and_leave_no_trace() -> None:
         (lambda x, y, params: {1: x}, "keys that are no names"),
         (lambda x, y, params: {"a": [None] * len(x)}, "an array .* of object"),
         (lambda x, y, params: None, "a value of object"),
+        (lambda x, y, params: np.ma.masked_less(x[:, 0].numpy(), 0), "a masked array"),
+        (lambda x, y, params: params["net"][0].weight.zero_() + 1, r"predict\(\) has changed .*weight"),
     ],
 )
 def test_what_is_no_prediction_is_refused(predict: Any, words: str) -> None:
