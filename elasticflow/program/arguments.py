@@ -71,6 +71,11 @@ def parsed(texts: list[str]) -> dict[str, Any]:
             read = float(read)  # YAML wants a point in 1e-3
         if isinstance(read, datetime.date) or ":" in value and isinstance(read, (int, float)):
             read = value  # days and times of day are texts
+        if equals and read is None:
+            raise ConfigError(
+                f"--set {text}: null is no value; leave it out, and the program's default holds, or write "
+                f"--set {name}='\"{value}\"' for that text."
+            )
         if not equals or not name.isidentifier() or not isinstance(read, (str, int, float, bool, list)):
             raise ConfigError(
                 f"--set {text}: must be NAME=VALUE, such as lr=0.01, with a name as Python has them."

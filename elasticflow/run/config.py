@@ -6,6 +6,7 @@ Command line beats file beats default. A file is YAML with the names below.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Set
@@ -452,6 +453,7 @@ def make(
     name = ""
     try:
         _check_texts(values)
+        _check_args(values)
         chosen = converted(values, Config)
         at_s = time.time() if at_s is None else at_s
         return _dated(chosen, in_file.keys() | given.keys(), at_s, goes_on=before is not None)
@@ -501,6 +503,19 @@ def _check_texts(values: Mapping[str, Any]) -> None:
                     f"{name}: {value!r} is not UTF-8, and could not be told to other processes; give the "
                     "file or folder another name."
                 ) from None
+
+
+def _check_args(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for numbers that JSON cannot write: workers would read null in their place."""
+    args = values.get("args")
+    for name, value in args.items() if isinstance(args, dict) else ():
+        try:
+            json.dumps(value, allow_nan=False, default=str)
+        except ValueError:
+            raise ConfigError(
+                f"args: {name}: {value} is not allowed: NaN and infinite numbers cannot be told to other "
+                f"processes; leave {name} out, or write it as a text, in quotes."
+            ) from None
 
 
 def _explained(error: msgspec.ValidationError, values: dict[str, Any]) -> tuple[str, str]:

@@ -56,6 +56,21 @@ def test_arguments_that_are_none(text):
         arguments.parsed([text])
 
 
+@pytest.mark.parametrize("text", ["act=null", "act=~"])
+def test_null_is_said_to_be_no_value(text):
+    with pytest.raises(ConfigError, match=f"--set {text}: null is no value; leave it out, .* --set act='\""):
+        arguments.parsed([text])
+
+
+@pytest.mark.parametrize("number", ["nan", ".inf", "1e400", "[0.5, .nan]"])
+def test_numbers_that_workers_would_read_as_null_are_refused(number, tmp_path):
+    (tmp_path / "c.yaml").write_text("args: {lr: .nan}")
+    with pytest.raises(ConfigError, match="c.yaml: args: lr: nan is not allowed: NaN and infinite"):
+        config.make(str(tmp_path / "c.yaml"), {})
+    with pytest.raises(ConfigError, match="^args: lr: .* is not allowed: NaN and infinite"):
+        config.make(None, {"args": arguments.parsed([f"lr={number}"])})
+
+
 def test_arguments_of_the_command_line_beat_those_of_the_file(tmp_path):
     (tmp_path / "c.yaml").write_text("args: {lr: 0.5, width: 3}")
     chosen = config.make(str(tmp_path / "c.yaml"), {"args": {"lr": 0.1}})
