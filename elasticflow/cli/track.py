@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
@@ -76,7 +75,9 @@ def track(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     if not arguments.own:
-        print(f"{folder.path}: {tracking.count} points of {run.path} in {', '.join(names)}")
+        drawn = ", ".join(name for name in names if name not in tracking.problems)
+        lacking = "".join(f"; not all in {name}: {why}" for name, why in tracking.problems.items())
+        print(f"{folder.path}: {tracking.count} points of {run.path}{drawn and f' in {drawn}'}{lacking}")
     if threading.active_count() > 1:  # a library that hangs would be waited for
         sys.stdout.flush()
         os._exit(0 if done else 1)
@@ -117,6 +118,11 @@ class Tracking:
     def count(self) -> int:
         """Points that were drawn."""
         return len(self._points)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By tracker, why it has not drawn all."""
+        return {each.tracker: each.problem for each in self._drawings if each.problem}
 
     def run(self, end_s: float) -> bool:
         """Until the run is over, and for ``end_s`` more at most. Whether all is drawn. Raises RunError."""
@@ -246,7 +252,7 @@ class Tracking:
                 drawing.problem = f"has not ended {end_s:g} s after the run; its curves may not be whole"
                 self._tell(f"tracker {drawing.tracker}: {drawing.problem}")
         self._note_problems()
-        return not any(drawing.problem for drawing in self._drawings)
+        return not self.problems
 
     def _complain(self, text: str) -> None:
         self._tell(text)
@@ -254,7 +260,6 @@ class Tracking:
 
     def _note_problems(self) -> None:
         """For who looks at the run."""
-        found: dict[str, Any] = {each.tracker: each.problem for each in self._drawings if each.problem}
         with contextlib.suppress(OSError):
-            if found or self._folder.problems.exists():
+            if (found := self.problems) or self._folder.problems.exists():
                 publish(self._folder.problems, found, durable=False)

@@ -67,7 +67,7 @@ def parsed(texts: list[str]) -> dict[str, Any]:
             read = yaml.safe_load(value) if value else ""
         except yaml.YAMLError:
             read = value
-        if isinstance(read, str) and _is_float(read):
+        if isinstance(read, str) and read == value and _is_float(read):  # in quotes it is a text
             read = float(read)  # YAML wants a point in 1e-3
         if isinstance(read, datetime.date) or ":" in value and isinstance(read, (int, float)):
             read = value  # days and times of day are texts

@@ -62,6 +62,11 @@ def test_null_is_said_to_be_no_value(text):
         arguments.parsed([text])
 
 
+def test_what_is_in_quotes_is_a_text():
+    told = ["act='nan'", 'name="null"', "size='1e-3'"]
+    assert arguments.parsed(told) == {"act": "nan", "name": "null", "size": "1e-3"}
+
+
 @pytest.mark.parametrize("number", ["nan", ".inf", "1e400", "[0.5, .nan]"])
 def test_numbers_that_workers_would_read_as_null_are_refused(number, tmp_path):
     (tmp_path / "c.yaml").write_text("args: {lr: .nan}")

@@ -175,6 +175,7 @@ def test_a_library_whose_own_log_cannot_be_written_says_so_once(
     done = cli("track", run.path, "--with", "wandb", "--to", tmp_path / "there")
     assert done.returncode == 1
     assert done.stderr == "Warning: tracker wandb: OSError: full; it is begun again later\n"
+    assert done.stdout.endswith(f" points of {run.path}; not all in wandb: OSError: full\n")
 
 
 def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

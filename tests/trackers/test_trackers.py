@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -174,6 +176,43 @@ def test_a_name_that_mlflow_refuses_costs_no_curve(tmp_path: Path) -> None:
         tracker.draw(points[1:])
         tracker.end("finished")
     assert sorted(in_mlflow(tmp_path)) == sorted((name, s, s) for name in names.values() for s in (1, 2))
+
+
+def test_a_full_disk_is_an_error_of_tensorboard_and_no_waiting_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must be raised where the tracker is called, also for more points than a queue would take."""
+    from tensorboardX import record_writer
+
+    made = record_writer.RecordWriter
+    full = True
+
+    def write(self: object, data: bytes) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written(self, data)
+
+    written = made.write
+    monkeypatch.setattr(made, "write", write)
+    said: list[str] = []
+    thread = Drawing(
+        "tensorboard",
+        lambda: make_tracker("tensorboard", TrackDir(tmp_path), about(tmp_path)),
+        [],
+        said.append,
+    )
+    full = False
+    thread.start()
+    thread.draw(POINTS)
+    while not (tmp_path / "tensorboard").exists() or len(in_tensorboard(tmp_path)) < len(wanted(POINTS)):
+        time.sleep(0.01)
+    full = True
+    for _ in range(20):
+        thread.draw(FURTHER)
+    thread.end("finished")
+    thread.join(30)
+    assert not thread.is_alive() and thread.problem == "OSError: [Errno 28] No space left on device"
+    assert said == [f"tracker tensorboard: {thread.problem}; it is begun again later"]
 
 
 class Odd(CurveTracker):
