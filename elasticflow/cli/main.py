@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import stat
 import sys
+from pathlib import Path
 
 from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
 from elasticflow.cli.verbs import parser, run
@@ -37,7 +41,25 @@ def _told(argv: list[str] | None) -> int:
         return 1
     except OSError as error:  # a storage that is away
         with contextlib.suppress(OSError):
-            print(f"Error: {error}", file=sys.stderr)
+            print(f"Error: {error}{_whose(error)}", file=sys.stderr)
         return EXIT_UNKNOWN if is_away(error) else 1
     except KeyboardInterrupt:
         return 130
+
+
+def _whose(error: OSError) -> str:
+    """Of a place on the disk that may not be used: whose it is, or the folder on the way that keeps it."""
+    from elasticflow.run.trust import name_of
+
+    if not isinstance(error, PermissionError) or not isinstance(error.filename, (str, bytes)):
+        return ""
+    if error.strerror != os.strerror(errno.EACCES):  # of HDFS, or a store, whose paths look like those here
+        return ""
+    path = Path(os.path.abspath(os.fsdecode(error.filename)))
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):  # it is not there, or cannot be seen: who keeps it is further up
+            found = place.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            owner, me = name_of(found.st_uid), name_of(os.geteuid())
+            return f": {place} belongs to {owner} (mode {mode:04o}), and you are {me}"
+    return ""

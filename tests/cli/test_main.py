@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from elasticflow.cli import runs
 from elasticflow.cli.main import main
 from elasticflow.cli.verbs import VERBS
 from elasticflow.errors import EXIT_UNKNOWN
+from elasticflow.run.trust import name_of
 
 
 def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +26,36 @@ def test_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     shown = capsys.readouterr()
     assert not shown.out and shown.err.startswith("Error: ") and shown.err.count("\n") == 1
     assert "NameNode http://nn:9870" in shown.err
+
+
+@pytest.mark.parametrize("there", ["run/job.json", "run/made/later", "run"])
+def test_whose_a_place_is_that_may_not_be_used(
+    there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status(arguments: argparse.Namespace) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / there))
+
+    run = tmp_path / "run"
+    run.mkdir()
+    run.chmod(0o700)
+    monkeypatch.setattr(runs, "status", status)
+    assert main(["status", str(run)]) == 1
+    me = name_of(os.geteuid())
+    assert capsys.readouterr().err == (
+        f"Error: [Errno 13] Permission denied: '{tmp_path / there}': "
+        f"{run} belongs to {me} (mode 0700), and you are {me}\n"
+    )
+
+
+def test_a_place_that_is_not_here_is_nobodys_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status(arguments: argparse.Namespace) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied (NameNode http://nn:9870)", "/tmp")
+
+    monkeypatch.setattr(runs, "status", status)
+    assert main(["status", "hdfs://nn/tmp"]) == 1
+    assert "belongs to" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", ["x", "2.5", "1" * 30])

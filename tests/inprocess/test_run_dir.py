@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,30 @@ def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -
     os.waitpid(pid, 0)
     assert not run.is_locked()
     other.communicate()
+
+
+def test_who_may_only_read_a_run_is_told_whether_it_goes_on() -> None:
+    """Such as one that is kept, and that nobody is to change any more: status and report read it alone."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)  # pytest's own folders are not for other users
+        run = RunDir(name)
+        lock = run.hold()
+        run.lock.chmod(0o444)
+        assert _seen_by_a_reader(run) == 1
+        os.close(lock)
+        assert _seen_by_a_reader(run) == 0
+
+
+def _seen_by_a_reader(run: RunDir) -> int:
+    """1: it is locked. Root may write anywhere, so that it looks as somebody else."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        os._exit(run.is_locked())
+    finally:
+        os._exit(2)
 
 
 @pytest.mark.parametrize("way", ["moved", "removed"])
