@@ -93,8 +93,14 @@ def _members(prefix: Path, packages: Path) -> Iterator[tuple[Path, str]]:
     skipped = set(packages.glob("__editable__*")) | set(packages.glob("__editable___*"))
     for path in _walk(prefix):
         relative = path.relative_to(prefix)
-        if relative.parts[0] not in LEFT_OUT and path not in skipped:
+        if relative.parts[0] in LEFT_OUT or path in skipped:
+            continue
+        if relative.parts[0] == "bin" or not _leads_out(path, prefix):
             yield path, str(relative)
+            continue
+        yield (outside := path.resolve()), str(relative)
+        for below in _walk(outside):
+            yield below, str(relative / below.relative_to(outside))
     for name, source in _editable(packages):
         inside = (packages / name).relative_to(prefix)
         if source.is_file():
@@ -104,6 +110,11 @@ def _members(prefix: Path, packages: Path) -> Iterator[tuple[Path, str]]:
         for path in _walk(source):
             if "__pycache__" not in path.parts:
                 yield path, str(inside / path.relative_to(source))
+
+
+def _leads_out(path: Path, prefix: Path) -> bool:
+    """Of links, such as of packages that lie in a cache: no node has what they lead to."""
+    return path.is_symlink() and path.exists() and not path.resolve().is_relative_to(prefix.resolve())
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -142,14 +153,24 @@ def _site_packages(prefix: Path) -> Path:
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    info = tar.gettarinfo(path, name)
+    """Raises ConfigError if it cannot be read, OSError if the archive cannot be written."""
+    try:
+        info = tar.gettarinfo(path, name)
+        source = path.open("rb") if info and info.isreg() else None
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: is to be packed as {name}, and cannot be read: {error.strerror}. Install that package "
+            "again, or wait until nobody changes the environment, and try again."
+        ) from error
+    if info is None:
+        return  # a socket, which no archive holds
     info.uid = info.gid = 0
     info.uname = info.gname = ""
-    if not info.isreg():
+    if source is None:
         tar.addfile(info)
         return
     info.mode |= 0o444
-    with path.open("rb") as file:
+    with source as file:
         head = file.readline(512) if name.startswith("bin/") else b""
         if _SHEBANG.fullmatch(head):
             rest = b"#!/usr/bin/env python\n" + file.read()

@@ -82,3 +82,37 @@ def test_a_folder_that_does_not_come_along_is_refused(environment: Path, tmp_pat
     with pytest.raises(ConfigError, match=r"mine\.pth: has Python look into .*source, which does not come"):
         pack(str(tmp_path / "env.tar.gz"), str(environment))
     assert not (tmp_path / "env.tar.gz").exists()
+
+
+def test_what_links_lead_to_comes_along(environment: Path, tmp_path: Path) -> None:
+    """As uv leaves packages that lie in its cache, or people do who link one from elsewhere."""
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    cache = tmp_path / "cache"
+    (cache / "linked" / "inner").mkdir(parents=True)
+    (cache / "linked" / "inner" / "__init__.py").write_text("HERE = 7\n")
+    (cache / "linked" / "__init__.py").write_text("")
+    (cache / "one.py").write_text("HERE = 8\n")
+    (packages / "linked").symlink_to(cache / "linked")
+    (packages / "one.py").symlink_to(cache / "one.py")
+    (packages / "gone.py").symlink_to(cache / "gone.py")
+    (packages / "same.py").symlink_to("installed.py")
+    file, there = tmp_path / "env.tar.gz", tmp_path / "elsewhere"
+    packed = pack(str(file), str(environment))
+    assert {"linked", "one", "same"} <= set(packed.modules)
+    with tarfile.open(file) as tar:
+        tar.extractall(there, filter="fully_trusted")
+    for path in (environment, cache):
+        path.rename(tmp_path / f"{path.name}-moved")
+    code = "import linked.inner, one, same; print(linked.inner.HERE, one.HERE, same.__file__)"
+    said = subprocess.run([there / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"7 8 {there}/lib/")
+
+
+def test_a_package_whose_source_is_gone_is_named(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").rename(tmp_path / "moved")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(
+        ConfigError, match=r"source/developed: is to be packed as lib/.*cannot be read: No such"
+    ):
+        pack(str(tmp_path / "env.tar.gz"), str(environment))
+    assert sorted(tmp_path.iterdir()) == before
