@@ -157,6 +157,16 @@ class ServiceTrials(Trials):
         self._service, self._most = service, most
 
     def begin(self, chosen: Config, *, resume: bool) -> RunDir:
+        try:
+            return self._handed_in(chosen, resume=resume)
+        except UnknownError:
+            raise
+        except RunError:
+            # Where nobody serves just now that is said: it is no fault of this trial, which begins later.
+            self._task_of(RunDir(chosen.run_dir))
+            raise
+
+    def _handed_in(self, chosen: Config, *, resume: bool) -> RunDir:
         from elasticflow.cli.serve import handed_over, taken_in
 
         if not resume:

@@ -18,7 +18,7 @@ import pytest
 
 import elasticflow as ef
 from elasticflow.cluster.presence import presence_of, wait_until_over
-from elasticflow.errors import RunError
+from elasticflow.errors import EXIT_UNKNOWN, RunError
 from elasticflow.local.process import recorded
 from elasticflow.run.folder import RunDir
 from elasticflow.sweep.study import FINISHED, WAS_PRUNED
@@ -314,6 +314,24 @@ def test_a_program_that_is_edited_meanwhile_is_told(tmp_path: Path) -> None:
         first, second = json.loads(run.output())["trials"]
     assert first["state"] == FINISHED
     assert second["state"] == "failed" and "is wanted" in second["text"]
+
+
+def test_a_service_that_is_away_costs_no_trial(
+    tmp_path: Path, undisturbed: dict[str, tuple[float, str]]
+) -> None:
+    """Three of them counted as failed in a moment, untried: a service may just be begun again."""
+    away = command(tmp_path / "sweep", *GRID, "--service", tmp_path / "away", "--parallel", 1)
+    for _ in range(3):
+        done = subprocess.run([*CLI, *away], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == EXIT_UNKNOWN and "no service is there" in done.stderr, done.stderr
+        assert "failed" not in done.stdout
+    with Served(tmp_path, 2, slice_s=0) as service:
+        trials = command(tmp_path / "sweep", *GRID, "--service", service.folder, "--parallel", 1)
+        done = subprocess.run(
+            [*CLI, *trials], env=service.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert digests(told(done)) == undisturbed
+        assert len(service.tasks()) == 2
 
 
 def test_trials_are_jobs_of_a_service(tmp_path: Path, undisturbed: dict[str, tuple[float, str]]) -> None:
