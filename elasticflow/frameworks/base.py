@@ -82,8 +82,8 @@ def named_predictions(found: object) -> dict[str, Any]:
     for name, value in named.items():
         if np.ma.is_masked(value):
             raise ProgramError(
-                f"predict() returned for {name!r} a masked array, and values would be left without their mask: "
-                "return array.filled(value), or the mask as a prediction of its own."
+                f"predict() returned for {name!r} a masked array, whose mask would be lost: return "
+                "array.filled(value), or the mask as a prediction of its own."
             )
     return named
 

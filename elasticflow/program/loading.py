@@ -219,7 +219,15 @@ def _captured(path: str, script: PlainScript, module: ModuleType, loader: Any) -
 
 def describe(error: BaseException, path: str) -> str:
     """One line: the error, and the line of the user's file it came from, if it did."""
-    return f"{type(error).__name__}: {error}{_line_of(error, path)}"
+    return f"{type(error).__name__}: {words_of(error)}{_line_of(error, path)}"
+
+
+def words_of(error: BaseException) -> str:
+    """Its text, which an error of a user's own class need not have."""
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001  (whatever __str__ raises)
+        return f"(its __str__ raises {type(failed).__name__})"
 
 
 def _line_of(error: BaseException, path: str) -> str:

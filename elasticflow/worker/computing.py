@@ -17,6 +17,7 @@ from elasticflow.errors import ProgramError
 from elasticflow.frameworks import Batch, Interrupted
 from elasticflow.frameworks.staged import own_columns, whole_columns
 from elasticflow.process.gpus import visible
+from elasticflow.process.parent import without_copies
 from elasticflow.step.layout import Vector
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node
@@ -129,7 +130,8 @@ class Computing:
         """
         self.under_way = number, time.monotonic()
         try:
-            return self._try_slice(work, number, out, filling)
+            with without_copies():
+                return self._try_slice(work, number, out, filling)
         finally:
             self.under_way = None
 

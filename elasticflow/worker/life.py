@@ -17,7 +17,9 @@ from elasticflow.errors import ElasticFlowError, LoopError, ProgramError, Protoc
 from elasticflow.process.available import available_memory
 from elasticflow.process.fingerprint import PROBE, RECORDS, fingerprint
 from elasticflow.process.gpus import lease_one
+from elasticflow.process.parent import without_copies
 from elasticflow.process.stacks import Activity
+from elasticflow.program.loading import words_of
 from elasticflow.run.settings import MemberSettings
 from elasticflow.storage import Storage
 from elasticflow.wire.keys import MemberKeys
@@ -82,7 +84,11 @@ def main(
         # Kernels run later than they are asked for: that one has failed may come up anywhere.
         if not isinstance(error, ElasticFlowError) and is_of_kernel(error):
             die_of(error)
-        text = str(error) if isinstance(error, ElasticFlowError) else f"{type(error).__name__}: {error}"
+        text = (
+            str(error)
+            if isinstance(error, ElasticFlowError)
+            else f"{type(error).__name__}: {words_of(error)}"
+        )
         trace = traceback.format_exc()
         for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)
         kind = type(error).__name__
@@ -104,7 +110,8 @@ def join_of(loaded: Loaded) -> Join:
     settings = loaded.settings
     records = loaded.records
     since_s = time.monotonic()
-    spec = loaded.rehearse()
+    with without_copies():
+        spec = loaded.rehearse()
     try:
         checked(Join(name=settings.name, role="worker", host="", pid=0, spec=spec))
     except ProtocolError as error:

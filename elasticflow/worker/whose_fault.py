@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NoReturn
 
 from elasticflow.errors import BrokenError, ElasticFlowError, LoopError, UnreadableError
-from elasticflow.program.loading import describe
+from elasticflow.program.loading import describe, words_of
 
 
 class Culprit(Enum):
@@ -103,7 +103,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 def is_of_kernel(error: BaseException) -> bool:
     """Whether a GPU takes no more work from this process, since a kernel of it has failed."""
-    texts = [str(each) for each, _ in _chain(error) if isinstance(each, RuntimeError)]
+    texts = [words_of(each) for each, _ in _chain(error) if isinstance(each, RuntimeError)]
     return any("CUDA error" in text and any(words in text for words in OF_KERNELS) for text in texts)
 
 
@@ -118,7 +118,7 @@ def _is_of_memory(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, MemoryError) or names & {"OutOfMemoryError", "ResourceExhaustedError"}:
         return True
-    text = str(error).lower()
+    text = words_of(error).lower()
     return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
 
 
@@ -185,5 +185,5 @@ def _is_of_place(error: BaseException, handled: bool) -> bool:
         return True
     if names & OUT_OF_REACH and any(kind.__module__.startswith("tensorflow") for kind in kinds):
         return not handled
-    text = str(error).lower()
+    text = words_of(error).lower()
     return isinstance(error, RuntimeError) and any(words.lower() in text for words in WORDS)

@@ -13,6 +13,7 @@ import pytest
 
 from elasticflow.errors import BrokenError, DataError, ProgramError, UnreadableError
 from elasticflow.frameworks import CostError
+from elasticflow.program.loading import describe
 from elasticflow.worker.whose_fault import (
     Culprit,
     OutsideError,
@@ -178,6 +179,20 @@ def test_what_was_handled_counts_if_nobody_handles_it_in_passing() -> None:
 def test_the_place_is_believed_before_the_record_and_the_program_before_both() -> None:
     assert whose_fault(after(FULL, KeyError())) is Culprit.PLACE
     assert whose_fault(after(FULL, ImportError())) is Culprit.PROGRAM
+
+
+class WordlessError(RuntimeError):
+    """Of a user whose ``__str__`` has a mistake of its own."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no such thing")
+
+
+def test_an_error_that_cannot_say_what_it_is_is_a_fault_of_the_record() -> None:
+    error = WordlessError("lost")
+    spare_records(error, "prog.py")
+    assert not lacks_memory(error)
+    assert describe(error, "prog.py") == "WordlessError: (its __str__ raises AttributeError)"
 
 
 def test_a_chain_that_goes_in_a_circle_ends() -> None:
