@@ -84,11 +84,8 @@ def main(
         # Kernels run later than they are asked for: that one has failed may come up anywhere.
         if not isinstance(error, ElasticFlowError) and is_of_kernel(error):
             die_of(error)
-        text = (
-            str(error)
-            if isinstance(error, ElasticFlowError)
-            else f"{type(error).__name__}: {words_of(error)}"
-        )
+        own = isinstance(error, ElasticFlowError)
+        text = str(error) if own else f"{type(error).__name__}: {words_of(error)}"
         trace = traceback.format_exc()
         for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)
         kind = type(error).__name__
