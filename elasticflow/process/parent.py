@@ -36,7 +36,7 @@ def without_copies() -> Iterator[None]:
         if os.getpid() != own:
             with contextlib.suppress(OSError, ValueError):
                 print(
-                    f"process {os.getpid()}, which the program had forked, came back from it, and is ended: a "
+                    f"process {os.getpid()}, which the program had forked, came back, and is ended: a "
                     "child has to end by itself, with os._exit()",
                     file=sys.stderr,
                     flush=True,
