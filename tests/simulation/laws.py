@@ -109,7 +109,7 @@ class Laws:
         self._known = 0
         """The newest version that a master knew of."""
         self._limit: Limit | None = None
-        self._behind: dict[str, float] = {}
+        self._behind: dict[tuple[str, int], float] = {}
         """Since when workers are behind."""
         self.num_handed_over = 0
         self.deaths: Counter[int] = Counter()
@@ -310,19 +310,19 @@ class Laws:
 
     def _keep_up(self, state: MasterState) -> None:
         """A worker that takes part, and to which nothing happens, has the newest version soon; but that which
-        ends the run, of which nobody has any."""
+        ends the run, of which nobody has any. Where connections lag, it has soon come further."""
         world, shape = self._world, self._world.shape
         serves, ready = state.row.phase is Phase.SERVING and not state.divergence.pending, MemberState.READY
         workers = [each for each in state.members.values() if each.role == "worker" and each.state is ready]
         behind = [
-            each.name
+            (each.name, each.tick if shape.lag_s else 0)
             for each in workers
             if serves and each.tick + 1 < state.version and not self._is_stopped(each.name)
         ]
-        self._behind = {name: self._behind.get(name, world.hub.now_s) for name in behind}
+        self._behind = {each: self._behind.get(each, world.hub.now_s) for each in behind}
         slice_s = shape.slice_s * max(shape.slowness) * (1 + world.slowdown)
         most_s = KEEP_UP_S + 2 * shape.suspect_s + SLICES * slice_s
-        for name, since_s in self._behind.items():
+        for (name, _), since_s in self._behind.items():
             late_s = world.hub.now_s - max(since_s, world.calm_s)
             require(late_s < most_s, lambda name=name: f"{name} falls behind: {world.where()}")
 
