@@ -109,6 +109,46 @@ def test_a_member_inherits_nothing_but_its_log_and_settings(runs: Runs) -> None:
         assert log_of(runs.run_dir, name) == f"runs {name} of 1 with ['/dev/null', {log}, {log}]\n"
 
 
+BEGINS = '''
+def begin(settings):
+    """A process, and that one another, as programs do to prepare records."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        if "own" in settings.name:
+            os.setsid()
+        grandchild = os.fork()
+        if grandchild:
+            os.write(tell, str(grandchild).encode())
+        signal.pause()
+    print(child, int(os.read(told, 20)), flush=True)
+    return 0 if settings.data else signal.pause()
+
+launch.run = begin
+'''
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_program_has_begun_ends_with_its_member(runs: Runs, killed: bool) -> None:
+    """But for what is in a session of its own, which is to live on."""
+    master = runs.master(BEGINS)
+    for name in ("worker-1", "owner-1"):
+        master.start(settings(name, "" if killed else "0"))
+    begun = {
+        name: [Watched(int(pid)) for pid in log_of(runs.run_dir, name).split()]
+        for name in ("worker-1", "owner-1")
+    }
+    for name in begun if killed else ():
+        master.kill(name)
+    master.ends(2)
+    for process in begun["worker-1"]:
+        process.wait()
+    for process in begun["owner-1"]:
+        assert process.lives()
+        process.kill()
+        process.wait()
+
+
 def test_start_does_not_wait_for_the_imports(runs: Runs) -> None:
     master = runs.master(GATE)
     for number in range(300):  # more than the nursery's queue takes
