@@ -121,8 +121,9 @@ def begin(settings):
         if grandchild:
             os.write(tell, str(grandchild).encode())
         signal.pause()
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
     print(child, int(os.read(told, 20)), flush=True)
-    return 0 if settings.data else signal.pause()
+    signal.pause()
 
 launch.run = begin
 '''
@@ -133,13 +134,13 @@ def test_what_a_program_has_begun_ends_with_its_member(runs: Runs, killed: bool)
     """But for what is in a session of its own, which is to live on."""
     master = runs.master(BEGINS)
     for name in ("worker-1", "owner-1"):
-        master.start(settings(name, "" if killed else "0"))
+        master.start(settings(name))
     begun = {
         name: [Watched(int(pid)) for pid in log_of(runs.run_dir, name).split()]
         for name in ("worker-1", "owner-1")
     }
-    for name in begun if killed else ():
-        master.kill(name)
+    for name, pid in master.pids(*begun).items():
+        master.kill(name) if killed else os.kill(pid, signal.SIGUSR1)
     master.ends(2)
     for process in begun["worker-1"]:
         process.wait()
