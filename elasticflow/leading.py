@@ -28,13 +28,17 @@ from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.process.stamps import stamp_output
 from elasticflow.program.copy import keep, take
 from elasticflow.run.config import Config
-from elasticflow.run.folder import EXIT_CODES, HostJob, RunDir, publish
+from elasticflow.run.folder import EXIT_CODES, UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.work import check_same_work
 from elasticflow.wire.keys import MasterKeys, read_keys
 
 T = TypeVar("T")
 STORAGE_S = 15.0
 """After so long a master that could not read the run's folder is followed by another."""
+
+
+class FolderTaken(RunError):
+    """There is something in a folder in which a run was to begin."""
 
 
 def begin(run: RunDir, chosen: Config, job: str, program: str = "", id: str = "") -> None:
@@ -69,13 +73,16 @@ def submission(chosen: Config, resume: bool, withdraw: Callable[[str], None]) ->
     """The folder of a run that is being submitted, in which it is to begin; if that fails, as it was before.
 
     withdraw: ends all that a cluster may have taken of a run, which it names by its id; also of the run of
-    before, once this one is taken. Raises RunError, CheckpointError.
+    before, once this one is taken. Raises RunError, CheckpointError; FolderTaken if others begin a run there.
     """
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
+    folder = FolderBefore(run)  # first: who makes it after this look is not overlooked
     check_folder(run, chosen, resume)
-    folder = FolderBefore(run)
     try:
         folder.make()
+    except FileExistsError as error:
+        text = f"{run.folder}: somebody else begins a run there just now; choose another --run-dir."
+        raise FolderTaken(text) from error
     except OSError as error:
         text = f"{run.folder}: cannot be made: {error.strerror}; choose another --run-dir."
         raise RunError(text) from error
@@ -92,6 +99,21 @@ def submission(chosen: Config, resume: bool, withdraw: Callable[[str], None]) ->
         withdraw(before.run)
 
 
+def in_new_folder(submit: Callable[[Config], T], chosen: Config, name: Callable[[], str]) -> T:
+    """Submits a run, into the folder that was named, or else the first new one that nobody else takes at the
+    same time.
+
+    name: of the next new one.
+    """
+    while True:
+        placed = msgspec.structs.replace(chosen, run_dir=chosen.run_dir or name())
+        try:
+            return submit(placed)
+        except FolderTaken:
+            if chosen.run_dir or name() == placed.run_dir:
+                raise
+
+
 def check_begun(run: RunDir) -> None:
     """The folder of a run that was begun is never made anew while its storage is away. Raises RunError."""
     run.config()
@@ -105,7 +127,7 @@ def check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
         if resume:
             check_resume(run, chosen)
         elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise RunError(
+            raise FolderTaken(
                 f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
                 "--run-dir."
             )
@@ -120,7 +142,10 @@ def check_resume(run: RunDir, chosen: Config) -> None:
         return
     if is_alive(run):
         host = run.host()
-        raise RunError(f"{run.path}: this run is under way, {f'in job {host.id}' if host else 'here'}.")
+        where = "here" if host is None else f"in job {host.id}"
+        if host and host.id == UNKNOWN:
+            where = "or is submitted just now: the cluster has not said yet in which job"
+        raise RunError(f"{run.path}: this run is under way, {where}.")
     report = run.read_report()
     before = run.config().max_steps
     further = before and not 0 < chosen.max_steps <= before

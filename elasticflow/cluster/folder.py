@@ -28,9 +28,11 @@ class FolderBefore:
             raise RunError(f"{run.path}: cannot be used: {error}; choose another --run-dir.") from error
 
     def make(self) -> None:
-        """Makes it, unless it was there. Raises OSError; FileExistsError if somebody has just made it."""
+        """Makes it, unless it was there. Raises OSError; FileExistsError if others begin a run there."""
         if self._missing:
             self.path.mkdir(parents=True)
+        if not self._before:  # one that is empty, or was made just now, may be looked at by others as well
+            self.run.client_keys.parent.mkdir(mode=0o700)
 
     def put_back(self) -> None:
         """Nothing began: leaves it as it was."""

@@ -15,7 +15,7 @@ from elasticflow.cluster.asks import SERVER, WORKER
 from elasticflow.cluster.missing import check_data
 from elasticflow.cluster.scripts import as_yaml
 from elasticflow.errors import ConfigError
-from elasticflow.leading import begin, submission
+from elasticflow.leading import begin, in_new_folder, submission
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
@@ -43,7 +43,12 @@ def submit(chosen: Config, resume: bool) -> tuple[str, Path]:
 
     Raises ConfigError, RunError; nothing is left behind then.
     """
-    kubernetes, chosen = read(chosen.kubernetes), _placed(chosen)
+    return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
+
+
+def _submit(chosen: Config, resume: bool) -> tuple[str, Path]:
+    """See ``submit``."""
+    kubernetes = read(chosen.kubernetes)
     check_seen(kubernetes, "run_dir", os.path.abspath(RunDir(chosen.run_dir).folder))
     client = KubernetesClient(kubernetes)
     with submission(chosen, resume, partial(_withdraw, client)) as run:
@@ -60,7 +65,12 @@ def submit(chosen: Config, resume: bool) -> tuple[str, Path]:
 
 def _placed(chosen: Config) -> Config:
     """Settings that name a folder for the run."""
-    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or os.path.abspath(new_folder(chosen)))
+    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or _next_folder(chosen))
+
+
+def _next_folder(chosen: Config) -> str:
+    """Where the program's next run goes."""
+    return os.path.abspath(new_folder(chosen))
 
 
 def _withdraw(client: KubernetesClient, run: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from elasticflow.cli.folders import new_folder
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
-from elasticflow.leading import begin, submission
+from elasticflow.leading import begin, in_new_folder, submission
 from elasticflow.program.folder import copy_folder, is_left_out
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
@@ -56,7 +56,12 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
 
     Raises ConfigError, RunError; nothing is left behind then.
     """
-    slurm, chosen = read(chosen.slurm), _placed(chosen)
+    return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
+
+
+def _submit(chosen: Config, resume: bool) -> tuple[int, Path]:
+    """See ``submit``."""
+    slurm = read(chosen.slurm)
     client = choose(os.environ)
     with submission(chosen, resume, partial(_withdraw, client)) as run:
         check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
@@ -76,7 +81,12 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
 
 def _placed(chosen: Config) -> Config:
     """Settings that name a folder for the run."""
-    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or os.path.abspath(new_folder(chosen)))
+    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or _next_folder(chosen))
+
+
+def _next_folder(chosen: Config) -> str:
+    """Where the program's next run goes."""
+    return os.path.abspath(new_folder(chosen))
 
 
 def _withdraw(client: SlurmClient, run: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from elasticflow.cli.main import main
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.errors import RunError
-from elasticflow.leading import begin, check_resume
+from elasticflow.leading import FolderTaken, begin, check_resume, in_new_folder, submission
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
@@ -72,6 +72,46 @@ def test_a_submission_that_fails_leaves_nothing(tmp_path: Path, there: bool) -> 
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == (
         [Path("runs"), Path("runs/one")] if there else []
     )
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_of_two_who_submit_into_one_folder_at_once_one_begins(tmp_path: Path, there: bool) -> None:
+    """Who comes while the other still asks SLURM, and has written nothing, takes nothing of it along."""
+    chosen = Config(program=__file__, run_dir=str(tmp_path / "run"))
+    if there:
+        (tmp_path / "run").mkdir()
+    with submission(chosen, False, lambda run: None) as run:
+        with pytest.raises(FolderTaken), submission(chosen, False, lambda run: None):
+            pass
+        begin(run, chosen, UNKNOWN)
+    assert run.config().program == __file__ and run.host() is not None
+
+
+def test_who_looked_before_somebody_else_made_the_folder_is_refused(tmp_path: Path) -> None:
+    looked = [FolderBefore(RunDir(tmp_path / "run")) for _ in range(2)]
+    looked[0].make()
+    with pytest.raises(FileExistsError):
+        looked[1].make()
+
+
+def test_two_who_name_no_folder_have_one_each(tmp_path: Path) -> None:
+    def begun(chosen: Config) -> str:
+        with submission(chosen, False, lambda run: None) as run:
+            begin(run, chosen, UNKNOWN)
+        return chosen.run_dir
+
+    names = [str(tmp_path / name) for name in ("p-1", "p-1", "p-2")]
+    chosen, left = Config(program=__file__), iter([*names, names[-1]])
+    assert in_new_folder(begun, chosen, lambda: next(left)) == names[0]
+    assert in_new_folder(begun, chosen, lambda: next(left)) == names[2]
+    with pytest.raises(FolderTaken, match="is not empty"):
+        in_new_folder(begun, msgspec.structs.replace(chosen, run_dir=names[0]), lambda: names[2])
+
+
+def test_a_run_that_is_being_submitted_is_in_no_job_yet(run: RunDir) -> None:
+    publish(run.job, HostJob("slurm", UNKNOWN, "0123456789ab"))
+    with pytest.raises(RunError, match="under way, or is submitted just now: the cluster has not said yet"):
+        check_resume(run, run.config())
 
 
 def test_settings_may_be_named_as_for_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
