@@ -233,6 +233,15 @@ def test_a_storage_that_refuses_is_told_in_the_log(start: Callable[..., Started]
     assert read_or_none(run) is None
 
 
+def test_a_folder_that_was_moved_is_not_made_anew(start: Callable[..., Started], run: RunDir) -> None:
+    """On HDFS who moves it back would have it below what was made in its place."""
+    run.folder.rmdir()
+    started = start("sys.exit(4)")
+    assert started.wait() == 4
+    assert "could not be left in the run's folder: FileNotFoundError" in started.log.read_text()
+    assert not run.folder.exists()
+
+
 def read_or_none(run: RunDir) -> Ending | None:
     try:
         return read(run, "worker-3")

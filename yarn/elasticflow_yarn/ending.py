@@ -39,9 +39,10 @@ def path(run: RunDir, name: str) -> RunPath:
 
 
 def write(run: RunDir, name: str, ending: Ending) -> None:
-    """Leaves the ending of member ``name`` in the run's folder. Raises ``OSError``."""
+    """Leaves the ending of member ``name`` in the run's folder, which is not made anew where it was moved:
+    who moves it back is to find its name free. Raises ``OSError``."""
     file = path(run, name)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(exist_ok=True)
     publish(file, ending)
 
 
