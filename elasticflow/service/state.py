@@ -385,6 +385,9 @@ class ServiceState:
         ticket = self.tickets[decision.job_id]
         if isinstance(decision, Placed):
             ticket.why = decision.reason
+            if not ticket.tried:  # the deadline of a trial is the policy's affair, and nobody else's
+                sizes, _, _ = decision.reason.partition(":")
+                ticket.why = f"{sizes}: {'to be measured' if decision.gpus else 'others need them'}"
         elif isinstance(decision, Rejected):
             return self._reject(ticket, decision)
         elif not ticket.tried:

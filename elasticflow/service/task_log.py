@@ -23,8 +23,10 @@ class TaskLog:
         new = [each.task.name for each in happened if isinstance(each, hp.HandedIn)]
         for name in dict.fromkeys([*self._told, *accounts, *new]):
             ticket, account = self._state.tickets[name], accounts.get(name)
+            state = f" ({ticket.state})" if ticket.state else ""
+            said = f": {ticket.said}" if ticket.said else ""
             words = (
-                f"{ticket.standing.value}{f' ({ticket.state})' if ticket.state else ''}: {ticket.said}",
+                f"{ticket.standing.value}{state}{said}",
                 f"{account.granted} workers: {ticket.why}" if account else "",
             )
             if self._told.get(name) != words:

@@ -95,7 +95,16 @@ def test_best_effort_pays_first():
     assert len(said[Placed, "spare"].gpus) == 4
     said = arrive(scheduler, job("a", 200, 101.0, submit_s=1.0), now_s=1.0)
     assert said[Placed, "spare"].gpus == ()
+    assert said[Placed, "spare"].reason == "4 to 0: others' deadlines need them"
     assert len(said[Placed, "a"].gpus) == 4
+
+
+def test_nothing_is_said_of_the_deadline_of_one_that_has_none():
+    scheduler = measured(elastic())
+    arrive(scheduler, job("a", 1e6, None))
+    said = arrive(scheduler, job("b", 1e6, None, submit_s=1.0), now_s=1.0)
+    assert len(said[Placed, "a"].gpus) == 2
+    assert said[Placed, "a"].reason == "4 to 2: others need them"
 
 
 def test_promises_are_kept_when_a_node_is_lost_and_others_pay():

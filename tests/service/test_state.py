@@ -29,6 +29,7 @@ from elasticflow.service.history import read_history
 from elasticflow.service.journal import ServiceJournal, ServiceRules, UndecidedError, UserQuota
 from elasticflow.service.learned import believed
 from elasticflow.service.state import ENDS, ServiceState, TaskStanding
+from elasticflow.service.task_log import TaskLog
 
 RULES = ServiceRules(policy="elastic", nodes=4, gpus_per_node=2, overheads=Overheads(1.0, 1.0, 0.5, 2.0))
 BEGIN_S = 1.7e9
@@ -54,6 +55,19 @@ def test_one_that_is_known_is_promised_at_once_and_gets_what_is_idle() -> None:
     assert state.tickets["a"].standing is TaskStanding.PROMISED
     assert state.granted("a").workers == 8
     assert "no deadline needs them" in state.granted("a").why
+
+
+def test_one_without_a_deadline_needs_no_workers_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    state = fresh()
+    told = [hp.HandedIn(task=task("a"))]
+    state.handle(told, BEGIN_S)
+    assert state.tickets["a"].standing is TaskStanding.UNMEASURED
+    assert state.granted("a").why == "0 to 1: to be measured"
+    known = [measured("b", 300, None)]
+    state.handle(known, BEGIN_S + 1)
+    log = TaskLog(state)
+    log.say_news([*told, *known])
+    assert "b: best effort; " in capsys.readouterr().out
 
 
 def test_one_that_cannot_be_in_time_is_refused_and_told_what_could_be_kept() -> None:

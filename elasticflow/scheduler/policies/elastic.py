@@ -169,8 +169,10 @@ class Elastic(Policy):
         if track in self._packing.late:
             return f"{before} to {after}: others' deadlines need them, its own cannot be met"
         if after == 0:
-            return f"{before} to 0: others' deadlines need them, its own does not yet"
-        return f"{before} to {after}: others need them, its deadline {planned}"
+            own = "" if track.job.is_best_effort else ", its own does not yet"
+            return f"{before} to 0: others' deadlines need them{own}"
+        own = "" if track.job.is_best_effort else f", its deadline {planned}"
+        return f"{before} to {after}: others need them{own}"
 
     def _arrive(self, job: Job, now_s: float) -> Track:
         track = self.follow(job, now_s, Standing.BEST_EFFORT if job.is_best_effort else Standing.HOPEFUL)
