@@ -94,7 +94,8 @@ class SlurmBackend(SizedBackend):
         return [*super().wait_fds(), *self._steps.fds()]
 
     def next_time_s(self) -> float | None:
-        times = [super().next_time_s(), self._steps.next_time_s()]
+        leaders, _ = self._ends_s.get(MASTER, (None, None))
+        times = [super().next_time_s(), self._steps.next_time_s(), leaders]
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def ended(self) -> list[Ended]:
@@ -120,7 +121,10 @@ class SlurmBackend(SizedBackend):
         return f"job {job.id}, {job.state.lower()}{place}{reason}"
 
     def ends_s(self) -> dict[str, tuple[float, float]]:
-        ends, self._ends_s = self._ends_s, {}
+        ends, now_s = self._ends_s, time.monotonic()
+        # The leader's is kept until it is near: once no worker is left SLURM is not asked any more, and the
+        # last checkpoint may have to wait for its storage.
+        self._ends_s = {name: end for name, end in ends.items() if name == MASTER and now_s < end[0]}
         return ends
 
     def hand_over(self) -> None:
