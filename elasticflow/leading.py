@@ -23,6 +23,7 @@ from elasticflow.master.log import say
 from elasticflow.master.supervisor import CRASHED, SUPERSEDED, Supervisor
 from elasticflow.master.tracking import await_tracking
 from elasticflow.process.fingerprint import one_thread
+from elasticflow.process.locked_files import hold
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.retry import Backoff, is_curable
 from elasticflow.process.stamps import stamp_output
@@ -76,6 +77,25 @@ def submission(chosen: Config, resume: bool, withdraw: Callable[[str], None]) ->
     before, once this one is taken. Raises RunError, CheckpointError; FolderTaken if others begin a run there.
     """
     run = RunDir(os.path.abspath(RunDir(chosen.run_dir).folder))
+    with _claimed(run) if resume else contextlib.nullcontext(), _submission(run, chosen, resume, withdraw):
+        yield run
+
+
+@contextlib.contextmanager
+def _claimed(run: RunDir) -> Iterator[None]:
+    """Of several who go on with a run at the same time one does. Raises RunError."""
+    with contextlib.ExitStack() as claim:
+        with contextlib.suppress(OSError):  # there is no such folder, or none to write in: that is said later
+            try:
+                claim.callback(os.close, hold(run.submitting))
+            except BlockingIOError as error:
+                raise RunError(f"{run.folder}: somebody else goes on with this run just now.") from error
+        yield
+
+
+@contextlib.contextmanager
+def _submission(run: RunDir, chosen: Config, resume: bool, withdraw: Callable[[str], None]) -> Iterator[None]:
+    """See ``submission``."""
     folder = FolderBefore(run)  # first: who makes it after this look is not overlooked
     check_folder(run, chosen, resume)
     try:
@@ -88,7 +108,7 @@ def submission(chosen: Config, resume: bool, withdraw: Callable[[str], None]) ->
         raise RunError(text) from error
     before = run.host()
     try:
-        yield run
+        yield
     except BaseException:
         known = run.host()
         if known and (before is None or known.run != before.run):

@@ -25,7 +25,7 @@ from elasticflow.cli.connection import Connection
 from elasticflow.cli.profile_files import Profile, check_folder, curve_points, write
 from elasticflow.cli.train import METAVARS, OPTIONS, end_at_once, start_master
 from elasticflow.cli.watching import users_part
-from elasticflow.cluster.presence import wait_until_over
+from elasticflow.cluster.presence import presence_of, wait_until_over
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.program.copy import keep, take
 from elasticflow.program.loading import parse
@@ -140,12 +140,11 @@ def _num_workers(chosen: Config) -> int:
 
 def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespace) -> list[MeasuredPhase]:
     """Runs the program through the sizes, up and down. Raises RunError with the program's traceback told."""
-    asked_s = time.monotonic()
+    asked_s, phases = time.monotonic(), list[MeasuredPhase]()
     with _started(run) as master:
         try:
             with Connection(run) as connection:
                 measuring = _Measuring(connection, arguments)
-                phases = []
                 for size in (*sizes, *reversed(sizes[:-1])):
                     phases.append(measuring.phase(size, asked_s))
                     asked_s = time.monotonic()
@@ -153,7 +152,9 @@ def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespa
                 while (status := connection.next_status()) is None or status.state not in ENDED:
                     pass
         except RunError:
-            if _failure(run, master) is None:
+            # A run that has been told to stop may be over before its last status has come.
+            is_over = len(phases) == 2 * len(sizes) - 1 and not presence_of(run).is_alive()
+            if _failure(run, master) is None and not is_over:
                 raise
         master.wait()
         wait_until_over(run)

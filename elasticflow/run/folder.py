@@ -1,6 +1,7 @@
 """A run's folder: what lies where, and who may use it. A directory, or a URL on HDFS.
 
 lock            held by the run's master and its supervisor as long as one of them lives
+submitting      held by whoever has a cluster go on with the run, until that has taken it
 run.json        the settings of the run that are not the defaults, and the version that wrote them
 program/        the run's own copy of its program, see elasticflow.program.copy
 job.json        on a cluster: the job in which the master is
@@ -201,6 +202,11 @@ class RunDir:
     def program_copy(self, name: str) -> RunPath:
         """Where a copy of the program lies, by the first digits of its hash."""
         return self.path / "program" / f"{name}.zip"
+
+    @property
+    def submitting(self) -> Path:
+        """See above."""
+        return self.folder / "submitting"
 
     @property
     def lock(self) -> Path:

@@ -7,14 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elasticflow.cli.connection import Connection
 from elasticflow.cli.main import main
 from elasticflow.cli.profile import page
 from elasticflow.cli.profile_files import Profile, check_folder, curve_points, read, write
+from elasticflow.cluster.presence import wait_until_over
 from elasticflow.errors import ConfigError, DataError
 from elasticflow.scheduler.fit import fit_curve
 from elasticflow.scheduler.measured import Change, Point
 from elasticflow.scheduler.overheads import Overheads
 from elasticflow.scheduler.traces import read_profiles
+from elasticflow.wire.messages import StopRequest
 from tests.e2e.processes import Outcome
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.py"
@@ -36,6 +39,23 @@ def test_the_digits_are_measured(tmp_path: Path) -> None:
     assert curve.rate(1) == pytest.approx(told.curve[0].rate, rel=1e-4)
     assert read(tmp_path / "profiles" / "digits.64.json") == told
     assert told.overheads.move_s(1) >= told.first_step_s
+
+
+def test_a_run_that_is_over_before_its_last_status_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where this process is slower than the master's end."""
+    monkeypatch.chdir(tmp_path)
+    insist = Connection.insist
+
+    def late(connection: Connection, message: StopRequest) -> None:
+        insist(connection, message)
+        wait_until_over(connection._run)
+        monkeypatch.setattr(Connection, "receive", lambda self, timeout_s: None)
+
+    monkeypatch.setattr(Connection, "insist", late)
+    assert main(["profile", str(DIGITS), *map(str, BRIEF), "--slices", "4"]) == 0
+    assert read_profiles(tmp_path / "profiles")["digits", 64].sizes == (1, 2, 4)
 
 
 def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:

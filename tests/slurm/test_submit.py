@@ -87,6 +87,18 @@ def test_of_two_who_submit_into_one_folder_at_once_one_begins(tmp_path: Path, th
     assert run.config().program == __file__ and run.host() is not None
 
 
+def test_of_two_who_go_on_with_a_run_at_once_one_does(run: RunDir) -> None:
+    """Whoever is killed at it leaves nothing in the way of the next one."""
+    chosen = run.config()
+    with submission(chosen, True, lambda run: None):
+        with pytest.raises(RunError, match="somebody else goes on with this run just now"):
+            with submission(chosen, True, lambda run: None):
+                pass
+    assert run.submitting.exists()
+    with submission(chosen, True, lambda run: None) as again:
+        assert again.folder == run.folder
+
+
 def test_who_looked_before_somebody_else_made_the_folder_is_refused(tmp_path: Path) -> None:
     looked = [FolderBefore(RunDir(tmp_path / "run")) for _ in range(2)]
     looked[0].make()
