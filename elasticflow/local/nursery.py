@@ -44,7 +44,7 @@ from elasticflow import launch
 from elasticflow.local.process import Process
 from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import own_code
-from elasticflow.process.orphans import adopt_orphans, children, is_of_own_session
+from elasticflow.process.orphans import adopt_orphans, children, is_in_our_session
 from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
 
@@ -232,7 +232,7 @@ class Nursery:
         members = {process.pid for _, process in self._children.values()}
         for pid in children() - members - self._others - {*self._orphans.values()}:
             self._orphans[os.pidfd_open(pid)] = pid
-            if is_of_own_session(pid):
+            if is_in_our_session(pid):
                 os.kill(pid, signal.SIGKILL)
 
     def _bury_orphan(self, fd: int) -> None:

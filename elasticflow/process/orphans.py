@@ -24,8 +24,8 @@ def children() -> set[int]:
     return found
 
 
-def is_of_own_session(pid: int) -> bool:
-    """Of a child: whether it has not begun a session of its own, as what is to live on does."""
+def is_in_our_session(pid: int) -> bool:
+    """Whether a child has begun no session of its own, as what is to live on does."""
     with contextlib.suppress(OSError):
         return os.getsid(pid) == os.getsid(0)
     return False

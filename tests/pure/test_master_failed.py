@@ -218,6 +218,18 @@ def test_the_only_one_that_fails_makes_room_where_nobody_comes(masters: int) -> 
     assert "nobody came in 30 s" in only(ac.FaultAction, actions)[0].text
 
 
+def test_who_has_failed_has_not_got_the_last_version() -> None:
+    """As who leaves undrained has: told to a master that knows of no failure."""
+    run = CarriedRun(workers="2")
+    run.come("worker-1", "worker-2")
+    made(run, 7)
+    run.state.conclusion.last_made = True
+    run.tell(Leaving(name="worker-1", failed=True))
+    assert not run.state.conclusion.all_made
+    run.tell(Leaving(name="worker-2"))
+    assert run.state.conclusion.all_made
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_whose_failure_ends_the_run_stays_until_all_is_written(workers: str) -> None:
     run = CarriedRun(workers=workers, max_failures=0)

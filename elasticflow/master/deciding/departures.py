@@ -35,7 +35,8 @@ def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
         member.usage = event.usage
     if member and member.role == "worker":
         # Who leaves undrained has got the last version from all servers, or those of before this row.
-        run.conclusion.all_made |= run.conclusion.last_made and member.state is not MemberState.DRAINING
+        undrained = member.state is not MemberState.DRAINING and not event.failed
+        run.conclusion.all_made |= run.conclusion.last_made and undrained
         if 0 < event.ended == run.row.generation and not run.ended:  # before the leading server's word
             run.state, run.conclusion.last_made, run.conclusion.all_made = RunState.FINISHING, True, True
         member.state, member.failed = MemberState.DRAINING, event.failed
@@ -236,8 +237,8 @@ def stay(run: Facts, worker: Member, why: str, now_s: float) -> list[Action]:
 
 def see_bereft(run: Facts, now_s: float) -> None:
     """Since when workers that have failed stay for servers that nobody could take over."""
-    stay = any(member.failed for member in run.of("worker")) and not run.conclusion.closing
-    if not stay or run.carriers:
+    staying = any(member.failed for member in run.of("worker")) and not run.conclusion.closing
+    if not staying or run.carriers:
         run.staff.bereft_s = None
     elif run.staff.bereft_s is None:
         run.staff.bereft_s = now_s
