@@ -73,7 +73,7 @@ class Member(msgspec.Struct):
     activity: changes as long as it does anything while it loads. tries: see ``Heartbeat``.
     moved_s: when its tick changed last; asked_s: when it was asked why that is so long ago.
     carrier: of a server that lives and dies with a worker: that one; "": it has none (yet).
-    failed: of a worker that stays for the servers that it carries.
+    failed: of a worker that stays for the servers that it carries. left: it has said so.
     anew: of a worker: how often it was told of the servers anew since its tick changed, as it could not reach
     one that lives.
     generation: the last one it was told of. doubted_s: when one of its connections closed, unless it
@@ -109,6 +109,7 @@ class Member(msgspec.Struct):
     asked_s: float | None = None
     carrier: str = ""
     failed: bool = False
+    left: bool = False
     anew: int = 0
     gpu: GpuState | None = None
 

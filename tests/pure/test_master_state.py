@@ -541,6 +541,17 @@ def test_a_drained_worker_that_dies_is_not_replaced() -> None:
     assert only(ac.StartAction, run.exited("worker-2")) == []
 
 
+def test_that_nobody_tells_of_the_end_of_one_that_left_is_no_fault() -> None:
+    """As while a cluster's controller is away; its place is given back in any case."""
+    run = running(lost_s=5.0)
+    run.tell(ev.ScaleEvent(1))
+    run.tell(Leaving(name="worker-2"))
+    actions = run.pass_time(6, heard=["worker-1"])
+    assert names(ac.KillAction, actions) == ["worker-2"] and "worker-2" not in run.state.members
+    assert not only(ac.FaultAction, actions) and not only(ac.StartAction, actions)
+    assert [note.text for note in only(ac.NoteAction, actions)] == ["worker-2 has left"]
+
+
 # --- records on which the program raises ---------------------------------------------------------
 
 

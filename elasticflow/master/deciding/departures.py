@@ -39,7 +39,7 @@ def on_leaving(run: Facts, event: Leaving, now_s: float) -> list[Action]:
         run.conclusion.all_made |= run.conclusion.last_made and undrained
         if 0 < event.ended == run.row.generation and not run.ended:  # before the leading server's word
             run.state, run.conclusion.last_made, run.conclusion.all_made = RunState.FINISHING, True, True
-        member.state, member.failed = MemberState.DRAINING, event.failed
+        member.state, member.failed, member.left = MemberState.DRAINING, event.failed, True
         if run.config.all_reduce and not run.ended:
             # It lives on with the servers that it carries. If one of all is lost, somebody has to come.
             run.conclusion.all_made &= not run.regrouping
@@ -288,6 +288,8 @@ def check_alive(run: Facts, member: Member, now_s: float) -> list[Action]:
         return []
     if member.state is MemberState.STARTING and not is_there(member):
         return give_up(run, member, now_s)
+    if member.left:  # and nobody tells of its end, such as where the cluster's controller is away
+        return [KillAction(member.name), *on_exited(run, ExitedEvent(member.name, False, ""), now_s)]
     silent = f"was silent for {now_s - member.heard_s:.1f} s, and is given up"
     if member.role == "server":
         silent_s = member.heard_s + silence_s(run.config, run.failures.patience)
