@@ -313,6 +313,7 @@ class Laws:
         ends the run, of which nobody has any. Where connections lag, it has soon come further."""
         world, shape = self._world, self._world.shape
         serves, ready = state.row.phase is Phase.SERVING and not state.divergence.pending, MemberState.READY
+        serves &= not any(map(self._is_stopped, state.row.names))  # and nothing happens to those who have it
         workers = [each for each in state.members.values() if each.role == "worker" and each.state is ready]
         behind = [
             (each.name, each.tick if shape.lag_s else 0)
