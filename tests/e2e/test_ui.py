@@ -124,8 +124,8 @@ def test_who_may_steer(runs: tuple[str, Run], tmp_path: Path) -> None:
         assert code == 503 and b"workers" in text
         assert page.ask("/api/run/held/scale", b'{"workers": 2}', **STEER)[0] == 200
         assert run.wait_until(lambda status: status.target_workers == 2)
-        run.open("step 20")
         assert page.ask("/api/run/held/stop", b"", **STEER)[0] == 200
+        run.open("step 20")  # only now: the rest of the run may be shorter than the way of that
     assert run.wait()[0] == EXIT_CODES["stopped"]
 
 
