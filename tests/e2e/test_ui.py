@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,11 @@ def test_who_may_steer(runs: tuple[str, Run], tmp_path: Path) -> None:
         assert code == 503 and b"workers" in text
         assert page.ask("/api/run/held/scale", b'{"workers": 2}', **STEER)[0] == 200
         assert run.wait_until(lambda status: status.target_workers == 2)
-        assert page.ask("/api/run/held/stop", b"", **STEER)[0] == 200
-        run.open("step 20")  # only now: the rest of the run may be shorter than the way of that
+        with ThreadPoolExecutor() as beside:  # the answer comes once it has stopped
+            asked = beside.submit(page.ask, "/api/run/held/stop", b"", **STEER)
+            run.wait_until(lambda status: status.state == "finishing")
+            run.open("step 20")
+            assert asked.result()[0] == 200
     assert run.wait()[0] == EXIT_CODES["stopped"]
 
 
