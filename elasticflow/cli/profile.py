@@ -141,11 +141,12 @@ def _num_workers(chosen: Config) -> int:
 def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespace) -> list[MeasuredPhase]:
     """Runs the program through the sizes, up and down. Raises RunError with the program's traceback told."""
     asked_s, phases = time.monotonic(), list[MeasuredPhase]()
+    wanted = (*sizes, *reversed(sizes[:-1]))
     with _started(run) as master:
         try:
             with Connection(run) as connection:
                 measuring = _Measuring(connection, arguments)
-                for size in (*sizes, *reversed(sizes[:-1])):
+                for size in wanted:
                     phases.append(measuring.phase(size, asked_s))
                     asked_s = time.monotonic()
                 connection.insist(StopRequest(reason="measured"))
@@ -153,7 +154,7 @@ def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespa
                     pass
         except RunError:
             # A run that has been told to stop may be over before its last status has come.
-            is_over = len(phases) == 2 * len(sizes) - 1 and not presence_of(run).is_alive()
+            is_over = len(phases) == len(wanted) and not presence_of(run).is_alive()
             if _failure(run, master) is None and not is_over:
                 raise
         master.wait()

@@ -13,8 +13,8 @@ When a master goes, the nursery and its children live on, and wait for the next 
 in the folder say which they are. A child begins only when that file is there and the master was told,
 so there is never one that nobody knows of.
 
-What a member's program has begun, such as a process that prepares records, ends with the member: the nursery
-adopts it. What is to live on begins a session of its own.
+Each child leads a process group: what its program has begun, such as a process that prepares records, ends
+with it. What is to live on begins a session of its own.
 
 A child has to start from a clean process: no threads, no sockets, no pools. So the nursery imports the
 modules that the program imports, but those beside it, and never runs the program itself; and if an
@@ -44,7 +44,6 @@ from elasticflow import launch
 from elasticflow.local.process import Process
 from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import own_code
-from elasticflow.process.orphans import adopt_orphans, children, is_in_our_session
 from elasticflow.process.stacks import num_threads
 from elasticflow.run.settings import MemberSettings
 
@@ -107,10 +106,6 @@ class Nursery:
         self._listener, self._folder, self._lost_s = listener, folder, lost_s
         self._environment = environment
         self._children: dict[int, tuple[str, Process]] = {}
-        self._orphans: dict[int, int] = {}
-        """Left behind by children, as these are: process numbers."""
-        self._others = children()
-        """What imports have begun."""
         self._ended: dict[str, int] = {}
         self._master: sockets.socket | None = None
         self._alone_since_s = time.monotonic()
@@ -121,8 +116,6 @@ class Nursery:
             for fd in ready:
                 if fd in self._children:
                     self._bury(fd)
-                elif fd in self._orphans:
-                    self._bury_orphan(fd)
                 elif self._master is None:
                     self._welcome()
                 else:
@@ -132,7 +125,7 @@ class Nursery:
     def _wait(self) -> list[int]:
         """Descriptors at which something has happened; none: it is time to leave."""
         poller = select.poll()
-        for fd in (*self._children, *self._orphans, (self._master or self._listener).fileno()):
+        for fd in (*self._children, (self._master or self._listener).fileno()):
             poller.register(fd, select.POLLIN)
         timeout_s = None
         if self._master is None:
@@ -183,12 +176,13 @@ class Nursery:
             return pid
         code = 1
         try:
+            os.setpgrp()
             os.close(go)
             # Whoever else holds these makes a nursery that has died look alive.
             for socket in (self._listener, self._master):
                 if socket is not None:
                     socket.close()
-            for fd in (*self._children, *self._orphans):
+            for fd in self._children:
                 os.close(fd)
             if not os.read(held, 1):  # the nursery was killed: nobody knows of this child
                 os._exit(0)
@@ -216,6 +210,7 @@ class Nursery:
                 stdout=output,
                 stderr=output,
                 env=self._environment,
+                start_new_session=True,
             )
         process.returncode = 0  # the nursery waits for it itself
         return process.pid
@@ -223,28 +218,17 @@ class Nursery:
     def _bury(self, fd: int) -> None:
         name, process = self._children.pop(fd)
         os.close(fd)
+        with contextlib.suppress(ProcessLookupError):  # it had not begun
+            os.killpg(process.pid, signal.SIGKILL)  # before its number can be another's
         _, status = os.waitpid(process.pid, 0)
         self._ended[name] = os.waitstatus_to_exitcode(status)
         self._tell(News(ended={name: self._ended[name]}))
-        self._end_orphans()
-
-    def _end_orphans(self) -> None:
-        members = {process.pid for _, process in self._children.values()}
-        for pid in children() - members - self._others - {*self._orphans.values()}:
-            self._orphans[os.pidfd_open(pid)] = pid
-            if is_in_our_session(pid):
-                os.kill(pid, signal.SIGKILL)
-
-    def _bury_orphan(self, fd: int) -> None:
-        os.waitpid(self._orphans.pop(fd), 0)
-        os.close(fd)
-        self._end_orphans()  # which it may have left in turn
 
     def _end_all(self) -> None:
         for _, process in self._children.values():
             os.kill(process.pid, signal.SIGKILL)
-        for _, process in self._children.values():
-            os.waitpid(process.pid, 0)
+        for fd in list(self._children):
+            self._bury(fd)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -257,7 +241,6 @@ def main(argv: Sequence[str]) -> None:
         os.dup2(nothing.fileno(), 0)
     with contextlib.suppress(OSError):  # what ps and top call it
         Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
-    adopt_orphans()
     environment = dict(os.environ)  # before the imports change it
     preload(argv[3:])
     gc.freeze()  # what was imported stays; children need not look at it, nor copy its pages for that

@@ -8,6 +8,7 @@ the supervisor is killed, the master goes on; then the next death is the end.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -19,7 +20,6 @@ from types import FrameType
 
 from elasticflow.master.log import say
 from elasticflow.process.ending import how_it_ended
-from elasticflow.process.orphans import adopt_orphans
 from elasticflow.run.folder import EXIT_CODES
 
 CRASHED = 70
@@ -31,6 +31,7 @@ SUPERSEDED = 76
 IN_ORDER = (*EXIT_CODES.values(), SUPERSEDED, TERMINATED)
 """Exit codes of a master that has ended its run; see ``elasticflow.master.__main__``."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Budget:
@@ -65,7 +66,7 @@ class Supervisor:
 
         again: the first of them goes on with what masters of another supervisor have left behind.
         """
-        adopt_orphans()  # whose parent has died comes here to be buried
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has died comes here to be buried
         # Before the first fork: the end of a master that ends at once waits for ``sigwait`` then.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:

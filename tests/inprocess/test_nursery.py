@@ -150,6 +150,24 @@ def test_what_a_program_has_begun_ends_with_its_member(runs: Runs, killed: bool)
         process.wait()
 
 
+def test_what_a_program_has_begun_lives_as_long_as_its_member(runs: Runs) -> None:
+    """Though its parent has ended, as of "server &" in a shell, and another member does."""
+    master = runs.master(BEGINS)
+    for name in ("worker-1", "worker-2"):
+        master.start(settings(name))
+    (_, other), (child, grandchild) = (
+        [Watched(int(pid)) for pid in log_of(runs.run_dir, name).split()] for name in ("worker-1", "worker-2")
+    )
+    child.kill()
+    master.kill("worker-1")
+    master.ends(1)
+    other.wait()
+    assert grandchild.lives()
+    master.kill("worker-2")
+    master.ends(1)
+    grandchild.wait()
+
+
 def test_start_does_not_wait_for_the_imports(runs: Runs) -> None:
     master = runs.master(GATE)
     for number in range(300):  # more than the nursery's queue takes
