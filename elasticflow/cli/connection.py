@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
 import zmq
 
-from elasticflow.cluster.presence import Presence, find_address, how_to_kill, presence_of
+from elasticflow.cluster.presence import (
+    NoMaster,
+    Presence,
+    find_address,
+    how_to_kill,
+    presence_of,
+    wait_for_master,
+)
 from elasticflow.errors import RunError, UnknownError
 from elasticflow.process.decoding import converted
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import Address, RunDir
 from elasticflow.run.telling import LiveStatus
 from elasticflow.wire.control import control_link, signed_frame
 from elasticflow.wire.keys import MemberKeys, read_keys
@@ -40,11 +48,17 @@ class Connection:
     all that a client may ask means the same when it is asked twice.
     """
 
-    def __init__(self, run: RunDir, presence: Presence | None = None) -> None:
-        """presence: how to tell whether there is a run; None: as its place decides."""
+    def __init__(
+        self, run: RunDir, presence: Presence | None = None, waiting: Callable[[str], None] | None = None
+    ) -> None:
+        """presence: how to tell whether there is a run; None: as its place decides.
+
+        waiting: is told what a run waits for that has no master, until it has one; None: that is NoMaster.
+        """
         self._run = run
         self._presence = presence or presence_of(run)
-        self.address = find_address(run, self._presence, START_S)
+        self._waiting = waiting
+        self.address = self._find()
         self._keys = read_keys(run.client_keys, MemberKeys)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.socket = control_link(self._context, self._keys, self.address.endpoint)
@@ -140,7 +154,7 @@ class Connection:
     def _has_moved(self) -> bool:
         """Whether there is another master, connected to now. Raises RunError if the run is over."""
         try:
-            address = find_address(self._run, self._presence, START_S)
+            address = self._find()
         except RunError:
             if self._run.path.exists():
                 raise
@@ -153,6 +167,16 @@ class Connection:
         self.address, self._silent_s, self._probed_s = address, 0.0, 0.0
         self.socket = control_link(self._context, self._keys, address.endpoint)
         return True
+
+    def _find(self) -> Address:
+        """Where the master listens, see ``waiting``. Raises RunError if the run is over."""
+        while True:
+            try:
+                return find_address(self._run, self._presence, START_S)
+            except NoMaster:  # where processors are scarce one that begins takes long
+                if self._waiting is None:
+                    raise
+                wait_for_master(self._run, self._waiting, self._presence)
 
     def _is_anothers(self) -> bool:
         with contextlib.suppress(RunError):

@@ -317,7 +317,7 @@ class HarmNews:
     """One status after the other, from one master after the other. Raises RunError if there is no run."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run, self._connection = run, Connection(run)
+        self._run, self._connection = run, Connection(run, waiting=lambda text: None)
 
     def __enter__(self) -> HarmNews:
         return self

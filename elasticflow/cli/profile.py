@@ -144,7 +144,7 @@ def _go_through(run: RunDir, sizes: tuple[int, ...], arguments: argparse.Namespa
     wanted = (*sizes, *reversed(sizes[:-1]))
     with _started(run) as master:
         try:
-            with Connection(run) as connection:
+            with Connection(run, waiting=lambda text: None) as connection:
                 measuring = _Measuring(connection, arguments)
                 for size in wanted:
                     phases.append(measuring.phase(size, asked_s))

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 from rich.console import Console
@@ -33,7 +34,6 @@ from elasticflow.cluster.presence import (
     is_alive,
     presence_of,
     unknown,
-    wait_for_master,
     wait_until_over,
 )
 from elasticflow.errors import RunError
@@ -81,11 +81,11 @@ def _status(arguments: argparse.Namespace) -> int:
     if (waits := _waits_for(run, presence)) and not arguments.watch:
         print(formatted(Untold(state="waiting", text=waits)) if arguments.json else f"{run.path}: {waits}")
         return 0
-    if waits:
-        wait_for_master(run, lambda text: print(f"{run.path}: {text}", file=sys.stderr))
-    with Connection(run) as connection:
-        if arguments.watch:
+    if arguments.watch:
+        tell = partial(print, f"{run.path}:", file=sys.stderr)
+        with Connection(run, presence, waiting=tell) as connection:
             return _watch(run, connection, arguments.json)
+    with Connection(run, presence) as connection:
         status = connection.status()
         print(formatted(status) if arguments.json else as_text(status))
     return 0
@@ -281,8 +281,7 @@ def stop_run(run: RunDir, tell: Callable[[str], None] = lambda text: None) -> st
     """As ``stop`` does; returns what has become of the run. Raises RunError if it did not stop well."""
     if told := presence_of(run).cancel():
         return told
-    wait_for_master(run, tell)
-    with Connection(run) as connection:
+    with Connection(run, waiting=tell) as connection:
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
         _wait_for_end(connection)
     wait_until_over(run)

@@ -46,7 +46,7 @@ def follow(run: RunDir, display: Shows, interrupted: Callable[[Connection], None
 def watch(run: RunDir, display: Shows, interrupted: Callable[[Connection], None]) -> str:
     """Shows the run until it is over; returns why, if it has said so. interrupted: what Ctrl-C does."""
     try:
-        with Connection(run) as connection:
+        with Connection(run, waiting=lambda text: display.line(f"{run.path}: {text}")) as connection:
             while True:
                 try:
                     status = connection.next_status()

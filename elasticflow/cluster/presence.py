@@ -216,9 +216,12 @@ def how_it_ended(run: RunDir, presence: Presence) -> str:
     return f", and left no report{how}{left}; go on with --resume: {run.resume_command}"
 
 
-def wait_for_master(run: RunDir, tell: Callable[[str], None]) -> None:
-    """Waits until there is a master, or the run is over. tell: is told for what, when that changes."""
-    presence, told = presence_of(run), ""
+def wait_for_master(run: RunDir, tell: Callable[[str], None], presence: Presence | None = None) -> None:
+    """Waits until there is a master, or the run is over. tell: is told for what, when that changes.
+
+    Raises RunError if there should be one, and is none.
+    """
+    presence, told = presence or presence_of(run), ""
     deadline = time.monotonic() + presence.master_s
     while presence.is_alive() and not presence.has_master():
         if time.monotonic() >= deadline:

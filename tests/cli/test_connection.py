@@ -14,6 +14,7 @@ import pytest
 from elasticflow.cli import connection, main
 from elasticflow.cli.connection import Connection, status_of
 from elasticflow.cluster import presence
+from elasticflow.cluster.presence import NoMaster
 from elasticflow.errors import EXIT_UNKNOWN, RunError
 from elasticflow.master.actions import EndAction, NoteAction
 from elasticflow.master.members import RunState
@@ -126,6 +127,26 @@ def test_what_is_insisted_on_every_master_hears(life: Life, same_port: bool) -> 
         while not life.master.was_stopped:
             connection.next_status(0.1)
             life.note("there is news all the time")
+
+
+def test_whoever_watches_waits_for_a_master_that_begins_slowly(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was insisted on meanwhile it hears, too; who only asks is told."""
+    monkeypatch.setattr(connection, "START_S", 0.05)
+    waited = threading.Event()
+    with Connection(life.run) as asking, Connection(life.run, waiting=lambda text: waited.set()) as watching:
+        assert watching.next_status(20) and asking.next_status(20)
+        life.master.die()
+        life.run.address.unlink()
+        with pytest.raises(NoMaster, match="try again"):
+            asking.next_status(0.05)
+        watching.insist(StopRequest())
+        begins = threading.Thread(target=lambda: waited.wait(20) and life.next_master())
+        begins.start()
+        while not life.master.was_stopped:
+            watching.next_status(0.1)
+        begins.join()
 
 
 # --- commands -----------------------------------------------------------------------------------------
