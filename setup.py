@@ -129,6 +129,7 @@ setup(
             "mypy>=1.8",
             "onnxruntime>=1.17",
             "optuna>=4",
+            "pandas>=2.2",
             "pytest>=8,<9.2",  # from 9.2 on pytest-xdist 3.8 does not keep the tests of a cluster together
             "pytest-instafail>=0.5",  # what failed is told at once, by a run that is ended from outside, too
             "pytest-timeout>=2.2",

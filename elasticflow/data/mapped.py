@@ -16,6 +16,7 @@ import numpy as np
 
 from elasticflow.data.arrays import as_array
 from elasticflow.data.held import kept_by
+from elasticflow.data.listed import Listed
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Pad, Ragged
 from elasticflow.data.source import Array, Column, Records, Source, check_numbers, column_of
@@ -144,11 +145,13 @@ class Indexed(Made):
 
     A record is a dict (columns by name), a tuple or list (by position), or one value. It may be made by
     chance, as augmentation does: Python's, NumPy's and the framework's random states are set before.
+    Files of records that it has in a list must stay as they are, see ``Listed``.
     pad: of columns whose records have different lengths, by name ("0", "1", ... by position).
     """
 
     def __init__(self, records: Any, pad: Mapping[str, Pad | float] | None = None) -> None:
-        self._dataset = records
+        self._dataset, self._listed = records, Listed(records, len(records))
+        self.files = self._listed.files
         super().__init__(type(records).__name__, len(records), pad or {})
 
     def held(self) -> Iterator[tuple[str, Array]]:
@@ -157,8 +160,9 @@ class Indexed(Made):
     def _records(self, numbers: Rows, seed: int) -> Sequence[Any]:
         found = []
         for number in map(int, numbers):
-            seed_all(seed, number)
-            found.append(self._dataset[number])
+            with self._listed.unchanged(number):
+                seed_all(seed, number)
+                found.append(self._dataset[number])
         return found
 
 

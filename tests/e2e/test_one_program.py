@@ -295,6 +295,26 @@ def data():
 """
 
 
+OF_FILES = """
+class Records:
+    def __init__(self, folder):
+        self.files = sorted(folder.glob("[0-9]*.npz"))
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, number):
+        import numpy as np
+
+        with np.load(self.files[number]) as record:
+            return {"x": record["x"], "y": record["y"]}
+
+
+def data():
+    return ef.data.Indexed(Records(Path(__file__).parent))
+"""
+
+
 def with_data(folder: Path, data: str) -> None:
     (folder / "program.py").write_text(PROGRAM[: PROGRAM.index("def data")] + data.lstrip())
 
@@ -322,6 +342,13 @@ def change_one(path: Path) -> None:
     np.savez(path, x=x, y=y)
 
 
+def change_it(path: Path) -> None:
+    """The class of its only record."""
+    with np.load(path) as record:
+        x, y = record["x"], record["y"]
+    np.savez(path, x=x, y=y ^ 1)
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_file_that_the_program_reads_by_itself_changes(
     start: Callable[..., Run], undisturbed: str, folder: Path, goes_on: bool
@@ -347,6 +374,34 @@ def test_a_file_that_the_program_reads_by_itself_changes(
         assert refused.returncode == 1
         assert "would train on other records than those who made the checkpoint" in refused.stderr
     records.write_bytes(before)
+    resumed = cli("train", "--resume", "--run-dir", run.path)
+    assert digest_in(resumed.stdout) == undisturbed
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_one_of_the_files_that_a_dataset_reads_changes(
+    start: Callable[..., Run], undisturbed: str, folder: Path, goes_on: bool
+) -> None:
+    """Whoever reads it again finds out, or who resumes."""
+    with_data(folder, OF_FILES)
+    with np.load(folder / "records.npz") as records:
+        for number, (x, y) in enumerate(zip(records["x"], records["y"], strict=True)):
+            np.savez(folder / f"{number:03}.npz", x=x, y=y)
+    record = folder / "057.npz"
+    before = record.read_bytes()
+    if goes_on:
+        run = start(str(folder / "program.py"), *OPTIONS, shut=["step 15"])
+        run.held_at("step 15")
+        change_it(record)
+        run.open("step 15")
+        code, output = run.wait()
+        assert code == 1 and str(record) in error_in(output) and "has changed: " in error_in(output), output
+    else:
+        run = stopped(start, folder)
+        change_it(record)
+        refused = cli("train", "--resume", "--run-dir", run.path)
+        assert refused.returncode == 1 and "the data has changed since the checkpoint" in refused.stderr
+    record.write_bytes(before)
     resumed = cli("train", "--resume", "--run-dir", run.path)
     assert digest_in(resumed.stdout) == undisturbed
 

@@ -35,7 +35,7 @@ def fail(run: Facts, text: str, now_s: float, detail: str = "") -> list[Action]:
     if run.version <= (run.committed_tick or 0):
         return end(run, RunState.FAILED, text, detail)
     closes = close(run, RunState.FAILED, text, now_s, detail)
-    note = NoteAction("fault", f"{text}: a last checkpoint, then the end")
+    note = NoteAction("fault", f"{text.rstrip('.')}: a last checkpoint, then the end")
     return closes if run.ended else [*closes, note]
 
 

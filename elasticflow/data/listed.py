@@ -1,0 +1,187 @@
+"""The files that a dataset of a program's own reads, where it has their names in a list.
+
+Most that read a file for each record find them as they begin: ``self.files = sorted(glob(...))``, the samples
+of torchvision's ImageFolder, a table of names beside a folder. Then nobody trains on others than the run
+began with. Files that it names otherwise nobody knows of.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticflow.data.files import LocalFile, identities
+from elasticflow.data.permutation import Rows
+from elasticflow.errors import UnreadableError
+from elasticflow.storage.file_ids import STAY, FileId, of_value
+
+MOST_FILES = 1024
+"""Of so many, from all over a list, samples are taken: to open each of a million takes minutes."""
+MOST_DEPTH = 4
+"""Of datasets within datasets."""
+
+Names: TypeAlias = "Sequence[str]"
+_PLAIN = (bool, int, float, str)
+
+
+class Listed:
+    """The files of a dataset of ``num_rows`` records.
+
+    files: what they are, for all processes to compare. A list that has one name for each record says of which
+    each is: such a file must stay as it is from when a process has first looked at it.
+    """
+
+    def __init__(self, dataset: Any, num_rows: int) -> None:
+        self.files: tuple[FileId, ...] = ()
+        self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
+        for names, beside in _lists(dataset):
+            some = np.unique(np.linspace(0, len(names) - 1, min(MOST_FILES, len(names))).astype(np.int64))
+            there = [names[number] for number in some if os.path.isfile(names[number])]
+            self.files += identities([LocalFile(name) for name in there])
+            self.files += (of_value(f"the list of {len(names)} files", [_relative(names), beside]),)
+            if len(names) == num_rows:
+                stamps = np.zeros(num_rows, np.uint64)
+                self._of_records.append((names, stamps))
+                self._stamp(names, stamps, some)
+
+    @contextmanager
+    def unchanged(self, number: int) -> Iterator[None]:
+        """While a record is made. Raises UnreadableError, instead of any error, if its file has changed."""
+        for names, stamps in self._of_records:
+            if not stamps[number]:
+                self._stamp(names, stamps, np.array([number]))
+        try:
+            yield
+        except Exception as error:
+            if change := self._change(number):
+                raise UnreadableError(f"{change}. {STAY}") from error
+            raise
+        if change := self._change(number):
+            raise UnreadableError(f"{change}. {STAY}")
+
+    def _stamp(self, names: Names, stamps: npt.NDArray[np.uint64], numbers: Rows) -> None:
+        for number in numbers:
+            stamps[number] = _stamp_of(names[number])
+
+    def _change(self, number: int) -> str:
+        """In words; "" if there is none."""
+        for names, stamps in self._of_records:
+            if (before := int(stamps[number])) and before != (now := _stamp_of(names[number])):
+                what = "has changed: it was written to, touched or replaced since" if now else "is gone"
+                return f"{names[number]} {what}"
+        return ""
+
+
+def _stamp_of(name: str) -> int:
+    """What is another whenever a file was written to or replaced; 0: there is none."""
+    try:
+        stat = os.stat(name)
+    except OSError:
+        return 0
+    return hash((stat.st_size, stat.st_mtime_ns, stat.st_ino)) & (1 << 64) - 1 or 1
+
+
+def _relative(names: Names) -> list[str]:
+    """From the folder on in which all lie: they may be moved together."""
+    common = len(os.path.commonpath([os.path.dirname(min(names)), os.path.dirname(max(names))]))
+    return [name[common:] for name in names]
+
+
+# --- where a dataset has them -------------------------------------------------------------------------
+
+
+class _Table(NamedTuple):
+    """Something with rows. rows: all of them; the first and the last are looked at before."""
+
+    first: Sequence[Any]
+    last: Sequence[Any]
+    rows: Callable[[], Sequence[Sequence[Any]]]
+
+
+def _lists(dataset: Any, depth: int = 0) -> Iterator[tuple[Names, list[Any]]]:
+    """All lists of names of files, and what stands beside each name, such as its class."""
+    if depth == MOST_DEPTH:
+        return
+    if inner := _inner(dataset):
+        for each, numbers in inner:
+            for names, beside in _lists(each, depth + 1):
+                if numbers is not None and len(names) == len(each):
+                    names, beside = ([part[number] for number in numbers] for part in (names, beside))
+                yield names, beside
+        return
+    kept = list(getattr(dataset, "__dict__", {}).values())
+    folders = ["", *(os.fspath(each) for each in kept if _is_text(each) and os.path.isdir(each))]
+    for value in (dataset, *kept):
+        if table := _table(value):
+            yield from _named_in(table, folders)
+    for value in kept:
+        if _is_dataset(value):
+            yield from _lists(value, depth + 1)
+
+
+def _named_in(table: _Table, folders: Sequence[str]) -> Iterator[tuple[Names, list[Any]]]:
+    """Of each column whose first and last values name files, perhaps of one of these folders."""
+    for place, ends in enumerate(zip(table.first, table.last, strict=False)):
+        for folder in folders if all(map(_is_text, ends)) else ():
+            if all(os.path.isfile(os.path.join(folder, each)) for each in ends):
+                rows = table.rows()
+                with suppress(TypeError, IndexError):  # not all rows are of one kind
+                    names = [os.path.join(folder, os.fspath(row[place])) for row in rows]
+                    yield names, [_beside(row, place) for row in rows]
+                break
+
+
+def _beside(row: Sequence[Any], place: int) -> list[Any]:
+    return [each for other, each in enumerate(row) if other != place and isinstance(each, _PLAIN)]
+
+
+def _table(value: Any) -> _Table | None:
+    pandas = sys.modules.get("pandas")
+    if pandas and isinstance(value, pandas.Series | pandas.DataFrame) and len(value):
+        frame = value.to_frame() if isinstance(value, pandas.Series) else value
+        return _Table(
+            tuple(frame.iloc[0]),
+            tuple(frame.iloc[-1]),
+            lambda: list(frame.itertuples(index=False, name=None)),
+        )
+    if isinstance(value, np.ndarray) and value.ndim in (1, 2) and value.dtype.kind in "UO":
+        value = value.tolist()
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    if _is_text(value[0]):
+        return _Table(value[:1], value[-1:], lambda: [(each,) for each in value])
+    if isinstance(value[0], list | tuple) and isinstance(value[-1], list | tuple):
+        return _Table(value[0], value[-1], lambda: value)
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _inner(dataset: Any) -> list[tuple[Any, Sequence[int] | None]]:
+    """Of PyTorch's own that are made of others: each, and which records of it; None: all."""
+    if "torch" not in sys.modules:
+        return []
+    from torch.utils.data import ConcatDataset, StackDataset, Subset
+
+    if isinstance(dataset, Subset):
+        return [(dataset.dataset, dataset.indices)]
+    if isinstance(dataset, ConcatDataset | StackDataset):
+        parts = dataset.datasets
+        return [(each, None) for each in (parts.values() if isinstance(parts, dict) else parts)]
+    return []
+
+
+def _is_dataset(value: Any) -> bool:
+    if "torch" not in sys.modules:
+        return False
+    from torch.utils.data import Dataset
+
+    return isinstance(value, Dataset)

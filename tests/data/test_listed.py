@@ -1,0 +1,190 @@
+"""Files that a dataset of a program's own reads, one for each record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
+
+from elasticflow.data import Indexed, Transform, listed
+from elasticflow.data.opening import open_source
+from elasticflow.errors import UnreadableError
+from elasticflow.run.work import files_told
+from elasticflow.storage.file_ids import first_change
+
+COUNT = 12
+
+
+class Files(Dataset[Any]):
+    """Reads what it was given the names of. where: what a dataset keeps, by attribute."""
+
+    def __init__(self, paths: list[Path], **where: Any) -> None:
+        self.where = [str(path.parent.parent) for path in paths]  # no files
+        self.__dict__.update(where)
+        self._read = lambda number: np.load(paths[number])
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, number: int) -> Any:
+        return self._read(number)
+
+
+class Within(Dataset[Any]):
+    def __init__(self, inner: Dataset[Any]) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, number: int) -> Any:
+        return -self.inner[number]
+
+
+def labels(paths: list[Path]) -> list[int]:
+    return [number % 3 for number in range(len(paths))]
+
+
+def frame(paths: list[Path]) -> pd.DataFrame:
+    return pd.DataFrame({"label": labels(paths), "file": [path.name for path in paths]})
+
+
+KINDS: dict[str, Callable[[list[Path]], Any]] = {
+    "paths": lambda paths: Files(paths, files=paths),
+    "texts": lambda paths: Files(paths, files=tuple(map(str, paths))),
+    "array": lambda paths: Files(paths, files=np.array([str(path) for path in paths])),
+    "samples": lambda paths: Files(paths, samples=list(zip(map(str, paths), labels(paths), strict=True))),
+    "names": lambda paths: Files(paths, names=[path.name for path in paths], root=paths[0].parent),
+    "frame": lambda paths: Files(paths, table=frame(paths), folder=str(paths[0].parent)),
+    "series": lambda paths: Files(paths, table=frame(paths)["file"], folder=str(paths[0].parent)),
+    "subset": lambda paths: Subset(
+        Files(paths, files=[*paths, paths[0].with_name("other.npy")]), list(range(COUNT))
+    ),
+    "within": lambda paths: Within(Files(paths, files=paths)),
+    "concat": lambda paths: ConcatDataset([Files(paths, files=paths)]),
+    "stack": lambda paths: StackDataset(x=Files(paths, files=paths)),
+}
+UNALIGNED = ("concat", "stack")
+"""Whose records are of which files is not known."""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    (tmp_path / "records").mkdir()
+    found = [tmp_path / "records" / f"{number}.npy" for number in range(COUNT)]
+    for number, path in enumerate(found):
+        np.save(path, np.full(3, number, np.float32))
+    return found
+
+
+@pytest.fixture(params=list(KINDS))
+def dataset(request: pytest.FixtureRequest, paths: list[Path]) -> Any:
+    np.save(paths[0].with_name("other.npy"), np.zeros(3, np.float32))
+    return KINDS[request.param](paths)
+
+
+def change(path: Path) -> None:
+    """One value: as many bytes, and in its place."""
+    values = np.load(path)
+    values[1] += 1
+    with path.open("r+b") as file:
+        np.save(file, values)
+
+
+def test_whoever_comes_later_finds_that_one_has_changed(dataset: Any, paths: list[Path]) -> None:
+    before = Indexed(dataset).files
+    assert before and first_change(before, Indexed(dataset).files) == ""
+    change(paths[7])
+    after = Indexed(dataset).files
+    assert "7.npy has changed: it has as many bytes as before, but others" in first_change(before, after)
+    assert files_told(before) != files_told(after)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNALIGNED])
+def test_who_reads_it_again_does_so_too(kind: str, paths: list[Path]) -> None:
+    source = Indexed(KINDS[kind](paths)) if kind != "subset" else open_source(Files(paths, files=paths))[0]
+    source = Transform(source, lambda record: record)  # as it is mostly used
+    source.rows(np.arange(COUNT))
+    os.utime(paths[3], ns=(0, 0))
+    source.rows(np.array([2, 4]))
+    with pytest.raises(UnreadableError, match=r"3\.npy has changed: it was written to, touched or replaced"):
+        source.rows(np.array([2, 3]))
+    paths[4].unlink()
+    with pytest.raises(UnreadableError, match=r"4\.npy is gone\. A run's data must stay as it is"):
+        source.rows(np.array([4]))
+
+
+def test_a_file_of_which_no_sample_was_taken_is_looked_at_when_it_is_read(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listed, "MOST_FILES", 3)
+    source = Indexed(Files(paths, files=paths))
+    assert len(source.files) == 3 + 1
+    change(paths[7])
+    assert source.rows(np.array([7]))["0"][0, 1] == 8, "nobody has read it before"
+    change(paths[7])
+    with pytest.raises(UnreadableError, match=r"7\.npy has changed"):
+        source.rows(np.array([7]))
+
+
+def test_files_may_be_touched_between_two_runs_and_moved_together(paths: list[Path], tmp_path: Path) -> None:
+    before = files_told(Indexed(Files(paths, files=paths)).files)
+    os.utime(paths[3], ns=(0, 0))
+    shutil.copytree(tmp_path / "records", tmp_path / "moved")
+    moved = [tmp_path / "moved" / path.name for path in paths]
+    assert files_told(Indexed(Files(moved, files=moved)).files) == before
+
+
+def other_names(paths: list[Path]) -> Files:
+    paths[5].rename(paths[5].with_name("new.npy"))
+    return Files(paths, files=[*paths[:5], paths[5].with_name("new.npy"), *paths[6:]])
+
+
+def other_classes(paths: list[Path]) -> Files:
+    return Files(paths, files=[(str(path), int(number == 5)) for number, path in enumerate(paths)])
+
+
+@pytest.mark.parametrize("other", [other_names, other_classes])
+def test_their_names_and_what_stands_beside_them_count(
+    paths: list[Path], other: Callable[[list[Path]], Files], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those of which no samples are taken."""
+    monkeypatch.setattr(listed, "MOST_FILES", 2)
+    before = Indexed(Files(paths, files=[(str(path), 0) for path in paths])).files
+    assert "the list of 12 files has changed" in first_change(before, Indexed(other(paths)).files)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        ["cat", "dog"],
+        [],
+        [("cat", 1), "dog"],
+        ["x" * 10_000, "a\0b"],
+        np.zeros((2, 2, 2)),
+        {"a": "b"},
+        [torch.zeros(2)],
+        pd.DataFrame(),
+        pd.DataFrame({"a": [1, 2]}),
+    ],
+    ids=str,
+)
+def test_what_names_no_files_is_left_alone(paths: list[Path], kept: Any) -> None:
+    source = Indexed(Files(paths, kept=kept))
+    assert source.files == () and len(source.rows(np.arange(COUNT))["0"]) == COUNT
+
+
+def test_what_a_dataset_raises_is_left_as_it_is(paths: list[Path]) -> None:
+    dataset = Files(paths, files=paths)
+    source = Indexed(dataset)
+    dataset._read = lambda number: [][number]
+    with pytest.raises(IndexError):
+        source.rows(np.array([3]))
