@@ -103,7 +103,7 @@ class Connection:
                 return answer
         where = f"its master ({self.address.endpoint}) does not answer"
         silence = self._presence.silence()
-        raise Unanswered(f"{self._run.path}: {where}; {silence or how_to_kill(self._run)}")
+        raise Unanswered(f"{self._run.path}: {where}; {silence or how_to_kill(self._run, self._presence)}")
 
     def status(self, timeout_s: float = 10.0) -> LiveStatus:
         """As it is now. Raises as ``ask`` does."""
@@ -146,7 +146,7 @@ class Connection:
         self._silent_s += waited_s
         if self._silent_s >= SILENT_S:
             nothing = f"its master has said nothing for {self._silent_s:.0f} s"
-            raise Unanswered(f"{self._run.path}: {nothing}; {how_to_kill(self._run)}")
+            raise Unanswered(f"{self._run.path}: {nothing}; {how_to_kill(self._run, self._presence)}")
         if self._silent_s >= self._probed_s + PROBE_S:
             self._probed_s = self._silent_s
             self.send(StatusRequest())

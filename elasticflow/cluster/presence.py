@@ -62,6 +62,10 @@ class Presence:
         """Who could not be asked, and why: what is told of this run may be untrue then; "": all answered."""
         return ""
 
+    def paused(self) -> str:
+        """Of a run that is alive: that its job is held up, and what lets it go on; "": it is not."""
+        return ""
+
     def end(self) -> RunEnd | None:
         """Of a run that is over, how its cluster says that it ended; None: it does not, or not any more."""
         return None
@@ -166,11 +170,13 @@ def wait_until_over(run: RunDir, presence: Presence | None = None) -> None:
     presence.wait_until_over(patience_s)
     if presence.is_alive():
         late = f"should have ended, and has not within {patience_s:g} s"
-        raise RunError(f"{run.path}: {late}; {how_to_kill(run)}")
+        raise RunError(f"{run.path}: {late}; {how_to_kill(run, presence)}")
 
 
-def how_to_kill(run: RunDir) -> str:
-    """What to do about a master that hangs."""
+def how_to_kill(run: RunDir, presence: Presence) -> str:
+    """What to do about a master that hangs, or whose job is held up."""
+    if paused := presence.paused():
+        return paused
     if not run.address.exists():
         return "its master cannot be found."
     address = run.read_address()

@@ -135,6 +135,11 @@ class SlurmPresence(JobPresence):
             return super().waits_for()
         return f"its leader, job {self._job.id}, waits: {reasons.leader_waiting(self._job, time.time())}"
 
+    def paused(self) -> str:
+        if self._job is None or self._job.state != "SUSPENDED":
+            return ""
+        return f"job {self._job.id} is suspended; 'scontrol resume {self._job.id}' lets it go on."
+
     def last_words(self) -> str:
         words = last_line(self._run.logs / "leader.log")
         return f"the last line in its leader's log: {words}"

@@ -12,7 +12,7 @@ import pytest
 from elasticflow.cluster import finder as asking
 from elasticflow.cluster import presence as presences
 from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
-from elasticflow.cluster.presence import KEEP_S, NoMaster, RunEnd, find_address, how_it_ended
+from elasticflow.cluster.presence import KEEP_S, NoMaster, RunEnd, find_address, how_it_ended, how_to_kill
 from elasticflow.errors import UnknownError
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from elasticflow.storage import DirectoryStorage
@@ -365,6 +365,18 @@ def test_what_a_leader_waits_for_is_told_in_words(run: RunDir, clock: Clock, rea
     one, _ = presence(run, waits)
     assert one.is_alive() and not one.has_master()
     assert one.waits_for().startswith(f"its leader, job {ID}, waits: ") and words in one.waits_for()
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
+def test_a_leader_that_is_suspended_is_not_to_be_killed(run: RunDir, clock: Clock, state: str) -> None:
+    """Its master says nothing, as one that hangs."""
+    one, _ = presence(run, leader(state))
+    assert one.is_alive() and one.has_master()
+    words = {
+        "RUNNING": "'kill -9 1' there ends it",
+        "SUSPENDED": f"suspended; 'scontrol resume {ID}' lets it",
+    }
+    assert words.pop(state) in how_to_kill(run, one) and words.popitem()[1] not in how_to_kill(run, one)
 
 
 def test_slurms_own_word_of_an_end(run: RunDir, clock: Clock) -> None:
