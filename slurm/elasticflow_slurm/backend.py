@@ -60,10 +60,12 @@ class SlurmBackend(SizedBackend):
         self._ends_s: dict[str, tuple[float, float]] = {}
         self._jobs: dict[str, SlurmJob] = {}
         self._handed_over = False
-        self._seen_over: SlurmJob | None = None
-        """The leader's own job, if it was over when it was last looked at."""
+        self._seen_over: dict[int, str] = {}
+        """Of the components of the leader's job those that were over when they were last looked at."""
         self._lost = ""
         """Why this master may not go on."""
+        self._serverless = ""
+        """Why no server can be started any more where this master is."""
 
     # --- the interface ---------------------------------------------------------------------------
 
@@ -103,6 +105,8 @@ class SlurmBackend(SizedBackend):
         workers = super().ended()
         if self._lost:
             raise RunError(self._lost)
+        if self._serverless and not self._handed_over:
+            self._move()
         return [*self._steps.ended(), *workers]
 
     @property
@@ -135,6 +139,10 @@ class SlurmBackend(SizedBackend):
             except SlurmBusy:
                 if not left:
                     raise
+            except SlurmError:  # it has requeued it before, where it had lost sight of this node
+                if not comes_again(self._leader_id):
+                    raise
+                break
         self._handed_over = True
 
     def comes_again(self) -> bool:
@@ -184,18 +192,32 @@ class SlurmBackend(SizedBackend):
 
     def _observed(self, sights: Sequence[SlurmJob]) -> None:
         super()._observed(sights)
-        self._jobs = {}
+        self._jobs, over = {}, {}
         for name, job in sorted(jobs_of(self._run_id, sights), key=lambda each: each[1].id):
+            if name == LEADER and job.over and self._leader_id in (job.id, job.leader_id):
+                over[job.id] = job.state
             if name == LEADER and job.id != self._leader_id:
                 continue  # another component, or a leader of before
             self._jobs[name] = job
-            # Twice in the same state: a job that is just being requeued may look as if it was over.
-            if name == LEADER and job.over and (before := self._seen_over) and before.state == job.state:
-                self._lost = f"the leader's job {job.id} is over ({job.state}), and this master with it"
-            if name == LEADER:
-                self._seen_over = job if job.over else None
             if job.state == "RUNNING" and job.end_at is not None:
                 self._ends_s[MASTER if name == LEADER else name] = self._end_of(job, job.end_at)
+        # Twice in the same state: a job that is just being requeued may look as if it was over.
+        for id in [id for id, state in over.items() if self._seen_over.get(id) == state]:
+            if id == self._leader_id:
+                self._lost = f"the leader's job {id} is over ({over[id]}), and this master with it"
+            else:
+                self._serverless = (
+                    f"the servers' job {id} is over ({over[id]}): no server starts there any more"
+                )
+        self._seen_over = over
+
+    def _move(self) -> None:
+        """To where there are servers again: SLURM does that itself only where they have lost their node."""
+        try:
+            self.hand_over()
+        except SlurmError as error:
+            raise RunError(f"{self._serverless}, and SLURM does not requeue it: {error}") from error
+        self._sizing.news.notes.append(("warning", f"{self._serverless}; the leader is requeued"))
 
     def _end_of(self, job: SlurmJob, end_at: float) -> tuple[float, float]:
         """When to look for another place, and when to have left this one, on the monotonic clock."""
