@@ -170,5 +170,11 @@ def padded(fields: Mapping[str, Field], pads: Mapping[str, Pad | None]) -> dict[
         if isinstance(field, Ragged):
             arrays[name], arrays[name + LENGTHS] = field.padded(pads.get(name) or Pad())
         else:
-            arrays[name] = field
+            arrays[name] = field if _has_whole_strides(field) else field.copy()
     return arrays
+
+
+def _has_whole_strides(array: Array) -> bool:
+    """PyTorch takes no other arrays; one record's field of a packed structure is no such array, though NumPy
+    calls it contiguous."""
+    return array.flags.aligned and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)

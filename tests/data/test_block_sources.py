@@ -7,11 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticflow.data import CSV, HDF5, Parquet
 from elasticflow.data.blocks import BlockCache, BlockSource
+from elasticflow.data.source import Column, Source
 from elasticflow.errors import DataError
 
 
@@ -143,6 +145,39 @@ def test_a_block_of_another_length_is_refused():
 
     with pytest.raises(DataError, match="block 1: 4 rows expected"):
         Shrinking([3, 4]).rows(np.array([4]))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 5])
+def test_columns_of_odd_sizes_are_arrays_that_pytorch_takes(num_rows):
+    class Odd(BlockSource):
+        def read_block(self, number):
+            y = np.arange(5, dtype=np.int8)
+            return {"y": y, "x": y * 0.5, "z": np.stack([y, y, y], axis=1)}
+
+        def block_name(self, number):
+            return f"block {number}"
+
+    source, numbers = Odd("Odd", [5], 1 << 20), np.arange(num_rows)
+    for name, array in source.finish(source.rows(numbers), 0).items():
+        assert torch.equal(
+            torch.from_numpy(array), torch.from_numpy(source.rows(np.arange(5))[name][:num_rows])
+        )
+
+
+def test_fields_of_a_structure_are_arrays_that_pytorch_takes():
+    class Structured(Source):
+        columns = (Column("x", (), "float64"), Column("y", (), "int8"))
+        num_rows = 4
+        all = np.array([(i / 4, i) for i in range(4)], [("x", np.float64), ("y", np.int8)])
+
+        def rows(self, numbers):
+            found = self.all[numbers][::-1]
+            return {name: found[name] for name in ("x", "y")}
+
+    source = Structured()
+    arrays = source.finish(source.rows(np.arange(3)), 0)
+    assert torch.from_numpy(arrays["x"]).tolist() == [0.5, 0.25, 0.0]
+    assert torch.from_numpy(arrays["y"]).tolist() == [2, 1, 0]
 
 
 def test_no_rows_at_all():
