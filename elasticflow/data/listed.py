@@ -96,7 +96,7 @@ def _relative(names: Names) -> list[str]:
 # --- where a dataset has them -------------------------------------------------------------------------
 
 
-class _Table(NamedTuple):
+class _NamedRows(NamedTuple):
     """Something with rows. rows: all of them; the first and the last are looked at before."""
 
     first: Sequence[Any]
@@ -125,7 +125,7 @@ def _lists(dataset: Any, depth: int = 0) -> Iterator[tuple[Names, list[Any]]]:
             yield from _lists(value, depth + 1)
 
 
-def _named_in(table: _Table, folders: Sequence[str]) -> Iterator[tuple[Names, list[Any]]]:
+def _named_in(table: _NamedRows, folders: Sequence[str]) -> Iterator[tuple[Names, list[Any]]]:
     """Of each column whose first and last values name files, perhaps of one of these folders."""
     for place, ends in enumerate(zip(table.first, table.last, strict=False)):
         for folder in folders if all(map(_is_text, ends)) else ():
@@ -141,11 +141,11 @@ def _beside(row: Sequence[Any], place: int) -> list[Any]:
     return [each for other, each in enumerate(row) if other != place and isinstance(each, _PLAIN)]
 
 
-def _table(value: Any) -> _Table | None:
+def _table(value: Any) -> _NamedRows | None:
     pandas = sys.modules.get("pandas")
     if pandas and isinstance(value, pandas.Series | pandas.DataFrame) and len(value):
         frame = value.to_frame() if isinstance(value, pandas.Series) else value
-        return _Table(
+        return _NamedRows(
             tuple(frame.iloc[0]),
             tuple(frame.iloc[-1]),
             lambda: list(frame.itertuples(index=False, name=None)),
@@ -155,9 +155,9 @@ def _table(value: Any) -> _Table | None:
     if not isinstance(value, list | tuple) or not value:
         return None
     if _is_text(value[0]):
-        return _Table(value[:1], value[-1:], lambda: [(each,) for each in value])
+        return _NamedRows(value[:1], value[-1:], lambda: [(each,) for each in value])
     if isinstance(value[0], list | tuple) and isinstance(value[-1], list | tuple):
-        return _Table(value[0], value[-1], lambda: value)
+        return _NamedRows(value[0], value[-1], lambda: value)
     return None
 
 

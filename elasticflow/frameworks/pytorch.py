@@ -13,6 +13,7 @@ import torch
 
 from elasticflow.data.opening import PartOfTests
 from elasticflow.errors import LoopError, ProgramError
+from elasticflow.frameworks import torch_compiled
 from elasticflow.frameworks.base import (
     WRITTEN,
     Batch,
@@ -69,6 +70,7 @@ def set_up(seed: int, threads: int) -> None:
     """One setting for all processes: numbers of threads change bits."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
+    torch_compiled.keep_to_sizes()
 
 
 class _TorchBatch(dict[str, Any]):
@@ -105,7 +107,12 @@ class _Called:
         self.begin_again: Callable[[], None] = nothing
 
     def _call(self, function: Callable[..., Any], batch: Mapping[str, Any]) -> Any:
-        return self.making.call(partial(function, **batch, params=self.params), self.begin_again)
+        try:
+            return self.making.call(partial(function, **batch, params=self.params), self.begin_again)
+        except Exception as error:
+            if (told := torch_compiled.explained(error)) is error:
+                raise
+            raise told from error
 
     def cost(self, batch: Batch) -> torch.Tensor:
         """Raises CostError, and whatever ``forward`` raises."""

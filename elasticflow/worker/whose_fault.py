@@ -58,6 +58,10 @@ NETWORK = frozenset(
 """Packages whose errors are of the network, also where they have no number."""
 OUT_OF_SOMETHING = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "AcceleratorError"})
 """What the frameworks call it, which need not be loaded."""
+COMPILERS = frozenset({"InvalidCxxCompiler", "CppCompileError", "TritonMissing"})
+"""``torch.compile`` finds none on this machine, or one that does not do."""
+TOO_MANY_KERNELS = "FailOnRecompileLimitHit"
+"""``torch.compile``, however often it is tried."""
 OUT_OF_REACH = frozenset(
     {"NotFoundError", "PermissionDeniedError", "UnavailableError", "DeadlineExceededError"}
 )
@@ -167,6 +171,8 @@ def _of_one(error: BaseException, handled: bool) -> Culprit:
         return max((whose_fault(each) for each in group), key=lambda fault: fault.value)
     if isinstance(error, (ImportError, SystemExit)):
         return Culprit.RECORD if handled else Culprit.PROGRAM
+    if type(error).__name__ == TOO_MANY_KERNELS:
+        return Culprit.PROGRAM
     return Culprit.PLACE if _is_of_place(error, handled) else Culprit.RECORD
 
 
@@ -181,7 +187,7 @@ def _is_of_place(error: BaseException, handled: bool) -> bool:
     if any(kind.__module__.partition(".")[0] in NETWORK for kind in kinds):
         return True
     names = {kind.__name__ for kind in kinds}
-    if names & OUT_OF_SOMETHING:
+    if names & (OUT_OF_SOMETHING | COMPILERS):
         return True
     if names & OUT_OF_REACH and any(kind.__module__.startswith("tensorflow") for kind in kinds):
         return not handled

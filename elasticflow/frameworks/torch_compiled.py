@@ -1,0 +1,73 @@
+"""``torch.compile``, of which a slice's bits must follow from the slice alone.
+
+By default PyTorch compiles anew where a second size comes, for sizes of all kinds: how it computes one
+follows from those that this process has seen before, and workers have seen others. So each has a kernel of
+its own, unless a program wants one for all (``dynamic=True``); and which is best nobody measures on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from elasticflow.errors import ProgramError
+
+MOST_KERNELS = 64
+"""Of one function. What comes then PyTorch would compute without a kernel, whichever size that is."""
+LIMITS = {"recompile_limit": MOST_KERNELS, "accumulated_recompile_limit": 1 << 20}
+LIMITS_BEFORE = {"cache_size_limit": MOST_KERNELS, "accumulated_cache_size_limit": 1 << 20}
+"""Their names until PyTorch 2.6."""
+REACHED = "FailOnRecompileLimitHit"
+
+
+def keep_to_sizes() -> None:
+    """Has whatever this process compiles from now on be so; may be called again."""
+    if not hasattr(torch.compile, "keeps_to_sizes"):
+        torch.compile = _kept(torch.compile)
+    if "torch._dynamo" in sys.modules:  # it was compiled by a function's name, as the program was loaded
+        _configure()
+
+
+def explained(error: Exception) -> Exception:
+    """What to raise in its place: it was made by ``keep_to_sizes``, in words that say nothing of it."""
+    if type(error).__name__ != REACHED:
+        return error
+    return ProgramError(
+        f"torch.compile has made {MOST_KERNELS} kernels of one function, since sizes, or numbers that it is "
+        "called with, are others from slice to slice. Give fewer sizes, such as by ef.data.Pad(multiple=64), "
+        "have one kernel for all by torch.compile(..., dynamic=True), or leave it out."
+    )
+
+
+def _kept(compile: Any) -> Any:
+    @functools.wraps(compile)
+    def kept(*args: Any, **options: Any) -> Any:
+        measures = str(options.get("mode") or "").startswith("max-autotune")
+        if not _configure() and measures:
+            raise ProgramError(
+                f"torch.compile(mode={options['mode']!r}): takes the kernels that are fastest just then, "
+                "others on each worker, with other bits. PyTorch can be told not to from 2.9 on: use that, "
+                "or leave the mode out."
+            )
+        return compile(*args, **options)
+
+    kept.keeps_to_sizes = True  # type: ignore[attr-defined]
+    return kept
+
+
+def _configure() -> bool:
+    """Whether what depends on what was measured can be left out."""
+    from torch import _dynamo
+    from torch._inductor import config as inductor
+
+    dynamo: Any = _dynamo.config
+    dynamo.automatic_dynamic_shapes = False
+    dynamo.fail_on_recompile_limit_hit = True
+    for name, value in (LIMITS if hasattr(dynamo, "recompile_limit") else LIMITS_BEFORE).items():
+        setattr(dynamo, name, value)
+    if is_known := hasattr(inductor, "deterministic"):
+        inductor.deterministic = True
+    return is_known

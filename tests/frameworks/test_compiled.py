@@ -1,0 +1,100 @@
+"""``torch.compile``: what a slice gives follows from the slice alone, whatever was computed before it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from elasticflow.frameworks import torch_compiled
+from elasticflow.frameworks.pytorch import set_up
+from elasticflow.worker.whose_fault import Culprit, OutsideError, spare_records, whose_fault
+
+SIZES = (8, 7, 5)
+PROGRAM = """
+import sys
+
+import torch
+from tests.frameworks.test_compiled import digests
+
+print(*digests([int(each) for each in sys.argv[1].split(",")], sys.argv[2] == "kept", eval(sys.argv[3])))
+"""
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(13, 37), torch.nn.Linear(37, 5)
+        self.norm, self.batch_norm = torch.nn.LayerNorm(37), torch.nn.BatchNorm1d(37)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(self.batch_norm(torch.nn.functional.gelu(self.first(x))))
+        h = torch.tanh(h * torch.sigmoid(h.mean(0)))
+        return torch.log_softmax(self.last(h), 1)
+
+
+def digests(sizes: list[int], kept: bool, dynamic: bool | None) -> list[str]:
+    """Of the gradients of slices of these sizes, one after the other; told in the order of ``SIZES``."""
+    if kept:
+        set_up(0, 1)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net, found = Net(), {}
+    compiled = torch.compile(net, dynamic=dynamic)
+    for size in sizes:
+        net.zero_grad()
+        x = torch.randn(size, 13, generator=torch.Generator().manual_seed(size))
+        (compiled(x).exp().pow(1.3).sum() / size).backward()
+        digest = hashlib.sha256()
+        for each in net.parameters():
+            assert each.grad is not None
+            digest.update(each.grad.numpy().tobytes())
+        found[size] = digest.hexdigest()
+    return [found[size] for size in SIZES]
+
+
+def digests_of(folder: Path, sizes: tuple[int, ...], kept: bool, dynamic: bool | None) -> str:
+    """By a process that has compiled nothing; kernels that another one has made are there for all."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, ",".join(map(str, sizes)), "kept" if kept else "", str(dynamic)],
+        capture_output=True,
+        check=True,
+        text=True,
+        env=environment,
+    ).stdout
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_slice_gives_the_same_in_whatever_order_they_come(tmp_path: Path, dynamic: bool | None) -> None:
+    orders = list(itertools.permutations(SIZES))[::2]
+    assert len({digests_of(tmp_path, order, True, dynamic) for order in orders}) == 1
+
+
+def test_and_would_not_without(tmp_path: Path) -> None:
+    """If it does one day, this is not needed any more."""
+    assert len({digests_of(tmp_path, order, False, None) for order in (SIZES, SIZES[::-1])}) == 2
+
+
+def test_too_many_sizes_are_the_programs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(torch_compiled.LIMITS, "recompile_limit", 2)
+    set_up(0, 1)
+    doubled = torch.compile(lambda x: x * 2 + 1, backend="eager")
+    with pytest.raises(Exception, match="Hard failure") as raised:
+        for size in range(2, 9):
+            doubled(torch.ones(size))
+    told = torch_compiled.explained(raised.value)
+    assert "Give fewer sizes" in str(told) and "dynamic=True" in str(told)
+    told.__cause__ = raised.value
+    assert whose_fault(told) is Culprit.PROGRAM
+    with pytest.raises(OutsideError, match="no record is to blame for that, but the program") as outside:
+        spare_records(told, "program.py")
+    assert outside.value.for_all
+    assert torch_compiled.explained(error := ValueError("x")) is error
