@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ HEAD = ("begun", "run", "state", "steps", "metric", "digest", "took", "worker ho
 
 def runs(arguments: argparse.Namespace) -> int:
     """Prints one line a run; ``EXIT_UNKNOWN`` where somebody does not answer."""
-    found = runs_in(arguments.folder)
+    found, unread = runs_in(arguments.folder)
     with ThreadPoolExecutor(AT_ONCE) as pool:  # clusters and masters may take seconds to answer
         told = list(pool.map(lambda run: summary_of(run, arguments.trust), found))
     told.sort(key=lambda each: (each.begun_at or 0.0, each.run), reverse=True)
@@ -33,24 +34,27 @@ def runs(arguments: argparse.Namespace) -> int:
         for each in told:
             if each.begun_at is None and each.text:
                 print(harmless(f"{each.run}: {each.state}: {each.text}"))
+    for name in unread:
+        print(harmless(f"{name}: may not be read: not shown"), file=sys.stderr)
     return EXIT_UNKNOWN if any(each.state == UNKNOWN for each in told) else 0
 
 
-def runs_in(folder: str) -> list[RunDir]:
-    """Raises ConfigError if there is no such folder."""
+def runs_in(folder: str) -> tuple[list[RunDir], list[str]]:
+    """Those in it, and what may not be looked into. Raises ConfigError if there is no such folder."""
     path = RunDir(folder).path
     if not path.is_dir():
         raise ConfigError(f"{folder}: is no folder. Name one in which runs have their folders, such as runs.")
     if RunDir(folder).settings.exists():
-        return [RunDir(folder)]
-    return [run for each in path.iterdir() if _is_run(run := RunDir(str(each)))]
-
-
-def _is_run(run: RunDir) -> bool:
-    try:
-        return run.settings.exists()
-    except PermissionError:  # somebody else's, for nobody else
-        return False
+        return [RunDir(folder)], []
+    found, unread = [], []
+    for each in path.iterdir():
+        run = RunDir(str(each))
+        try:
+            if run.settings.exists():
+                found.append(run)
+        except PermissionError:  # somebody else's, for nobody else
+            unread.append(str(each))
+    return found, sorted(unread)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

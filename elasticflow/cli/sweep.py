@@ -305,6 +305,8 @@ class Sweep:
     def _hear(self, news: TrialNews) -> None:
         if news.is_over:
             del self._runs[news.trial]
+        elif news.text:
+            self._say(news.trial, f"is waited for: {news.text}")
         evaluations = news.report.evaluations if news.report else news.evaluations
         promising = [self._report(news.trial, each) for each in evaluations]
         if news.is_over and self._is_to_begin_again(news):

@@ -35,7 +35,8 @@ REMEMBERED = 1000
 class TrialNews(NamedTuple):
     """Of a trial: its last evaluations, until it is over.
 
-    report: None: it goes on, or has ended and left none; text: then why, as far as that is known.
+    report: None: it goes on, or has ended and left none. text: why it has ended, as far as that is known; of
+    one that goes on, what is in the way of seeing how.
     """
 
     trial: int
@@ -70,7 +71,7 @@ class Trials(ABC):
         guarded_thread(self._follow, f"trial {trial}", trial, run).start()
 
     def _follow(self, trial: int, run: RunDir) -> None:
-        teller, report = _Teller(trial, self._tell), None
+        teller, report, told = _Teller(trial, self._tell), None, ""
         while True:
             try:
                 report = follow(run, teller, _nobody)
@@ -80,6 +81,9 @@ class Trials(ABC):
                 if not isinstance(error, UnknownError) and not is_away(error):
                     self._tell(TrialNews(trial, is_over=True, text=str(error)))
                     return
+                if str(error) != told:
+                    told = str(error)
+                    self._tell(TrialNews(trial, text=told))
             time.sleep(LOOK_S)  # what is away, or waits at a service, tells nobody when it is back
         self.ended(run)
         text = report.text if report else "ended, and left no report"

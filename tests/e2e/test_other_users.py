@@ -67,6 +67,8 @@ def test_by_default_nobody_sees_anything(shared_folder: Path) -> None:
             assert done.returncode == 1 and "Traceback" not in done.stderr and not done.stdout, done.stderr
             assert done.stderr.count("\n") == 1 and "belongs to" in done.stderr, done.stderr
     assert as_user(ADA, "report", run.path).returncode == 0
+    listed = as_user(BOB, "runs", shared_folder)
+    assert listed.returncode == 0 and listed.stderr == f"{run.path}: may not be read: not shown\n"
 
 
 def test_a_group_sees_status_logs_and_report(shared_folder: Path) -> None:

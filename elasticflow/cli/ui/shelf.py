@@ -182,7 +182,7 @@ class FolderShelf(RunShelf):
         return cls(str(run.path), trust, run)
 
     def runs(self) -> dict[str, RunDir]:
-        found = [self._one] if self._one else runs_in(self._where)
+        found = [self._one] if self._one else runs_in(self._where)[0]
         return {_name(run): run for run in found}
 
 
