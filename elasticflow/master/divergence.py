@@ -72,6 +72,7 @@ class Divergence:
         number = first.slice if first else self._told.slice
         began = f", beginning in slice {number}" if number >= 0 else ""
         cost = f", whose cost is {first.cost}" if first else ""
+        cost += f", with record {first.row}" if first and first.row >= 0 else ""
         kept = "there is no checkpoint yet"
         if committed_tick is not None:
             kept = f"the last checkpoint is that of step {schedule.steps_before(committed_tick)}"

@@ -435,7 +435,8 @@ class Audited(_Message, frozen=True):
 class Inspected(_Message, frozen=True):
     """The answer to Inspect: the first of the slices, and in it the first parameter, whose gradient is none.
 
-    slice: -1: there is none among them. cost: of that slice, in words.
+    slice: -1: there is none among them. cost: of that slice, in words. row: its record that is to blame; -1:
+    none is, as far as that is known.
     """
 
     name: str
@@ -443,6 +444,7 @@ class Inspected(_Message, frozen=True):
     slice: int = -1
     parameter: str = ""
     cost: str = ""
+    row: int = -1
 
 
 # --- client -> master ----------------------------------------------------------------------------

@@ -35,6 +35,9 @@ from elasticflow.worker.sums import Sums, Total
 from elasticflow.worker.trial import Begin, Deadly, Nurse, Trial, Way, try_slice
 from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, is_of_kernel, spare_records
 
+MOST_OTHERS = 8
+"""So many records are looked at, about, to see whether it is one alone that is odd."""
+
 
 class Filling(NamedTuple):
     """Where what a slice gives goes, and what is done beside it: see ``Replica.compute``."""
@@ -347,9 +350,31 @@ class Computing:
                         parameter=parameter,
                         cost=cost,
                     )
+                    if not self._encoded and self._loaded.program.loop is None:
+                        with suppress(Exception, Interrupted):
+                            found = msgspec.structs.replace(found, row=self._odd_row(work, number, out))
                     break
         self._strategy.give_back(out)
         self._link.send(found)
+
+    def _odd_row(self, work: Work, number: int, out: Vector) -> int:
+        """The first record of a slice with which its gradient is none; -1: it is so with whichever record, or
+        with none alone."""
+        rows = self.batches.rows(work, number)
+
+        def is_odd(*chosen: int) -> bool:
+            more = chosen if len(chosen) > 1 else chosen * 2  # BatchNorm, say, wants more than one
+            self.replica.compute(self.batches.of_rows(Kind.TRAIN, np.array(more)), 0, 1.0, out)
+            return bool(self._odd_in(work, out))
+
+        left = [int(row) for row in rows]
+        while len(left) > 1:
+            first, rest = left[: len(left) // 2], left[len(left) // 2 :]
+            left = first if is_odd(*first) else rest
+        (found,) = left
+        others = [int(row) for row in rows if row != found][:: max(1, len(rows) // MOST_OTHERS)]
+        is_alone = not others or not all(map(is_odd, others))
+        return found if is_alone and is_odd(found) else -1
 
     def _odd_in(self, work: Work, out: Vector) -> str:
         if self.adds_apart(work):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_by_default_the_run_ends_before_the_step_is_made(
     code, output = run.wait()
     assert code == 4, output
     said = "Error: step 9 (epoch 1) is not made: the gradient of net.0.weight is not finite (NaN or infinite)"
-    where = "beginning in slice 5, whose cost is nan; the last checkpoint is that of step"
+    where = "beginning in slice 5, whose cost is nan, with record 7; the last checkpoint is that of step"
     assert f"{said}, {where}" in output, output
     report = run.report()
     assert report.step in (8, 9), "the leading server may have made its part of the step"
@@ -96,3 +97,31 @@ def test_asynchronously_an_update_is_left_out_alone(
     code, output = start(program, *options).wait()
     assert code == 4, output
     assert "is not made: the gradient of" in output and "beginning in slice" in output
+
+
+def test_no_record_is_named_where_it_is_so_with_all(start: Callable[..., Run], tmp_path: Path) -> None:
+    """Its first step goes far astray, and no record gives numbers then."""
+    program = tmp_path / "astray.py"
+    program.write_text(
+        """
+import torch
+
+import elasticflow as ef
+
+
+def model():
+    return {"w": torch.ones(3), "optimizer": ef.SGD(lr=1.0)}
+
+
+def forward(x, y, params):
+    return (x @ params["w"] - y).square().mean()
+
+
+def data():
+    return {"x": torch.arange(192.0).reshape(64, 3) * 1e12, "y": torch.zeros(64)}
+"""
+    )
+    code, output = start(str(program), *TRAIN).wait()
+    assert code == 4 and "beginning in slice 0, whose cost is inf; there is no checkpoint yet" in output, (
+        output
+    )

@@ -21,8 +21,10 @@ def diverged(run: Run, tick: int = 3, name: str = "server-0", **more: object) ->
     return run.tell(Diverged(name=name, generation=run.state.generation, tick=tick, **fields))
 
 
-def inspected(run: Run, worker: str, number: int = -1, parameter: str = "w") -> list[ac.Action]:
-    found = {"slice": number, "parameter": parameter, "cost": "nan"} if number >= 0 else {}
+def inspected(
+    run: Run, worker: str, number: int = -1, parameter: str = "w", row: int = -1
+) -> list[ac.Action]:
+    found = {"slice": number, "parameter": parameter, "cost": "nan", "row": row} if number >= 0 else {}
     return run.tell(Inspected(name=worker, tick=3, **found))
 
 
@@ -53,6 +55,13 @@ def test_each_worker_looks_at_its_slices_and_the_first_that_began_it_is_named() 
     ):
         assert said in end.text
     assert "there is no checkpoint yet" in end.text
+
+
+def test_a_record_is_named_with_which_it_began() -> None:
+    run = running()
+    diverged(run)
+    told = [inspected(run, worker, number, row=57) for worker, number in (("worker-1", 2), ("worker-2", 6))]
+    assert "beginning in slice 2, whose cost is nan, with record 57; there is no" in run.end(told[-1]).text
 
 
 def test_nobody_waits_for_long_for_who_does_not_answer() -> None:
