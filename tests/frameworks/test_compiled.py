@@ -69,14 +69,22 @@ def digests(folder: Path, kept: bool, dynamic: bool | None) -> set[str]:
     return set(lines)
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PyTorch's cache, which processes share: what they compile alike is compiled once."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.mark.xdist_group("test_compiled")
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_a_slice_gives_the_same_in_whatever_order_they_come(tmp_path: Path, dynamic: bool | None) -> None:
-    assert len(digests(tmp_path, True, dynamic)) == 1
+def test_a_slice_gives_the_same_in_whatever_order_they_come(kernels: Path, dynamic: bool | None) -> None:
+    assert len(digests(kernels, True, dynamic)) == 1
 
 
-def test_and_would_not_without(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("test_compiled")
+def test_and_would_not_without(kernels: Path) -> None:
     """If it does one day, this is not needed any more."""
-    assert len(digests(tmp_path, False, None)) > 1
+    assert len(digests(kernels, False, None)) > 1
 
 
 def test_too_many_sizes_are_the_programs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
