@@ -25,7 +25,7 @@ from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import steps
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
+from elasticflow_slurm.client import JobAddress, SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.comments import LEADER, cancel_jobs, jobs_of
 from elasticflow_slurm.config import PlaceConfig, read
 from elasticflow_slurm.finder import LeaderFinder, SlurmPresence
@@ -134,7 +134,7 @@ class SlurmBackend(SizedBackend):
     def hand_over(self) -> None:
         for left in reversed(range(REQUEUES)):
             try:
-                self._client.requeue(self._leader_id)
+                self._client.requeue(address_of(self._leader_id, os.environ))
                 break
             except SlurmBusy:
                 if not left:
@@ -253,6 +253,13 @@ class SlurmBackend(SizedBackend):
 def restarts_of(environ: Mapping[str, str]) -> int:
     """How often the job in which this process is was requeued."""
     return int(environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def address_of(job_id: int, environ: Mapping[str, str]) -> JobAddress:
+    """What names alone the job in which this process is, whose id may be that of a whole array."""
+    if environ.get("SLURM_ARRAY_JOB_ID") != str(job_id):
+        return job_id
+    return f"{job_id}_{environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def comes_again(leader_id: int) -> bool:

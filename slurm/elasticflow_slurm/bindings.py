@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow_slurm.client import OVER, SlurmBusy, SlurmError, SlurmJob, SlurmNotInstalled, SlurmRefused
+from elasticflow_slurm.client import (
+    OVER,
+    JobAddress,
+    SlurmBusy,
+    SlurmError,
+    SlurmJob,
+    SlurmNotInstalled,
+    SlurmRefused,
+)
 from elasticflow_slurm.command_line import ENDED, NO_SUCH_JOB, SlurmClient, sorted_error
 from elasticflow_slurm.printed import first_node
 
@@ -82,15 +90,21 @@ class PyslurmClient(SlurmClient):
             raise
         return self._corrected([job_of(found)])[0]
 
-    def cancel(self, ids: Iterable[int]) -> None:
+    def cancel(self, ids: Iterable[JobAddress]) -> None:
         for id in ids:
+            if isinstance(id, str):  # pyslurm does not know tasks of arrays by their names
+                super().cancel([id])
+                continue
             try:
                 self._ask(self._pyslurm.Job(id).cancel)
             except SlurmError as error:
                 if not any(words in str(error) for words in ENDED):
                     raise
 
-    def requeue(self, id: int) -> None:
+    def requeue(self, id: JobAddress) -> None:
+        if isinstance(id, str):
+            super().requeue(id)
+            return
         self._ask(self._pyslurm.Job(id).requeue, unknown=SlurmRefused)
 
     def _ask(self, call: Callable[[], T], unknown: type[SlurmError] = SlurmBusy) -> T:
@@ -167,6 +181,7 @@ def job_of(told: Any) -> SlurmJob:
         restarts=told.requeue_count,
         het=(told.heterogeneous_offset or 0) if is_component else None,
         leader_id=told.heterogeneous_id if is_component else None,
+        task="" if told.array_task_id is None else f"{told.array_id}_{told.array_task_id}",
     )
 
 

@@ -249,7 +249,10 @@ def _job_age(settings: Settings) -> Diagnosis:
 
 
 def _arrays(settings: Settings) -> Diagnosis:
-    return ok("MaxArraySize", f"{settings.get('MaxArraySize', 'unknown')}; runs are no arrays, and need none")
+    return ok(
+        "MaxArraySize",
+        f"{settings.get('MaxArraySize', 'unknown')}; a task may be a run, and is changed by its own name",
+    )
 
 
 def _comments(settings: Settings) -> Diagnosis:

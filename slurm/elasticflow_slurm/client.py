@@ -57,6 +57,10 @@ class SlurmNotInstalled(SlurmError):
     """This machine cannot talk to a SLURM: no commands, no slurm.conf, or no authentication."""
 
 
+JobAddress = int | str
+"""What names a job where something is done to it: its id; of a task of an array ARRAY_TASK, such as "8_1"."""
+
+
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job as SLURM knows it now. Times are seconds since 1970; None: not known."""
 
@@ -86,6 +90,13 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """Which component of a heterogeneous job it is; None: it is an ordinary job."""
     leader_id: int | None = None
     """Of a component: the id of component 0, by which the whole job is known."""
+    task: str = ""
+    """Of a task of a job array: ARRAY_TASK, such as "8_1"."""
+
+    @property
+    def address(self) -> JobAddress:
+        """What names this job alone: the last task of an array has the array's id, which names all tasks."""
+        return self.task or self.id
 
     @property
     def held(self) -> bool:

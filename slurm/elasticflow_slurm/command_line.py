@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticflow_slurm.client import (
+    JobAddress,
     JobRequest,
     LimitReached,
     Partition,
@@ -221,16 +222,16 @@ class SlurmClient:
         said = self._run("sacct", "--noheader", "--parsable2", "--allocations", *wanted, unknown=SlurmRefused)
         return next((job for line in said.splitlines() if (job := parse_past(line)) and job.id == id), None)
 
-    def cancel(self, ids: Iterable[int]) -> None:
+    def cancel(self, ids: Iterable[JobAddress]) -> None:
         """Cancels them in one call. One that has ended, or is unknown, is no error."""
         if names := list(map(str, ids)):
             self._run("scancel", *names, unknown=SlurmBusy, harmless=ENDED)
 
-    def requeue(self, id: int) -> None:
+    def requeue(self, id: JobAddress) -> None:
         """Ends the job, which then waits to run again under its id; of a heterogeneous job: all of it."""
         self._run("scontrol", "requeue", str(id), unknown=SlurmRefused)
 
-    def start_now(self, ids: Iterable[int]) -> None:
+    def start_now(self, ids: Iterable[JobAddress]) -> None:
         """Lets pending jobs start as soon as there is room: ends a wait for their begin time.
 
         Of a heterogeneous job, give every component. Those that are not pending are no error.
@@ -240,7 +241,7 @@ class SlurmClient:
             harmless = (*NOT_PENDING, *ENDED)
             self._run("scontrol", "update", f"JobId={names}", soon, unknown=SlurmRefused, harmless=harmless)
 
-    def set_comment(self, id: int, text: str) -> None:
+    def set_comment(self, id: JobAddress, text: str) -> None:
         """Replaces the comment of a job that has not ended."""
         self._run("scontrol", "update", f"JobId={id}", f"Comment={text}", unknown=SlurmRefused)
 

@@ -42,6 +42,6 @@ def jobs_of(run: str, jobs: Iterable[SlurmJob]) -> list[tuple[str, SlurmJob]]:
 
 def cancel_jobs(client: SlurmClient, run: str, *, but_for: str = "") -> None:
     """Ends all jobs of a run, but for those of one name. Raises SlurmError."""
-    left = [job.id for name, job in jobs_of(run, client.jobs()) if name != but_for and not job.over]
+    left = [job.address for name, job in jobs_of(run, client.jobs()) if name != but_for and not job.over]
     if left:
         client.cancel(left)

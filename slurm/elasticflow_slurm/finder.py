@@ -83,12 +83,12 @@ def start_again(client: SlurmClient, run: RunDir, leader: SlurmJob) -> None:
             if not _is_first(run, f"repair-{leader.id}-{leader.restarts}", REPAIR_S):
                 return
             with contextlib.suppress(SlurmError):
-                client.requeue(leader.id)
+                client.requeue(leader.address)
         elif 0.0 < (leader.start_at or 0.0) - time.time() <= START_S:
             return  # it is about to
         elif not _is_first(run, f"start-{leader.id}-{leader.restarts}", START_S):
             return
-        client.start_now([leader.id])
+        client.start_now([leader.address])
 
 
 def _is_first(run: RunDir, act: str, again_s: float) -> bool:
@@ -138,7 +138,8 @@ class SlurmPresence(JobPresence):
     def paused(self) -> str:
         if self._job is None or self._job.state != "SUSPENDED":
             return ""
-        return f"job {self._job.id} is suspended; 'scontrol resume {self._job.id}' lets it go on."
+        address = self._job.address
+        return f"job {address} is suspended; 'scontrol resume {address}' lets it go on."
 
     def last_words(self) -> str:
         words = last_line(self._run.logs / "leader.log")
@@ -157,7 +158,7 @@ class SlurmPresence(JobPresence):
         if not self.is_alive() or not self._job or not self._begins() or self._job.restarts:
             return ""
         assert self._client is not None
-        self._client.cancel([self._job.id])
+        self._client.cancel([self._job.address])
         return f"job {self._job.id} is cancelled; it had not begun"
 
     def _ask(self, host: HostJob) -> bool:

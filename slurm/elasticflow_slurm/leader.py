@@ -127,4 +127,4 @@ def _sign(run: RunDir, settings: Config, job_id: int) -> None:
         client = choose(os.environ)
         job = client.job(job_id)
         if job and read(job.comment) != comment:
-            client.set_comment(job_id, str(comment))
+            client.set_comment(job.address, str(comment))

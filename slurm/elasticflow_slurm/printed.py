@@ -23,8 +23,8 @@ FIELD, RECORD = "\x1f", "\x1e"
 """ASCII's own separators: a name or a comment may hold all that can be typed, even a newline."""
 
 JOB_FIELDS = (
-    "JobId State Reason HetJobId HetJobOffset Partition NodeList SubmitTime StartTime EndTime exit_code "
-    "PriorityLong RestartCnt Name Comment"
+    "JobId State Reason HetJobId HetJobOffset JobArrayId Partition NodeList SubmitTime StartTime EndTime "
+    "exit_code PriorityLong RestartCnt Name Comment"
 ).split()
 """For squeue -O. Free text comes last: a separator in a comment is then a part of the comment."""
 
@@ -68,7 +68,13 @@ def _job(record: str) -> SlurmJob | None:
         restarts=_number(told["RestartCnt"]),
         het=_number(told["HetJobOffset"]),
         leader_id=_number(told["HetJobId"]),
+        task=_task(told["JobArrayId"]),
     )
+
+
+def _task(told: str) -> str:
+    """Of 8_1; nothing of what is no single task: 8, 5+1, 8_[2-9%2]."""
+    return told if re.fullmatch(r"\d+_\d+", told) else ""
 
 
 def parse_past(line: str) -> SlurmJob | None:

@@ -154,7 +154,7 @@ def waiting(job: SlurmJob, *, gpus: int, start_at: float | None, at: float) -> s
         return f"{reason} (SLURM's limit)"
     template = _WAITS.get(reason, f"job {{id}} waits: {job.reason}")
     where = f"partition {job.partition}" if job.partition else "SLURM's default partition"
-    text = template.format(id=job.id, where=where, what="GPU" if gpus else "CPUs")
+    text = template.format(id=job.address, where=where, what="GPU" if gpus else "CPUs")
     soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
     return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
 
@@ -169,7 +169,7 @@ def leader_waiting(job: SlurmJob, at: float) -> str:
         text += f": SLURM says {job.reason}, and it will not start by itself. {_NEVER.get(word, _RELEASE)}"
     elif word not in _WAITS and word not in text:
         text += f" (SLURM: {job.reason})"
-    return text.replace("{id}", str(job.id))
+    return text.replace("{id}", str(job.address))
 
 
 def jobs(number: int, verb: str) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elasticflow_slurm.client import JobRequest, Partition, Reservation, SlurmError, SlurmJob, SlurmNode
+from elasticflow_slurm.client import (
+    JobAddress,
+    JobRequest,
+    Partition,
+    Reservation,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+)
 from elasticflow_slurm.command_line import SlurmClient
 
 
@@ -58,16 +66,16 @@ class FakeClient(SlurmClient):
         self._ask("past_job")
         return next((job for job in self.past if job.id == id), None)
 
-    def cancel(self, ids: Iterable[int]) -> None:
+    def cancel(self, ids: Iterable[JobAddress]) -> None:
         self._act("cancel", list(ids))
 
-    def requeue(self, id: int) -> None:
+    def requeue(self, id: JobAddress) -> None:
         self._act("requeue", id)
 
-    def start_now(self, ids: Iterable[int]) -> None:
+    def start_now(self, ids: Iterable[JobAddress]) -> None:
         self._act("start_now", list(ids))
 
-    def set_comment(self, id: int, text: str) -> None:
+    def set_comment(self, id: JobAddress, text: str) -> None:
         self._act("set_comment", id, text)
 
     def drained(self) -> set[str]:

@@ -46,6 +46,24 @@ def test_a_leader_hands_over_to_a_requeue_of_before(
         slurm.close()
 
 
+@pytest.mark.parametrize(("array", "named"), [(ID, f"{ID}_3"), (ID - 1, ID)])
+def test_a_task_of_an_array_hands_over_alone(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, array: int, named: object
+) -> None:
+    """A requeue of the array's id begins all of its tasks again. One of another array, or that such a task
+    has submitted with its own variables, has an id for itself."""
+    client = FakeClient()
+    monkeypatch.setattr(backend, "choose", lambda environ: client)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", str(array))
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    slurm = backend.SlurmBackend(run.config(), str(run.folder))
+    try:
+        slurm.hand_over()
+        assert client.calls == [("requeue", named)]
+    finally:
+        slurm.close()
+
+
 def test_the_leaders_end_is_known_when_slurm_is_not_asked_any_more(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

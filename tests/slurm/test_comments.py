@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticflow_slurm.client import SlurmJob
-from elasticflow_slurm.comments import LEADER, Comment, jobs_of, read
+from elasticflow_slurm.comments import LEADER, Comment, cancel_jobs, jobs_of, read
+from tests.slurm.fakes import FakeClient
 
 RUN = "0123456789ab"
 
@@ -56,3 +57,10 @@ def test_the_jobs_of_a_run() -> None:
     jobs = [SlurmJob(id=number, state="RUNNING", comment=text) for number, text in enumerate(texts)]
     found = [(name, job.id) for name, job in jobs_of(RUN, jobs)]
     assert found == [("leader", 0), ("leader", 1), ("worker-1", 2)]
+
+
+def test_a_task_is_cancelled_without_its_array() -> None:
+    comment = f"elasticflow {RUN} leader /runs/a"
+    client = FakeClient(SlurmJob(id=8, state="RUNNING", comment=comment, task="8_1"))
+    cancel_jobs(client, RUN)
+    assert client.calls == [("cancel", ["8_1"])]

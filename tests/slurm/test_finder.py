@@ -379,6 +379,19 @@ def test_a_leader_that_is_suspended_is_not_to_be_killed(run: RunDir, clock: Cloc
     assert words.pop(state) in how_to_kill(run, one) and words.popitem()[1] not in how_to_kill(run, one)
 
 
+def test_a_leader_that_is_a_task_is_named_alone(run: RunDir, clock: Clock) -> None:
+    """The last task of an array has the array's id, which would name all of them."""
+    task = {"id": ID, "comment": leader("X").comment, "task": f"{ID}_1"}
+    one, _ = presence(run, SlurmJob(**task, state="SUSPENDED"))
+    assert one.is_alive() and one.paused().endswith(f"'scontrol resume {ID}_1' lets it go on.")
+    one, client = presence(run, SlurmJob(**task, state="PENDING", reason="JobHeldUser"))
+    assert one.is_alive() and f"scontrol release {ID}_1 " in one.waits_for()
+    assert one.cancel() and client.calls == [("cancel", [f"{ID}_1"])]
+    member = Member(run, clock, SlurmJob(**task, state="PENDING", reason="BeginTime"))
+    member.search(5.0)
+    assert member.client.calls == [("start_now", [f"{ID}_1"])]
+
+
 def test_slurms_own_word_of_an_end(run: RunDir, clock: Clock) -> None:
     killed = {"id": ID, "reason": "NonZeroExitCode", "node": "node1", "exit_code": 137}
     one, client = presence(run, SlurmJob(**killed, state="FAILED", comment=leader("FAILED").comment))

@@ -19,7 +19,7 @@ TOLD = {
     "id": 7, "name": "n", "comment": None, "state": "RUNNING", "state_reason": "None", "partition": "gpu",
     "allocated_nodes": "g[1-2]", "submit_time": 5, "start_time": 6, "end_time": 66, "time_limit": 1,
     "exit_code": 0, "exit_code_signal": 0, "priority": 3, "requeue_count": 1, "user_id": os.getuid(),
-    "heterogeneous_id": None, "heterogeneous_offset": None,
+    "heterogeneous_id": None, "heterogeneous_offset": None, "array_id": None, "array_task_id": None,
 }  # fmt: skip
 
 
@@ -157,6 +157,7 @@ def test_a_job_of_pyslurm():
         ({"state": "CANCELLED", "exit_code_signal": 15}, {"exit_code": 143}),
         ({"heterogeneous_id": 5}, {"leader_id": 5, "het": 0}),
         ({"heterogeneous_id": 5, "heterogeneous_offset": 1}, {"leader_id": 5, "het": 1}),
+        ({"array_id": 5, "array_task_id": 0}, {"task": "5_0"}),
         ({"allocated_nodes": None, "start_time": None}, {"node": "", "start_at": None}),
     ],
 )
@@ -187,6 +188,16 @@ def test_exit_codes_of_failed_jobs_are_asked_once(pyslurm):
     assert [job.exit_code for job in client.jobs()] == [137]
     (slurm.folder / "squeue").unlink()
     assert [job.exit_code for job in client.jobs()] == [137]
+
+
+def test_a_task_of_an_array_is_changed_by_slurms_commands(pyslurm):
+    client, fake, slurm = pyslurm(told(id=7))
+    for command in ("scancel", "scontrol"):
+        slurm.answer(command)
+    client.cancel(["7_1"])
+    client.requeue("7_1")
+    assert slurm.asked("scancel") == ["7_1"] and slurm.asked("scontrol") == ["requeue", "7_1"]
+    assert not fake.cancelled
 
 
 def test_cancel_goes_on_after_an_unknown_job(pyslurm):

@@ -144,6 +144,15 @@ def test_requeue(slurm, client):
     assert slurm.asked("scontrol") == ["requeue", "5"]
 
 
+def test_a_task_of_an_array(slurm, client):
+    for command in ("scancel", "scontrol"):
+        slurm.answer(command)
+    client.cancel(["8_1", 9])
+    assert slurm.asked("scancel") == ["8_1", "9"]
+    client.set_comment("8_1", "c")
+    assert slurm.asked("scontrol") == ["update", "JobId=8_1", "Comment=c"]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_start_now(slurm, client, version):
     slurm.answer("scontrol", errors=golden(version, "error-start-now"), code=1)

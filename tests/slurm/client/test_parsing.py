@@ -28,6 +28,7 @@ TOLD = {
     "Reason": "None",
     "HetJobId": "N/A",
     "HetJobOffset": "N/A",
+    "JobArrayId": "7",
     "Partition": "gpu",
     "NodeList": "g1",
     "SubmitTime": "1700000000",
@@ -93,6 +94,15 @@ class TestGoldenFiles:
     @pytest.mark.parametrize("name", ["test-only", "test-only-het"])
     def test_estimates(self, version, name):
         assert start_told(golden(version, name)) > 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [("7_1", "7_1"), ("6_0", "6_0"), ("7", 7), ("6+1", 7), ("7_[2-9%2]", 7), ("7_[3]", 7)],
+)
+def test_what_names_a_job_alone(told, address):
+    """The last task of an array has the array's id."""
+    assert one(JobId="7", JobArrayId=told).address == address
 
 
 def test_no_jobs():
