@@ -42,7 +42,8 @@ def _told() -> Iterator[IndexEntry]:
     for job in sorted(jobs, key=lambda job: job.id, reverse=True):
         comment = read(job.comment)
         if comment and comment.run_dir and not job.het:
-            yield IndexEntry(job.id, job.name, comment.run_dir, job.submit_at or 0.0)
+            for name in dict.fromkeys((job.address, job.id)):
+                yield IndexEntry(name, job.name, comment.run_dir, job.submit_at or 0.0)
 
 
 _INDEX = HomeIndex("slurm", _told)

@@ -23,7 +23,7 @@ from elasticflow.program.loading import parse
 from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_slurm import index
-from elasticflow_slurm.backend import SlurmBackend, comes_again, restarts_of
+from elasticflow_slurm.backend import SlurmBackend, address_of, comes_again, restarts_of
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmError
 from elasticflow_slurm.comments import LEADER, Comment, read
@@ -121,7 +121,9 @@ def _sign(run: RunDir, settings: Config, job_id: int) -> None:
     known = run.host()
     assert known is not None
     publish(run.job, HostJob("slurm", str(job_id), known.run))
-    index.add(job_id, _name(os.environ) or job_name(settings, read_section(settings.slurm)), run.folder)
+    name = _name(os.environ) or job_name(settings, read_section(settings.slurm))
+    for id in dict.fromkeys((job_id, address_of(job_id, os.environ))):  # lists show the last
+        index.add(id, name, run.folder)
     comment = Comment(known.run, LEADER, str(run.folder))
     with contextlib.suppress(SlurmError):  # the run's folder tells as well
         client = choose(os.environ)

@@ -61,6 +61,15 @@ def test_a_run_is_found_by_its_jobs_id_and_name(tmp_path: Path) -> None:
     assert [entry.id for entry in index.entries("")] == [12, 11], "all"
 
 
+def test_a_task_of_an_array_is_found_as_squeue_names_it(tmp_path: Path, slurm: FakeClient) -> None:
+    """Where this home has no word of it. A list has it once."""
+    for id, task in ((9, "8_0"), (8, "8_1")):
+        comment = str(Comment("0123456789ab", "leader", f"/runs/{task}"))
+        slurm.known.append(SlurmJob(id=id, state="RUNNING", comment=comment, task=task))
+    assert find("8_1") == find("8") == Path("/runs/8_1") and find("8_0") == find("9") == Path("/runs/8_0")
+    assert sorted(str(entry.id) for entry in entries.look_up("", [index]).entries) == ["8_0", "8_1"]
+
+
 def test_of_one_name_the_newest_is_meant(tmp_path: Path) -> None:
     paths = [run_dir(tmp_path, str(number)) for number in range(3)]
     for number, path in enumerate(paths):
