@@ -425,8 +425,11 @@ def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], in
         raise
     if text != "\n":
         os.close(hold)
-        master.wait()
-        raise RunError(text.strip() or f"the master did not start: {last_line(run.master_log)}")
+        ended = how_it_ended(master.wait())
+        raise RunError(
+            text.strip()
+            or f"the master did not start: it {ended}; its last words: {last_line(run.master_log)}"
+        )
     return master, hold
 
 
