@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from elasticflow.data.files import LocalFile, identities
+from elasticflow.data.files import LocalFile
 from elasticflow.data.permutation import Rows
 from elasticflow.errors import UnreadableError
 from elasticflow.storage.file_ids import STAY, FileId, of_value
@@ -41,9 +41,10 @@ class Listed:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
         for names, beside in _lists(dataset):
+            if not names:  # a subset of none
+                continue
             some = np.unique(np.linspace(0, len(names) - 1, min(MOST_FILES, len(names))).astype(np.int64))
-            there = [names[number] for number in some if os.path.isfile(names[number])]
-            self.files += identities([LocalFile(name) for name in there])
+            self.files += _identities([names[number] for number in some])
             self.files += (of_value(f"the list of {len(names)} files", [_relative(names), beside]),)
             if len(names) == num_rows:
                 stamps = np.zeros(num_rows, np.uint64)
@@ -78,18 +79,28 @@ class Listed:
         return ""
 
 
+def _identities(names: Names) -> tuple[FileId, ...]:
+    """Of those that can be read. Of others the program's own error is told, if it reads them at all."""
+    files = [LocalFile(name) for name in names if os.path.isfile(name)]
+    found: list[FileId] = []
+    for file in files:
+        with suppress(UnreadableError):
+            found.append(file.identity(len(files)))
+    return tuple(found)
+
+
 def _stamp_of(name: str) -> int:
     """What is another whenever a file was written to or replaced; 0: there is none."""
     try:
         stat = os.stat(name)
-    except OSError:
+    except (OSError, ValueError):  # such as of a text that is no file's name
         return 0
     return hash((stat.st_size, stat.st_mtime_ns, stat.st_ino)) & (1 << 64) - 1 or 1
 
 
 def _relative(names: Names) -> list[str]:
     """From the folder on in which all lie: they may be moved together."""
-    common = len(os.path.commonpath([os.path.dirname(min(names)), os.path.dirname(max(names))]))
+    common = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
     return [name[common:] for name in names]
 
 
@@ -111,7 +122,7 @@ def _lists(dataset: Any, depth: int = 0) -> Iterator[tuple[Names, list[Any]]]:
     if inner := _inner(dataset):
         for each, numbers in inner:
             for names, beside in _lists(each, depth + 1):
-                if numbers is not None and len(names) == len(each):
+                if numbers is not None and hasattr(each, "__len__") and len(names) == len(each):
                     names, beside = ([part[number] for number in numbers] for part in (names, beside))
                 yield names, beside
         return

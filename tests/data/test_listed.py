@@ -162,6 +162,35 @@ def test_their_names_and_what_stands_beside_them_count(
     assert "the list of 12 files has changed" in first_change(before, Indexed(other(paths)).files)
 
 
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800", "records/1.npy", "/proc/self/mem", ""], ids=ascii)
+def test_any_text_may_stand_among_the_names(
+    paths: list[Path], odd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is no file's, a relative one, or that of a file which cannot be read."""
+    monkeypatch.chdir(paths[0].parents[1])
+    source = Indexed(Files(paths, files=[*paths[:3], odd, *paths[4:]]))
+    assert len(source.files) == COUNT + (odd == "records/1.npy")
+    assert len(source.rows(np.arange(COUNT))["0"]) == COUNT
+    change(paths[7])
+    with pytest.raises(UnreadableError, match=r"7\.npy has changed"):
+        source.rows(np.array([7]))
+
+
+def test_a_subset_may_be_empty_or_of_what_has_no_length(paths: list[Path]) -> None:
+    files = Files(paths, files=paths)
+    source = Indexed(ConcatDataset([files, Subset(files, [])]))
+    assert len(source.files) == COUNT + 1
+
+    class Endless(Dataset[Any]):
+        def __init__(self) -> None:
+            self.files = paths
+
+        def __getitem__(self, number: int) -> Any:
+            return np.load(self.files[number])
+
+    assert len(Indexed(Subset(Endless(), [1, 2])).rows(np.arange(2))["0"]) == 2
+
+
 @pytest.mark.parametrize(
     "kept",
     [
