@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from elasticflow.data.files import LocalFile
 from elasticflow.data.permutation import Rows
 from elasticflow.errors import UnreadableError
-from elasticflow.storage.file_ids import STAY, FileId, of_value
+from elasticflow.storage.file_ids import STAY, FileId, list_id
 
 MOST_FILES = 1024
 """Of so many, from all over a list, samples are taken: to open each of a million takes minutes."""
@@ -40,12 +41,13 @@ class Listed:
     def __init__(self, dataset: Any, num_rows: int) -> None:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
-        for names, beside in _lists(dataset):
+        for where, names, beside in _lists(dataset):
             if not names:  # a subset of none
                 continue
             some = np.unique(np.linspace(0, len(names) - 1, min(MOST_FILES, len(names))).astype(np.int64))
-            self.files += _identities([names[number] for number in some])
-            self.files += (of_value(f"the list of {len(names)} files", [_relative(names), beside]),)
+            found = _identities([names[number] for number in some])
+            self.files += tuple(msgspec.structs.replace(each, of_list=where) for each in found)
+            self.files += (list_id(where, len(names), [_relative(names), beside]),)
             if len(names) == num_rows:
                 stamps = np.zeros(num_rows, np.uint64)
                 self._of_records.append((names, stamps))
@@ -115,36 +117,41 @@ class _NamedRows(NamedTuple):
     rows: Callable[[], Sequence[Sequence[Any]]]
 
 
-def _lists(dataset: Any, depth: int = 0) -> Iterator[tuple[Names, list[Any]]]:
-    """All lists of names of files, and what stands beside each name, such as its class."""
+def _lists(dataset: Any, place: str = "dataset", depth: int = 0) -> Iterator[tuple[str, Names, list[Any]]]:
+    """All lists of names of files: where each is, the names, and what stands beside each, such as its class.
+
+    place: where the dataset itself is.
+    """
     if depth == MOST_DEPTH:
         return
     if inner := _inner(dataset):
-        for each, numbers in inner:
-            for names, beside in _lists(each, depth + 1):
+        for which, (each, numbers) in enumerate(inner):
+            for where, names, beside in _lists(each, f"{place}[{which}]", depth + 1):
                 if numbers is not None and hasattr(each, "__len__") and len(names) == len(each):
                     names, beside = ([part[number] for number in numbers] for part in (names, beside))
-                yield names, beside
+                yield where, names, beside
         return
-    kept = list(getattr(dataset, "__dict__", {}).values())
-    folders = ["", *(os.fspath(each) for each in kept if _is_text(each) and os.path.isdir(each))]
-    for value in (dataset, *kept):
+    kept = getattr(dataset, "__dict__", {})
+    folders = ["", *(os.fspath(each) for each in kept.values() if _is_text(each) and os.path.isdir(each))]
+    for name, value in (("", dataset), *kept.items()):
         if table := _table(value):
-            yield from _named_in(table, folders)
-    for value in kept:
+            yield from _named_in(table, f"{place}.{name}", folders)
+    for name, value in kept.items():
         if _is_dataset(value):
-            yield from _lists(value, depth + 1)
+            yield from _lists(value, f"{place}.{name}", depth + 1)
 
 
-def _named_in(table: _NamedRows, folders: Sequence[str]) -> Iterator[tuple[Names, list[Any]]]:
+def _named_in(
+    table: _NamedRows, place: str, folders: Sequence[str]
+) -> Iterator[tuple[str, Names, list[Any]]]:
     """Of each column whose first and last values name files, perhaps of one of these folders."""
-    for place, ends in enumerate(zip(table.first, table.last, strict=False)):
+    for column, ends in enumerate(zip(table.first, table.last, strict=False)):
         for folder in folders if all(map(_is_text, ends)) else ():
             if all(os.path.isfile(os.path.join(folder, each)) for each in ends):
                 rows = table.rows()
                 with suppress(TypeError, IndexError):  # not all rows are of one kind
-                    names = [os.path.join(folder, os.fspath(row[place])) for row in rows]
-                    yield names, [_beside(row, place) for row in rows]
+                    names = [os.path.join(folder, os.fspath(row[column])) for row in rows]
+                    yield f"{place}[{column}]", names, [_beside(row, column) for row in rows]
                 break
 
 

@@ -13,7 +13,7 @@ from elasticflow.errors import CheckpointError
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import SLICING, Schedule
-from elasticflow.storage.file_ids import FileId, alike
+from elasticflow.storage.file_ids import FileId, alike, but_new_lists
 from elasticflow.wire.messages import Spec
 
 LENGTH = "learning_rate_steps"
@@ -155,10 +155,11 @@ def check_same_length(manifest: Manifest, spec: Spec, num_steps: int) -> None:
 
 def check_same_files(manifest: Manifest, spec: Spec) -> None:
     """Raises CheckpointError if a file of records has others since; touched, moved or copied it may be."""
-    before, now = manifest.sources, files_told(spec.files)
-    if not before:
+    if not (before := manifest.sources):
         return
-    for old, new, file in zip(before, now, spec.files, strict=False):
+    files = tuple(but_new_lists(spec.files, [name for name, _, _ in before]))
+    now = files_told(files)
+    for old, new, file in zip(before, now, files, strict=False):
         if old[:2] != new[:2] or not alike(old[2], new[2]):
             what = f"{file.name}, of {file.num_bytes:,} bytes, was {old[0]} of {old[1]:,} bytes"
             what += ", but others" if old[:2] == new[:2] else ""

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import groupby
 
 import msgspec
 import xxhash
@@ -27,6 +28,7 @@ its end among them, where formats keep their indexes."""
 READ_BYTES = 4 << 20
 MOST_TOLD = 256
 """More files than this are told in groups."""
+_LIST = ": the list of "
 STAY = "A run's data must stay as it is; write new data under a new name, and start again."
 
 
@@ -36,6 +38,7 @@ class FileId(msgspec.Struct, frozen=True):
     host: whose clock ``modified`` is by; "": everybody's, as on HDFS. inode: its number in its file system.
     modified: when, as the file system has it; a text, as messages hold no numbers so large.
     sample: hash of some of its bytes; "": none was taken.
+    of_list: the list in which a program's own dataset has its name, see ``list_id``; "": a source's own.
     """
 
     name: str
@@ -44,6 +47,7 @@ class FileId(msgspec.Struct, frozen=True):
     inode: str = ""
     host: str = ""
     sample: str = ""
+    of_list: str = ""
 
 
 def of_local(path: str, host: str) -> FileId:
@@ -60,6 +64,21 @@ def of_value(name: str, value: object) -> FileId:
     """What decides records beside the bytes of files, told as a file is. value: of what JSON has, or text."""
     text = json.dumps(value, default=str, sort_keys=True).encode()
     return FileId(name, len(text), "", sample=hashlib.blake2b(text, digest_size=16).hexdigest())
+
+
+def list_id(of_list: str, count: int, value: object) -> FileId:
+    """Of a list of names of files itself. of_list: where its dataset has it."""
+    found = of_value(f"{of_list}{_LIST}{count} files", value)
+    return msgspec.structs.replace(found, of_list=of_list)
+
+
+def but_new_lists(files: Iterable[FileId], before: Iterable[str]) -> list[FileId]:
+    """But for those of lists whose files were not there before: a dataset may write a cache, say.
+
+    before: the names of all that there was.
+    """
+    known = {name.partition(_LIST)[0] for name in before if _LIST in name}
+    return [file for file in files if not file.of_list or file.of_list in known]
 
 
 def sampled(found: FileId, num_files: int = 1) -> FileId:
@@ -92,11 +111,15 @@ def _parts(count: int) -> list[Fraction]:
 def folded(files: Sequence[FileId]) -> tuple[FileId, ...]:
     """The same, but neighbours as one where there are very many: what is told of a run stays small.
 
-    Each of them still counts.
+    Each of them still counts. Those of a list stay by themselves.
     """
-    size = -(-len(files) // MOST_TOLD) or 1
-    groups = [files[start : start + size] for start in range(0, len(files), size)]
-    return tuple(group[0] if len(group) == 1 else _group(group) for group in groups)
+    told: list[FileId] = []
+    for _, several in groupby(files, lambda file: (file.of_list, file.of_list and _LIST in file.name)):
+        some = list(several)
+        size = -(-len(some) // MOST_TOLD) or 1
+        groups = [some[start : start + size] for start in range(0, len(some), size)]
+        told += [group[0] if len(group) == 1 else _group(group) for group in groups]
+    return tuple(told)
 
 
 def _group(files: Sequence[FileId]) -> FileId:
@@ -109,6 +132,7 @@ def _group(files: Sequence[FileId]) -> FileId:
         max(_kind(file.sample) for file in files) + _hash(file.sample for file in files)
         if files[0].sample
         else "",
+        files[0].of_list,
     )
 
 
@@ -122,6 +146,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
     """What was found differently later, for people; empty if nothing."""
+    other = but_new_lists(other, [file.name for file in first])
     for old, new in zip(first, other, strict=False):
         if change := changed(old, new):
             return change

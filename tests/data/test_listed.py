@@ -18,7 +18,7 @@ from elasticflow.data import Indexed, Transform, listed
 from elasticflow.data.opening import open_source
 from elasticflow.errors import UnreadableError
 from elasticflow.run.work import files_told
-from elasticflow.storage.file_ids import first_change
+from elasticflow.storage.file_ids import first_change, folded
 
 COUNT = 12
 
@@ -160,6 +160,24 @@ def test_their_names_and_what_stands_beside_them_count(
     monkeypatch.setattr(listed, "MOST_FILES", 2)
     before = Indexed(Files(paths, files=[(str(path), 0) for path in paths])).files
     assert "the list of 12 files has changed" in first_change(before, Indexed(other(paths)).files)
+
+
+@pytest.mark.parametrize("count", [COUNT, 1000])
+def test_files_that_a_dataset_writes_meanwhile_are_no_change(
+    paths: list[Path], tmp_path: Path, count: int
+) -> None:
+    """Such as a cache, of which nothing is there as the run begins, and all as another worker joins."""
+    cache = [tmp_path / f"cache-{number}" for number in range(count)]
+    first = folded(Indexed(Files(paths, cache=cache, files=paths)).files)
+    for path in cache:
+        path.write_text("")
+    dataset = Files(paths, cache=cache, files=paths)
+    now = folded(Indexed(dataset).files)
+    assert len(now) > len(first) == COUNT + 1
+    assert first_change(first, now) == "" and first_change((), now) == ""
+    assert first_change(now, first), "a file that goes is one"
+    change(paths[7])
+    assert "7.npy has changed" in first_change(first, folded(Indexed(dataset).files))
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800", "records/1.npy", "/proc/self/mem", ""], ids=ascii)

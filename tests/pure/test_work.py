@@ -14,7 +14,7 @@ from elasticflow.master.saving import _check_same_data
 from elasticflow.run.config import Config
 from elasticflow.run.work import check_same_files, check_same_work, files_told, work_of
 from elasticflow.step.schedule import SLICING
-from elasticflow.storage.file_ids import FileId
+from elasticflow.storage.file_ids import FileId, list_id
 from elasticflow.wire.messages import Spec
 
 FILE = FileId("/here/a.npz", 1000, "17", "5", "anna", "abc")
@@ -33,6 +33,23 @@ def spec(*files: FileId) -> Spec:
         framework="torch", entries=(), optimizer=ef.SGD(lr=1), metrics=(), num_records=1, num_test=0,
         data_signature="", files=files,
     )  # fmt: skip
+
+
+def test_a_list_of_files_that_came_since_is_no_change() -> None:
+    """Of those that a program's own dataset has: it may be a cache of its."""
+    ours = (FileId("/here/7.npy", 9, "17", sample="abc", of_list="dataset.files[0]"), listed("files"))
+    cache = (FileId("/there/7.npy", 9, "18", sample="def", of_list="dataset.cache[0]"), listed("cache"))
+    before = manifest(Config(), files_told((FILE, *ours)))
+    check_same_files(before, spec(FILE, *cache, *ours))
+    other = msgspec.structs.replace(ours[0], sample="abd")
+    with pytest.raises(CheckpointError, match=r"7\.npy, of 9 bytes, was 7\.npy of 9 bytes, but others"):
+        check_same_files(before, spec(FILE, *cache, other, ours[1]))
+    with pytest.raises(CheckpointError, match="there are 1 files, and were 3"):
+        check_same_files(before, spec(FILE))
+
+
+def listed(name: str) -> FileId:
+    return list_id(f"dataset.{name}[0]", 1, ["7.npy"])
 
 
 @pytest.mark.parametrize(("before", "advice"), [(False, "drop_last: false"), (True, "drop_last: true")])
