@@ -30,7 +30,7 @@ from elasticflow.worker.notice import on_notice
 from elasticflow.worker.strategy import load_strategy
 from elasticflow.worker.timeline import Timeline
 from elasticflow.worker.trial import Nurse
-from elasticflow.worker.whose_fault import OutsideError, die_of, is_of_kernel, lacks_memory
+from elasticflow.worker.whose_fault import OutsideError, die_of, is_of_files, is_of_kernel, lacks_memory
 from elasticflow.worker.worker import Worker
 
 
@@ -86,6 +86,8 @@ def main(
             die_of(error)
         own = isinstance(error, ElasticFlowError)
         text = str(error) if own else f"{type(error).__name__}: {words_of(error)}"
+        if not running and settings.backend != "local" and is_of_files(error):
+            text = f"{text} ({settings.name}, on {sockets.gethostname()})"  # others may have them
         trace = traceback.format_exc()
         for_all = isinstance(error, LoopError) or (isinstance(error, OutsideError) and error.for_all)
         kind = type(error).__name__

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NoReturn
 
-from elasticflow.errors import BrokenError, ElasticFlowError, LoopError, UnreadableError
+from elasticflow.errors import BrokenError, DataError, ElasticFlowError, LoopError, UnreadableError
 from elasticflow.program.loading import describe, words_of
 
 
@@ -103,6 +103,11 @@ def cause_of(error: BaseException) -> BaseException:
 def lacks_memory(error: BaseException) -> bool:
     """Whether a computation that wants less of it may do."""
     return any(_is_of_memory(each) for each, _ in _chain(error))
+
+
+def is_of_files(error: BaseException) -> bool:
+    """Whether it is of files, which may be as they should on another machine."""
+    return any(isinstance(each, (OSError, DataError)) for each, handled in _chain(error) if not handled)
 
 
 def is_of_kernel(error: BaseException) -> bool:

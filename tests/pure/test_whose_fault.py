@@ -18,6 +18,7 @@ from elasticflow.worker.whose_fault import (
     Culprit,
     OutsideError,
     cause_of,
+    is_of_files,
     lacks_memory,
     spare_records,
     whose_fault,
@@ -230,3 +231,11 @@ threading.stack_size(1 << 30)
 assert fault(lambda: threading.Thread(target=print).start()) is Culprit.PLACE
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_another_machine_may_have() -> None:
+    """So it is said on which it was missed; not where a program has only tried whether it is there."""
+    missing, wrong = FileNotFoundError(errno.ENOENT, "No such file"), ProgramError("data() raised")
+    assert is_of_files(missing) and is_of_files(after(missing, wrong, cause=True))
+    assert is_of_files(DataError("data='/d/*.csv': there is no such file"))
+    assert not is_of_files(after(missing, ValueError("bad"))) and not is_of_files(ProgramError("bad"))
