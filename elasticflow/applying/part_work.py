@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -105,7 +106,8 @@ class PredictWork:
             names = ", ".join(repr(name)[:80] for name in columns)
             raise DataError(f"{names}: cannot be written to {ending}: {error}") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong is told
+                temporary.unlink(missing_ok=True)
 
     def search(self, first: int, last: int, say: Say) -> None:
         self._model.search(self.source, first, last, say)

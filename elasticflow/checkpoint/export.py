@@ -22,6 +22,7 @@ An embedding table named ``"words"`` is two arrays, ``words.ids`` (n,) and ``wor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import zipfile
@@ -62,7 +63,8 @@ def export(
             _sync(temporary)
             temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong first is told
+            temporary.unlink(missing_ok=True)
 
 
 def _write_npz(path: Path, named: _Named) -> None:
@@ -85,7 +87,7 @@ def _write_safetensors(path: Path, named: _Named) -> None:
     try:
         save_file(dict(named), path)
     except SafetensorError as error:
-        raise CheckpointError(f"{path.name}: {error}") from error
+        raise OSError(str(error)) from error
 
 
 def _write_hdf5(path: Path, named: _Named) -> None:

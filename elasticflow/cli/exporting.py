@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -61,13 +62,16 @@ def _replaced(target: Path, write: Callable[[Path], None]) -> None:
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong first is told
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
 
 
 def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: bool) -> None:
     """By what ``model()`` calls them: of one module alone its state dict, of several a dict of those."""
     try:
         import torch
+
+        from elasticflow.frameworks.torch_files import writing
     except ImportError as error:
         raise CheckpointError(f"{path.name}: needs PyTorch; export to .safetensors or .npz") from error
     found: dict[str, dict[str, torch.Tensor] | torch.Tensor] = {}
@@ -81,7 +85,7 @@ def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: boo
             assert isinstance(inner, dict)
             inner[rest] = tensor
     only = next(iter(found.values())) if len(found) == 1 else None
-    with path.open("wb") as file:  # of a path PyTorch does not say why it cannot be written
+    with writing(path) as file:
         torch.save(only if isinstance(only, dict) else found, file)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,34 @@ class Predictor(torch.nn.Module):
         return module(*columns)
 
 
+class QuietFile(io.FileIO):
+    """Takes all that is written. error: the first of them, after which nothing is written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left and not self.error:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.error = error
+        return size
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[QuietFile]:
+    """A file for PyTorch to write to. Raises OSError at the end.
+
+    Where a write fails, as on a full disk, PyTorch says something about positions, or aborts the process.
+    """
+    with QuietFile(path, "wb") as file:
+        yield file
+    if file.error:
+        raise file.error
+
+
 def write(
     path: Path,
     ending: str,
@@ -61,7 +91,7 @@ def write(
     with torch.no_grad():
         exported = torch.export.export(predictor, arguments, dynamic_shapes=shapes)
         if ending == ".pt2":
-            with path.open("wb") as file:
+            with writing(path) as file:
                 torch.export.save(exported, file)
             return
         try:

@@ -1,5 +1,8 @@
 """Models as files that compute, loaded by the plain framework, and compared with what the program has."""
 
+import errno
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,8 @@ torch = pytest.importorskip("torch")
 
 from elasticflow import checkpoint  # noqa: E402
 from elasticflow.cli.exporting import export_run  # noqa: E402
-from elasticflow.errors import ConfigError, ProgramError  # noqa: E402
+from elasticflow.errors import CheckpointError, ConfigError, ProgramError  # noqa: E402
+from elasticflow.frameworks.torch_files import writing  # noqa: E402
 from elasticflow.run import config  # noqa: E402
 from elasticflow.run.folder import RunDir  # noqa: E402
 from elasticflow.worker.warm import begin  # noqa: E402
@@ -95,6 +99,44 @@ def test_torch_export_computes_for_any_number_of_records(trained, tmp_path):
     torch.save(torch.from_numpy(X), tmp_path / "x.pt")
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)
     torch.testing.assert_close(torch.load(tmp_path / "y.pt"), net()(torch.from_numpy(X)).detach())
+
+
+def a_state_dict(file):
+    torch.save(torch.nn.Linear(100, 50).state_dict(), file)
+
+
+def a_program(file):
+    torch.export.save(torch.export.export(torch.nn.Linear(100, 50), (torch.zeros(2, 100),)), file)
+
+
+@pytest.mark.parametrize("save", [a_state_dict, a_program])
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_full_disk_is_what_is_told(tmp_path, save, room):
+    """PyTorch tells of positions, or aborts the process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"), writing(tmp_path / "model") as file:
+            save(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "model").stat().st_size == room
+    with writing(tmp_path / "whole") as file:
+        save(file)
+    assert (tmp_path / "whole").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("ending", [".pt", ".npz"])
+def test_a_disk_that_becomes_read_only_is_what_is_told(trained, tmp_path, monkeypatch, ending):
+    """Where what was written by then cannot be removed either."""
+
+    def read_only(path, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "replace", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(CheckpointError, match=rf"model\{ending}: .*Read-only file system$"):
+        export_run(*trained, str(tmp_path / f"model{ending}"))
 
 
 def test_predict_is_what_is_exported(tmp_path):
