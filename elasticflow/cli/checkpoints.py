@@ -182,6 +182,11 @@ def copy(arguments: argparse.Namespace) -> int:
     manifest = _manifest(source, arguments.dir, arguments.step)
     try:
         if run.path.exists():
+            if run.settings.exists() and not checkpoint.commits(run.checkpoints()):
+                raise RunError(
+                    f"{run.path}: is there already, and holds a run without a checkpoint, such as a copy "
+                    "that was killed leaves. Remove it if it is one, or name a folder, or a URL, that is not."
+                )
             raise RunError(f"{run.path}: is there already; name a folder, or a URL, that is not.")
         run.path.mkdir(parents=True)  # fails if somebody else has just made it
         try:

@@ -43,3 +43,15 @@ def test_a_state_dict_on_a_full_disk(
     assert main(["export", str(run.path), str(tmp_path / "model.pt")]) == 1
     assert "model.pt: cannot be written: No space left on device" in capsys.readouterr().err
     assert {each.name for each in tmp_path.iterdir()} == {"run"}
+
+
+def test_what_a_copy_that_was_killed_leaves_is_said_to_be_that(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = RunDir(tmp_path / "half")
+    half.create(make(None, {"program": "x.py"}))
+    assert main(["checkpoint", "copy", str(run.path), str(half.path)]) == 1
+    assert "is there already, and holds a run without a checkpoint" in capsys.readouterr().err
+    saved(half, 0, 10)
+    assert main(["checkpoint", "copy", str(run.path), str(half.path)]) == 1
+    assert "is there already; name a folder" in capsys.readouterr().err
