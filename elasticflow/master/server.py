@@ -527,7 +527,8 @@ def serve(
             address = Address(master.endpoint, sockets.gethostname(), os.getpid())
             publish(run.address, address, durable=False)
         ready("")
-        beside = [begin_tracking(run, config), begin_metrics(run, config)]
+        begin_tracking(run, config)
+        metrics = begin_metrics(run, config)
         try:
             end = master.run(client_fd)
         except Superseded:
@@ -539,8 +540,8 @@ def serve(
         with contextlib.suppress(OSError, RunError):  # or another master would begin what is over
             if run.read_address().endpoint == master.endpoint:  # else it has begun
                 run.address.unlink(missing_ok=True)
-        for process in filter(None, beside):
-            process.poll()  # one goes on, and is the supervisor's then; the other ends with this process
+        if metrics:
+            metrics.poll()  # it ends with this process
         return end
     finally:
         authenticator.stop()

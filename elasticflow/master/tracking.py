@@ -1,4 +1,4 @@
-"""The process that draws a run's curves: started here, and then nobody's concern.
+"""The process that draws a run's curves: started here, and again if it is killed.
 
 It follows the run as any client does, through each master that there is, and holds a lock, so that there is
 one; what it costs is a process of low priority. The end of a run waits for it for no more than a moment.
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 from elasticflow.master.log import say
+from elasticflow.process.ending import how_it_ended
+from elasticflow.process.guard import guarded_thread
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.tracks import TrackDir
@@ -18,11 +20,30 @@ from elasticflow.run.tracks import TrackDir
 MOMENT_S = 3.0
 """So long trackers may hold up the end of a run, so that what is drawn is there when it is over."""
 
+MOST_DEATHS = 5
+"""So often it is begun again."""
 
-def begin_tracking(run: RunDir, config: Config) -> subprocess.Popen[bytes] | None:
-    """Starts it, unless it is there. The process is the caller's to keep; None: there is none."""
+
+def begin_tracking(run: RunDir, config: Config) -> None:
+    """Starts it, unless it is there; one that a master before this one has started nobody starts again."""
     if not config.track or not isinstance(run.path, Path) or TrackDir(run.path / "tracks").is_held():
-        return None
+        return
+    if process := _started(run):
+        guarded_thread(_keep, "tracking", run, process).start()
+
+
+def _keep(run: RunDir, process: subprocess.Popen[bytes]) -> None:
+    """Until it ends by itself: the next one draws what this one has not. If none can, the run goes on."""
+    for _ in range(MOST_DEATHS):
+        if (code := process.wait()) >= 0:
+            return
+        say(f"warning: the process that draws the run's curves {how_it_ended(code)}; it is begun again")
+        if not (next_one := _started(run)):
+            return
+        process = next_one
+
+
+def _started(run: RunDir) -> subprocess.Popen[bytes] | None:
     try:
         with (run.logs / "tracking.log").open("ab") as log:
             return subprocess.Popen(

@@ -65,6 +65,19 @@ def test_no_step_is_drawn_twice_though_the_master_is_killed(start: Callable[...,
     assert list((run.path / "tracks" / "tensorboard").glob("events*"))
 
 
+def test_who_draws_is_killed_and_the_next_one_draws_all(start: Callable[..., Run]) -> None:
+    run = start("small_torch.py", *OPTIONS, "--track", "csv", shut=["step 20", "step 35"])
+    for gate in ("step 20", "step 35"):
+        run.held_at(gate)
+        (drawing,) = (pid for pid in marked(run.environment) if b"track" in words_of(pid))
+        os.kill(drawing, signal.SIGKILL)
+        run.wait_until(lambda status, gone=drawing: not Path(f"/proc/{gone}").exists())
+        run.open(gate)
+    run.finish()
+    check(run, drawn(run))
+    assert run.dir.master_log.read_text().count("was killed by SIGKILL; it is begun again") == 2
+
+
 def test_nor_though_everything_is_killed_and_the_run_resumed(start: Callable[..., Run]) -> None:
     first = start("small_torch.py", *OPTIONS, "--track", "csv", name="run", shut=["step 30"])
     first.held_at("step 30")
