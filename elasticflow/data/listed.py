@@ -92,12 +92,13 @@ def _identities(names: Names) -> tuple[FileId, ...]:
 
 
 def _stamp_of(name: str) -> int:
-    """What is another whenever a file was written to or replaced; 0: there is none."""
+    """What is another whenever a file was written to or replaced, unless its time was set back; 0: there is
+    none. (Some file systems make inodes up each time.)"""
     try:
         stat = os.stat(name)
     except (OSError, ValueError):  # such as of a text that is no file's name
         return 0
-    return hash((stat.st_size, stat.st_mtime_ns, stat.st_ino)) & (1 << 64) - 1 or 1
+    return hash((stat.st_size, stat.st_mtime_ns)) & (1 << 64) - 1 or 1
 
 
 def _relative(names: Names) -> list[str]:
