@@ -28,7 +28,7 @@ MOST_DEPTH = 4
 """Of datasets within datasets."""
 
 Names: TypeAlias = "Sequence[str]"
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, np.generic)
 
 
 class Listed:

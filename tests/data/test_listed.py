@@ -162,6 +162,14 @@ def test_their_names_and_what_stands_beside_them_count(
     assert "the list of 12 files has changed" in first_change(before, Indexed(other(paths)).files)
 
 
+def test_classes_may_be_numpys(paths: list[Path]) -> None:
+    def found(odd: int) -> Any:
+        rows = [(path, np.int64(number == odd)) for number, path in enumerate(paths)]
+        return files_told(Indexed(Files(paths, files=rows)).files)
+
+    assert found(5) == found(5) != found(6)
+
+
 @pytest.mark.parametrize("count", [COUNT, 1000])
 def test_files_that_a_dataset_writes_meanwhile_are_no_change(
     paths: list[Path], tmp_path: Path, count: int
