@@ -88,6 +88,15 @@ from elasticflow.frameworks.loop_thread import LoopThread
 LoopThread._run = fail
 LoopThread(print).go_on()
 """
+TRACKING = """
+from elasticflow.master import tracking
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
+class Drawing:
+    wait = fail
+tracking._started = lambda run: Drawing
+tracking.begin_tracking(RunDir("/nowhere"), Config(track=["csv"]))
+"""
 PLACES = {
     "master-link": LINK,
     "gate": GATE,
@@ -99,6 +108,7 @@ PLACES = {
     "last words": LAST_WORDS,
     "porter": PORTER,
     "loop": LOOP,
+    "tracking": TRACKING,
 }
 
 
