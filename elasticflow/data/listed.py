@@ -20,7 +20,7 @@ import numpy.typing as npt
 from elasticflow.data.files import LocalFile
 from elasticflow.data.permutation import Rows
 from elasticflow.errors import UnreadableError
-from elasticflow.storage.file_ids import STAY, FileId, list_id
+from elasticflow.storage.file_ids import DATASET, STAY, FileId, list_id
 
 MOST_FILES = 1024
 """Of so many, from all over a list, samples are taken: to open each of a million takes minutes."""
@@ -41,13 +41,14 @@ class Listed:
     def __init__(self, dataset: Any, num_rows: int) -> None:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
-        for where, names, beside in _lists(dataset):
-            if not names:  # a subset of none
-                continue
-            some = np.unique(np.linspace(0, len(names) - 1, min(MOST_FILES, len(names))).astype(np.int64))
-            found = _identities([names[number] for number in some])
-            self.files += tuple(msgspec.structs.replace(each, of_list=where) for each in found)
-            self.files += (list_id(where, len(names), [_relative(names), beside]),)
+        lists = [each for each in _lists(dataset) if each[1]]  # there are subsets of none
+        most = max(2, MOST_FILES // max(1, len(lists)))
+        for where, names, beside in lists:
+            some = np.unique(np.linspace(0, len(names) - 1, min(most, len(names))).astype(np.int64))
+            found = _identities([names[number] for number in some], len(lists))
+            if len(found) == len(some):  # else its dataset writes them, as a cache, or reads but some
+                self.files += tuple(msgspec.structs.replace(each, of_list=where) for each in found)
+                self.files += (list_id(where, len(names), [_relative(names), beside]),)
             if len(names) == num_rows:
                 stamps = np.zeros(num_rows, np.uint64)
                 self._of_records.append((names, stamps))
@@ -81,14 +82,13 @@ class Listed:
         return ""
 
 
-def _identities(names: Names) -> tuple[FileId, ...]:
+def _identities(names: Names, num_lists: int) -> list[FileId]:
     """Of those that can be read. Of others the program's own error is told, if it reads them at all."""
-    files = [LocalFile(name) for name in names if os.path.isfile(name)]
-    found: list[FileId] = []
-    for file in files:
-        with suppress(UnreadableError):
-            found.append(file.identity(len(files)))
-    return tuple(found)
+    found = []
+    for name in names:
+        with suppress(OSError, ValueError, UnreadableError):
+            found.append(LocalFile(name).identity(len(names) * num_lists))
+    return found
 
 
 def _stamp_of(name: str) -> int:
@@ -118,7 +118,7 @@ class _NamedRows(NamedTuple):
     rows: Callable[[], Sequence[Sequence[Any]]]
 
 
-def _lists(dataset: Any, place: str = "dataset", depth: int = 0) -> Iterator[tuple[str, Names, list[Any]]]:
+def _lists(dataset: Any, place: str = DATASET, depth: int = 0) -> Iterator[tuple[str, Names, list[Any]]]:
     """All lists of names of files: where each is, the names, and what stands beside each, such as its class.
 
     place: where the dataset itself is.
@@ -134,8 +134,10 @@ def _lists(dataset: Any, place: str = "dataset", depth: int = 0) -> Iterator[tup
         return
     kept = getattr(dataset, "__dict__", {})
     folders = ["", *(os.fspath(each) for each in kept.values() if _is_text(each) and os.path.isdir(each))]
-    for name, value in (("", dataset), *kept.items()):
-        if table := _table(value):
+    seen = set[int]()
+    for name, value in (("", dataset), *kept.items()):  # some have one list by two names, as ImageFolder
+        if id(value) not in seen and (table := _table(value)):
+            seen.add(id(value))
             yield from _named_in(table, f"{place}.{name}", folders)
     for name, value in kept.items():
         if _is_dataset(value):

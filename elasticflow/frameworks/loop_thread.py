@@ -6,6 +6,7 @@ function, with loops and calls of its own, and nothing need be locked.
 
 from __future__ import annotations
 
+import contextvars
 import queue
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,7 +36,8 @@ class LoopThread:
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._unwinding = False
         self.over = False
-        self._thread = guarded_thread(self._run, "loop", run)
+        context = contextvars.copy_context()  # in which settings of PyTorch's compiler are
+        self._thread = guarded_thread(self._run, "loop", lambda: context.run(run))
 
     def _run(self, run: Callable[[], object]) -> None:
         try:

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from elasticflow.errors import ProgramError
 
-MOST_KERNELS = 64
+MOST_KERNELS, BOUNDLESS = 64, 1 << 20
 """Of one function. What comes then PyTorch would compute without a kernel, whichever size that is."""
-LIMITS = {"recompile_limit": MOST_KERNELS, "accumulated_recompile_limit": 1 << 20}
-LIMITS_BEFORE = {"cache_size_limit": MOST_KERNELS, "accumulated_cache_size_limit": 1 << 20}
-"""Their names until PyTorch 2.6."""
-REACHED = "FailOnRecompileLimitHit"
+LIMITS = "recompile_limit", "cache_size_limit"
+ALL_LIMITS = "accumulated_recompile_limit", "accumulated_cache_size_limit"
+FAILS = "fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"
+"""What PyTorch calls them, and called them before; at first it had no way to fail."""
+REACHED = "FailOnRecompileLimitHit", "FailOnCacheLimitHit"
 
 
 def keep_to_sizes() -> None:
-    """Has whatever this process compiles from now on be so; may be called again."""
+    """Has whatever this thread, and who has its context, compiles from now on be so; may be called again."""
     if not hasattr(torch.compile, "keeps_to_sizes"):
         torch.compile = _kept(torch.compile)
     if "torch._dynamo" in sys.modules:  # it was compiled by a function's name, as the program was loaded
@@ -33,7 +35,7 @@ def keep_to_sizes() -> None:
 
 def explained(error: Exception) -> Exception:
     """What to raise in its place: it was made by ``keep_to_sizes``, in words that say nothing of it."""
-    if type(error).__name__ != REACHED:
+    if type(error).__name__ not in REACHED:
         return error
     return ProgramError(
         f"torch.compile has made {MOST_KERNELS} kernels of one function, since sizes, or numbers that it is "
@@ -65,9 +67,15 @@ def _configure() -> bool:
 
     dynamo: Any = _dynamo.config
     dynamo.automatic_dynamic_shapes = False
-    dynamo.fail_on_recompile_limit_hit = True
-    for name, value in (LIMITS if hasattr(dynamo, "recompile_limit") else LIMITS_BEFORE).items():
-        setattr(dynamo, name, value)
-    if is_known := hasattr(inductor, "deterministic"):
-        inductor.deterministic = True
-    return is_known
+    _set(dynamo, LIMITS, MOST_KERNELS if _set(dynamo, FAILS, True) else BOUNDLESS)
+    _set(dynamo, ALL_LIMITS, BOUNDLESS)
+    return _set(inductor, ("deterministic",), True)
+
+
+def _set(config: Any, names: Sequence[str], value: object) -> bool:
+    """The first that this PyTorch knows; whether there is one."""
+    for name in names:
+        if hasattr(config, name):
+            setattr(config, name, value)
+            return True
+    return False

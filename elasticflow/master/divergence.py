@@ -48,8 +48,12 @@ class Divergence:
 
     def answered(self, event: Inspected) -> None:
         """A worker has looked at its slices."""
-        if self._told and event.tick == self._told.tick and self._asked.pop(event.name, None) is not None:
-            self._found += [event] if event.slice >= 0 else []
+        if not self._told or event.tick != self._told.tick or event.name not in self._asked:
+            return
+        if not event.searches:
+            del self._asked[event.name]
+        self._found = [each for each in self._found if each.name != event.name]
+        self._found += [event] if event.slice >= 0 else []
 
     def ends_s(self, here: Iterable[str], commits: Commits) -> float:
         """When the run is to end: at once if nobody ``here`` is still to answer, and all is committed."""
@@ -72,7 +76,7 @@ class Divergence:
         number = first.slice if first else self._told.slice
         began = f", beginning in slice {number}" if number >= 0 else ""
         cost = f", whose cost is {first.cost}" if first else ""
-        cost += f", with record {first.row}" if first and first.row >= 0 else ""
+        cost += f", first with record {first.row}" if first and first.row >= 0 else ""
         kept = "there is no checkpoint yet"
         if committed_tick is not None:
             kept = f"the last checkpoint is that of step {schedule.steps_before(committed_tick)}"

@@ -24,6 +24,9 @@ SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # The order of a set of texts, such as a vocabulary is made of, would be another in each process.
     "PYTHONHASHSEED": "0",
+    # Also in threads of its own PyTorch compiles what follows from nothing but sizes: see torch_compiled.
+    "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_SHAPES": "0",
+    "TORCHINDUCTOR_DETERMINISTIC": "1",
     # Big arrays come and go at every step: do not hand their memory back to the system each time.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),

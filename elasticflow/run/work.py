@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from elasticflow.errors import CheckpointError
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import SLICING, Schedule
-from elasticflow.storage.file_ids import FileId, alike, but_new_lists
+from elasticflow.storage.file_ids import FileId, alike, list_of, told_name
 from elasticflow.wire.messages import Spec
 
 LENGTH = "learning_rate_steps"
@@ -138,7 +137,7 @@ def _check_same_slicing(manifest: Manifest, config: Config) -> None:
 
 def files_told(files: tuple[FileId, ...]) -> tuple[tuple[str, int, str], ...]:
     """What a manifest says of the files of records: what stays so if a file is only touched or moved."""
-    return tuple((os.path.basename(file.name), file.num_bytes, file.sample) for file in files)
+    return tuple((told_name(file), file.num_bytes, file.sample) for file in files)
 
 
 def check_same_length(manifest: Manifest, spec: Spec, num_steps: int) -> None:
@@ -155,9 +154,11 @@ def check_same_length(manifest: Manifest, spec: Spec, num_steps: int) -> None:
 
 def check_same_files(manifest: Manifest, spec: Spec) -> None:
     """Raises CheckpointError if a file of records has others since; touched, moved or copied it may be."""
-    if not (before := manifest.sources):
+    if not manifest.sources:
         return
-    files = tuple(but_new_lists(spec.files, [name for name, _, _ in before]))
+    both = {list_of(name) for name, _, _ in manifest.sources} & {file.of_list for file in spec.files} | {""}
+    before = [each for each in manifest.sources if list_of(each[0]) in both]
+    files = tuple(file for file in spec.files if file.of_list in both)
     now = files_told(files)
     for old, new, file in zip(before, now, files, strict=False):
         if old[:2] != new[:2] or not alike(old[2], new[2]):

@@ -28,7 +28,9 @@ its end among them, where formats keep their indexes."""
 READ_BYTES = 4 << 20
 MOST_TOLD = 256
 """More files than this are told in groups."""
-_LIST = ": the list of "
+_LIST = "the list of "
+DATASET = "dataset"
+"""With what ``FileId.of_list`` begins."""
 STAY = "A run's data must stay as it is; write new data under a new name, and start again."
 
 
@@ -68,17 +70,25 @@ def of_value(name: str, value: object) -> FileId:
 
 def list_id(of_list: str, count: int, value: object) -> FileId:
     """Of a list of names of files itself. of_list: where its dataset has it."""
-    found = of_value(f"{of_list}{_LIST}{count} files", value)
-    return msgspec.structs.replace(found, of_list=of_list)
+    return msgspec.structs.replace(of_value(f"{_LIST}{count} files", value), of_list=of_list)
 
 
-def but_new_lists(files: Iterable[FileId], before: Iterable[str]) -> list[FileId]:
-    """But for those of lists whose files were not there before: a dataset may write a cache, say.
+def told_name(file: FileId) -> str:
+    """What a manifest calls it, wherever it lies."""
+    return f"{file.of_list}: " * bool(file.of_list) + os.path.basename(file.name)
 
-    before: the names of all that there was.
-    """
-    known = {name.partition(_LIST)[0] for name in before if _LIST in name}
-    return [file for file in files if not file.of_list or file.of_list in known]
+
+def list_of(told: str) -> str:
+    """``FileId.of_list``, of what a manifest calls a file."""
+    where, mark, _ = told.partition(": ")
+    return where if mark and where.startswith(DATASET) else ""
+
+
+def in_both(first: Sequence[FileId], other: Sequence[FileId]) -> tuple[list[FileId], list[FileId]]:
+    """But for those of lists of which one side has none: one of a cache, say, which its dataset writes."""
+    both = {file.of_list for file in first} & {file.of_list for file in other} | {""}
+    left, right = ([file for file in side if file.of_list in both] for side in (first, other))
+    return left, right
 
 
 def sampled(found: FileId, num_files: int = 1) -> FileId:
@@ -114,7 +124,9 @@ def folded(files: Sequence[FileId]) -> tuple[FileId, ...]:
     Each of them still counts. Those of a list stay by themselves.
     """
     told: list[FileId] = []
-    for _, several in groupby(files, lambda file: (file.of_list, file.of_list and _LIST in file.name)):
+    for _, several in groupby(
+        files, lambda file: (file.of_list, file.of_list and file.name.startswith(_LIST))
+    ):
         some = list(several)
         size = -(-len(some) // MOST_TOLD) or 1
         groups = [some[start : start + size] for start in range(0, len(some), size)]
@@ -146,7 +158,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
     """What was found differently later, for people; empty if nothing."""
-    other = but_new_lists(other, [file.name for file in first])
+    first, other = in_both(first, other)
     for old, new in zip(first, other, strict=False):
         if change := changed(old, new):
             return change

@@ -435,8 +435,8 @@ class Audited(_Message, frozen=True):
 class Inspected(_Message, frozen=True):
     """The answer to Inspect: the first of the slices, and in it the first parameter, whose gradient is none.
 
-    slice: -1: there is none among them. cost: of that slice, in words. row: its record that is to blame; -1:
-    none is, as far as that is known.
+    slice: -1: there is none among them. cost: of that slice, in words. row: the first of its records with
+    which it is so; -1: nobody knows, or it is so with all. searches: another answer follows, with the record.
     """
 
     name: str
@@ -445,6 +445,7 @@ class Inspected(_Message, frozen=True):
     parameter: str = ""
     cost: str = ""
     row: int = -1
+    searches: bool = False
 
 
 # --- client -> master ----------------------------------------------------------------------------

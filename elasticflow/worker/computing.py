@@ -36,7 +36,7 @@ from elasticflow.worker.trial import Begin, Deadly, Nurse, Trial, Way, try_slice
 from elasticflow.worker.whose_fault import TOLD_AS_THEY_ARE, is_of_kernel, spare_records
 
 MOST_OTHERS = 8
-"""So many records are looked at, about, to see whether it is one alone that is odd."""
+"""So many records are looked at, about, to see whether it is so with all."""
 
 
 class Filling(NamedTuple):
@@ -350,16 +350,17 @@ class Computing:
                         parameter=parameter,
                         cost=cost,
                     )
-                    if not self._encoded and self._loaded.program.loop is None:
-                        with suppress(Exception, Interrupted):
-                            found = msgspec.structs.replace(found, row=self._odd_row(work, number, out))
                     break
+        if found.slice >= 0 and not self._encoded and self._loaded.program.loop is None:
+            # What follows may take longer than the run's end waits.
+            self._link.send(msgspec.structs.replace(found, searches=True))
+            with suppress(Exception, Interrupted):
+                found = msgspec.structs.replace(found, row=self._odd_row(work, found.slice, out))
         self._strategy.give_back(out)
         self._link.send(found)
 
     def _odd_row(self, work: Work, number: int, out: Vector) -> int:
-        """The first record of a slice with which its gradient is none; -1: it is so with whichever record, or
-        with none alone."""
+        """The first record of a slice whose gradient is none by itself; -1: those of all are, or of none."""
         rows = self.batches.rows(work, number)
 
         def is_odd(*chosen: int) -> bool:
@@ -373,8 +374,8 @@ class Computing:
             left = first if is_odd(*first) else rest
         (found,) = left
         others = [int(row) for row in rows if row != found][:: max(1, len(rows) // MOST_OTHERS)]
-        is_alone = not others or not all(map(is_odd, others))
-        return found if is_alone and is_odd(found) else -1
+        tells = not others or not all(map(is_odd, others))
+        return found if tells and is_odd(found) else -1
 
     def _odd_in(self, work: Work, out: Vector) -> str:
         if self.adds_apart(work):

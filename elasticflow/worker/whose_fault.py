@@ -60,7 +60,7 @@ OUT_OF_SOMETHING = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "Acc
 """What the frameworks call it, which need not be loaded."""
 COMPILERS = frozenset({"InvalidCxxCompiler", "CppCompileError", "TritonMissing"})
 """``torch.compile`` finds none on this machine, or one that does not do."""
-TOO_MANY_KERNELS = "FailOnRecompileLimitHit"
+TOO_MANY_KERNELS = frozenset({"FailOnRecompileLimitHit", "FailOnCacheLimitHit"})
 """``torch.compile``, however often it is tried."""
 OUT_OF_REACH = frozenset(
     {"NotFoundError", "PermissionDeniedError", "UnavailableError", "DeadlineExceededError"}
@@ -167,8 +167,11 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
     while each is not None and id(each) not in seen:
         seen.add(id(each))
         yield each, handled
-        handled = handled or (each.__cause__ is None)
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+        inner = getattr(each, "inner_exception", None)  # PyTorch's compiler raises its own "from None"
+        if not isinstance(inner, BaseException):
+            inner = each.__cause__
+        handled = handled or inner is None
+        each = inner or (None if each.__suppress_context__ else each.__context__)
 
 
 def _of_one(error: BaseException, handled: bool) -> Culprit:
@@ -176,7 +179,7 @@ def _of_one(error: BaseException, handled: bool) -> Culprit:
         return max((whose_fault(each) for each in group), key=lambda fault: fault.value)
     if isinstance(error, (ImportError, SystemExit)):
         return Culprit.RECORD if handled else Culprit.PROGRAM
-    if type(error).__name__ == TOO_MANY_KERNELS:
+    if type(error).__name__ in TOO_MANY_KERNELS:
         return Culprit.PROGRAM
     return Culprit.PLACE if _is_of_place(error, handled) else Culprit.RECORD
 

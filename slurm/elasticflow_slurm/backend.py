@@ -215,6 +215,8 @@ class SlurmBackend(SizedBackend):
         """To where there are servers again: SLURM does that itself only where they have lost their node."""
         try:
             self.hand_over()
+        except SlurmBusy:
+            return  # it is tried again
         except SlurmError as error:
             raise RunError(f"{self._serverless}, and SLURM does not requeue it: {error}") from error
         self._sizing.news.notes.append(("warning", f"{self._serverless}; the leader is requeued"))

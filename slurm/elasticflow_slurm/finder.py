@@ -139,7 +139,10 @@ class SlurmPresence(JobPresence):
         if self._job is None or self._job.state != "SUSPENDED":
             return ""
         address = self._job.address
-        return f"job {address} is suspended; 'scontrol resume {address}' lets it go on."
+        return (
+            f"job {address} is suspended: it goes on by itself once a job is over that preempted it, else by "
+            f"'scontrol resume {address}', which may take an administrator."
+        )
 
     def last_words(self) -> str:
         words = last_line(self._run.logs / "leader.log")

@@ -93,10 +93,11 @@ def dataset(request: pytest.FixtureRequest, paths: list[Path]) -> Any:
 
 def change(path: Path) -> None:
     """One value: as many bytes, and in its place."""
-    values = np.load(path)
+    values, changed_ns = np.load(path), path.stat().st_mtime_ns
     values[1] += 1
     with path.open("r+b") as file:
         np.save(file, values)
+    os.utime(path, ns=(0, changed_ns + 10**9))  # some kernels' clocks go by ten milliseconds
 
 
 def test_whoever_comes_later_finds_that_one_has_changed(dataset: Any, paths: list[Path]) -> None:
@@ -182,24 +183,39 @@ def test_files_that_a_dataset_writes_meanwhile_are_no_change(
     dataset = Files(paths, cache=cache, files=paths)
     now = folded(Indexed(dataset).files)
     assert len(now) > len(first) == COUNT + 1
-    assert first_change(first, now) == "" and first_change((), now) == ""
-    assert first_change(now, first), "a file that goes is one"
+    assert first_change(first, now) == first_change(now, first) == first_change((), now) == ""
+    cache[5].unlink()
+    assert folded(Indexed(dataset).files) == first, "it is half full: it does not count"
     change(paths[7])
     assert "7.npy has changed" in first_change(first, folded(Indexed(dataset).files))
+    assert "7.npy has changed" in first_change(now, folded(Indexed(dataset).files))
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800", "records/1.npy", "/proc/self/mem", ""], ids=ascii)
 def test_any_text_may_stand_among_the_names(
     paths: list[Path], odd: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is no file's, a relative one, or that of a file which cannot be read."""
+    """One that is no file's, a relative one, or that of a file which cannot be read. Of such a list only who
+    reads one again finds that it has changed."""
     monkeypatch.chdir(paths[0].parents[1])
     source = Indexed(Files(paths, files=[*paths[:3], odd, *paths[4:]]))
-    assert len(source.files) == COUNT + (odd == "records/1.npy")
+    assert len(source.files) == (COUNT + 1) * (odd == "records/1.npy")
     assert len(source.rows(np.arange(COUNT))["0"]) == COUNT
     change(paths[7])
     with pytest.raises(UnreadableError, match=r"7\.npy has changed"):
         source.rows(np.array([7]))
+
+
+def test_one_list_by_two_names_counts_once(paths: list[Path]) -> None:
+    """ImageFolder has one."""
+    once = Indexed(Files(paths, samples=paths)).files
+    assert Indexed(Files(paths, samples=paths, imgs=paths)).files == once
+
+
+def test_many_lists_share_what_is_read(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listed, "MOST_FILES", COUNT)
+    lists = {f"list{number}": list(paths) for number in range(4)}
+    assert len(Indexed(Files(paths, **lists)).files) == 4 * (COUNT // 4 + 1)
 
 
 def test_a_subset_may_be_empty_or_of_what_has_no_length(paths: list[Path]) -> None:

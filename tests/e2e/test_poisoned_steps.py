@@ -54,7 +54,9 @@ def test_by_default_the_run_ends_before_the_step_is_made(
     code, output = run.wait()
     assert code == 4, output
     said = "Error: step 9 (epoch 1) is not made: the gradient of net.0.weight is not finite (NaN or infinite)"
-    where = "beginning in slice 5, whose cost is nan, with record 7; the last checkpoint is that of step"
+    where = (
+        "beginning in slice 5, whose cost is nan, first with record 7; the last checkpoint is that of step"
+    )
     assert f"{said}, {where}" in output, output
     report = run.report()
     assert report.step in (8, 9), "the leading server may have made its part of the step"

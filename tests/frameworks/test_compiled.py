@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from elasticflow.frameworks import torch_compiled
+from elasticflow.frameworks.loop_thread import LoopThread
 from elasticflow.frameworks.pytorch import set_up
+from elasticflow.process.fingerprint import SETTINGS
 from elasticflow.worker.whose_fault import Culprit, OutsideError, spare_records, whose_fault
 
 SIZES = (8, 7)
@@ -61,7 +63,8 @@ def show(kept: bool, dynamic: bool | None) -> None:
 
 def digests(folder: Path, kept: bool, dynamic: bool | None) -> set[str]:
     """By the order of sizes, in a process of its own: others here keep what they were told."""
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     command = [sys.executable, "-c", PROGRAM, "kept" if kept else "", str(dynamic)]
     done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
     lines = done.stdout.splitlines()
@@ -87,9 +90,46 @@ def test_and_would_not_without(kernels: Path) -> None:
     assert len(digests(kernels, False, None)) > 1
 
 
+def test_a_loop_of_the_programs_own_has_these_settings_too() -> None:
+    """They are of a thread, or whoever has its context."""
+    set_up(0, 1)
+    torch.compile(lambda x: x, backend="eager")
+    told: list[object] = []
+
+    def loop() -> None:
+        dynamo = torch._dynamo.config
+        told.extend((dynamo.automatic_dynamic_shapes, dynamo.fail_on_recompile_limit_hit))
+        told.append(dynamo.recompile_limit)
+
+    thread = LoopThread(loop)
+    thread.go_on()
+    assert thread.over and told == [False, True, torch_compiled.MOST_KERNELS]
+
+
+def test_an_older_pytorch_has_other_names() -> None:
+    class Older:
+        cache_size_limit, fail_on_cache_limit_hit = 8, False
+
+    assert torch_compiled._set(Older, torch_compiled.FAILS, True) and Older.fail_on_cache_limit_hit
+    assert torch_compiled._set(Older, torch_compiled.LIMITS, 9) and Older.cache_size_limit == 9
+    assert not torch_compiled._set(Older, ("deterministic",), True) and not hasattr(Older, "deterministic")
+
+
+def test_a_machine_without_a_compiler_is_no_records_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    code = "import torch; from elasticflow.worker.whose_fault import whose_fault\n"
+    code += "try: torch.compile(lambda x: x * 2 + 1)(torch.ones(3))\n"
+    code += "except Exception as error: print(whose_fault(error).name)"
+    environment = {**os.environ, "CXX": "/nowhere/g++"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "PLACE\n", done.stderr
+
+
 def test_too_many_sizes_are_the_programs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(torch_compiled.LIMITS, "recompile_limit", 2)
+    monkeypatch.setattr(torch_compiled, "MOST_KERNELS", 2)
     set_up(0, 1)
     doubled = torch.compile(lambda x: x * 2 + 1, backend="eager")
     with pytest.raises(Exception, match="Hard failure") as raised:

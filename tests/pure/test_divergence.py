@@ -61,7 +61,19 @@ def test_a_record_is_named_with_which_it_began() -> None:
     run = running()
     diverged(run)
     told = [inspected(run, worker, number, row=57) for worker, number in (("worker-1", 2), ("worker-2", 6))]
-    assert "beginning in slice 2, whose cost is nan, with record 57; there is no" in run.end(told[-1]).text
+    assert (
+        "beginning in slice 2, whose cost is nan, first with record 57; there is no" in run.end(told[-1]).text
+    )
+
+
+def test_a_slice_is_told_though_the_search_for_its_record_takes_too_long() -> None:
+    run = running()
+    diverged(run)
+    assert inspected(run, "worker-2") == []
+    found = Inspected(name="worker-1", tick=3, slice=2, parameter="w", cost="nan", searches=True)
+    assert run.tell(found) == [], "its record is still to come"
+    end = run.end(run.pass_time(INSPECT_S + 1, heard=("worker-1", "worker-2")))
+    assert "beginning in slice 2, whose cost is nan; there is no" in end.text
 
 
 def test_nobody_waits_for_long_for_who_does_not_answer() -> None:

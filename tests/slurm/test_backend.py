@@ -14,7 +14,7 @@ from elasticflow.errors import RunError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import HostJob, RunDir, publish
 from elasticflow_slurm import backend
-from elasticflow_slurm.client import SlurmJob, SlurmRefused
+from elasticflow_slurm.client import SlurmBusy, SlurmJob, SlurmRefused
 from tests.slurm.fakes import FakeClient
 
 ID, COMMENT = 12, "elasticflow 0123456789ab leader"
@@ -101,6 +101,11 @@ def test_where_the_servers_component_is_over_the_leader_moves(
         slurm.living()
         assert slurm.ended() == [] and client.calls == []
         slurm.living()
+        if not refused:
+            client.refusals["requeue"] = SlurmBusy("slurmctld does not answer")
+            assert slurm.ended() == [] and slurm.notes() == [], "it is asked again"
+            del client.refusals["requeue"]
+            client.calls.clear()
         told = f"the servers' job {ID + 1} is over .CANCELLED.: no server starts there any more"
         if refused:
             with pytest.raises(RunError, match=f"{told}, and SLURM does not requeue it: Job requeue is dis"):
