@@ -12,7 +12,14 @@ from typing import Protocol
 from elasticflow import checkpoint
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.progress import best_line, deadline_line, duration, evaluation_line
-from elasticflow.cluster.presence import NoMaster, is_alive, presence_of, wait_for_master, wait_until_over
+from elasticflow.cluster.presence import (
+    NoMaster,
+    how_it_ended,
+    is_alive,
+    presence_of,
+    wait_for_master,
+    wait_until_over,
+)
 from elasticflow.errors import RunError
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
 from elasticflow.run.telling import Past, Report, Status, WorkersSeconds
@@ -30,13 +37,18 @@ class Shows(Protocol):
 
 
 def follow(run: RunDir, display: Shows, interrupted: Callable[[Connection], None]) -> Report | None:
-    """Shows a run that may wait for its place, and may have ended by now, until it is over."""
+    """Shows a run that may wait for its place, and may have ended by now, until it is over.
+
+    Raises RunError if another run has its folder by then.
+    """
     presence = presence_of(run)
     while presence.is_alive():
         wait_for_master(run, lambda text: display.line(f"{run.path}: {text}"))
         with contextlib.suppress(NoMaster):
             watch(run, display, interrupted)
             wait_until_over(run, presence)
+    if presence.is_anothers():
+        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
     report = run.read_report()
     if report:
         display.show(report)  # what happened after the last status that came

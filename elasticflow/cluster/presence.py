@@ -66,6 +66,10 @@ class Presence:
         """Of a run that is alive: that its job is held up, and what lets it go on; "": it is not."""
         return ""
 
+    def is_anothers(self) -> bool:
+        """Whether another run has its folder by now, or somebody else went on with it."""
+        return False
+
     def end(self) -> RunEnd | None:
         """Of a run that is over, how its cluster says that it ended; None: it does not, or not any more."""
         return None
@@ -91,6 +95,8 @@ class JobPresence(Presence):
         super().__init__(run_dir)
         self._submit_s = submit_s
         self._asked_s, self._alive, self._silence = float("-inf"), True, ""
+        self._whose = ""
+        """``HostJob.run``, as it was when it was looked at first."""
 
     def is_alive(self) -> bool:
         if time.monotonic() - self._asked_s >= KEEP_S:
@@ -100,6 +106,10 @@ class JobPresence(Presence):
 
     def silence(self) -> str:
         return self._silence
+
+    def is_anothers(self) -> bool:
+        host = self._run.host() if self._whose else None
+        return host is not None and host.run != self._whose
 
     def waits_for(self) -> str:
         return self._silence or super().waits_for()
@@ -117,6 +127,10 @@ class JobPresence(Presence):
         if self._run.report.exists():
             return False  # it is written last of all
         host = self._run.host()
+        if host is not None:
+            self._whose = self._whose or host.run
+            if host.run != self._whose:
+                return False
         if host is None or host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
             return self._run.job.exists() and time.time() - self._run.job.stat().st_mtime < self._submit_s
         try:
@@ -214,6 +228,8 @@ def _address(run: RunDir, presence: Presence) -> Address:
 
 def how_it_ended(run: RunDir, presence: Presence) -> str:
     """To follow "this run is over"."""
+    if presence.is_anothers():
+        return ", and its folder is another run's by now, or somebody has resumed it"
     if report := run.read_report():
         return f": {report.state}, {report.text}"
     end, words = presence.end(), presence.last_words()

@@ -304,6 +304,18 @@ def test_a_run_is_over(run: RunDir, clock: Clock) -> None:
     assert not presence(run, leader("RUNNING", of="ffffffffffff"))[0].is_alive()
 
 
+def test_another_run_in_its_folder_is_its_end(run: RunDir, clock: Clock) -> None:
+    """Whoever follows it does not go over to that one, nor takes its report for this one's."""
+    client = FakeClient(leader("RUNNING"), leader("RUNNING", number=2, of="ffffffffffff"))
+    one = SlurmPresence(str(run.path), client)
+    assert one.is_alive() and not one.is_anothers()
+    publish(run.job, HostJob("slurm", str(ID + 2), "ffffffffffff"))
+    clock.now_s += KEEP_S
+    assert not one.is_alive() and one.is_anothers()
+    assert "its folder is another run's by now" in how_it_ended(run, one)
+    assert SlurmPresence(str(run.path), client).is_alive(), "that one goes on"
+
+
 def test_a_report_is_the_end(run: RunDir, clock: Clock) -> None:
     one, client = presence(run, leader("RUNNING"))
     run.report.write_text("{}")
