@@ -18,6 +18,7 @@ from elasticflow.frameworks.pytorch import set_up
 from elasticflow.process.fingerprint import SETTINGS
 from elasticflow.worker.whose_fault import Culprit, OutsideError, spare_records, whose_fault
 
+pytestmark = pytest.mark.timeout(600)  # a C++ compiler works, beside all else
 SIZES = (8, 7)
 PROGRAM = """
 import sys
