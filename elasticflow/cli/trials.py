@@ -15,7 +15,7 @@ from elasticflow.cli.connection import Connection
 from elasticflow.cli.train import Launched, begin
 from elasticflow.cli.watching import follow
 from elasticflow.cluster.contract import load_cluster
-from elasticflow.cluster.presence import is_alive, presence_of
+from elasticflow.cluster.presence import Replaced, is_alive, presence_of
 from elasticflow.errors import ElasticFlowError, RunError, UnknownError
 from elasticflow.local.forkserver import VARIABLE, ForkServers
 from elasticflow.process.guard import guarded_thread
@@ -77,6 +77,8 @@ class Trials(ABC):
                 report = follow(run, teller, _nobody)
                 if self.is_over(run):
                     break
+            except Replaced:
+                continue  # its service went on with it
             except (ElasticFlowError, OSError) as error:
                 if not isinstance(error, UnknownError) and not is_away(error):
                     self._tell(TrialNews(trial, is_over=True, text=str(error)))

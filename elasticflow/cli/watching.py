@@ -14,6 +14,7 @@ from elasticflow.cli.connection import Connection
 from elasticflow.cli.progress import best_line, deadline_line, duration, evaluation_line
 from elasticflow.cluster.presence import (
     NoMaster,
+    Replaced,
     how_it_ended,
     is_alive,
     presence_of,
@@ -39,7 +40,7 @@ class Shows(Protocol):
 def follow(run: RunDir, display: Shows, interrupted: Callable[[Connection], None]) -> Report | None:
     """Shows a run that may wait for its place, and may have ended by now, until it is over.
 
-    Raises RunError if another run has its folder by then.
+    Raises Replaced if another run has its folder by then, or somebody has resumed it.
     """
     presence = presence_of(run)
     while presence.is_alive():
@@ -48,7 +49,7 @@ def follow(run: RunDir, display: Shows, interrupted: Callable[[Connection], None
             watch(run, display, interrupted)
             wait_until_over(run, presence)
     if presence.is_anothers():
-        raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
+        raise Replaced(f"{run.path}: this run is over{how_it_ended(run, presence)}.")
     report = run.read_report()
     if report:
         display.show(report)  # what happened after the last status that came

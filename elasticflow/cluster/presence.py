@@ -23,6 +23,10 @@ class NoMaster(UnknownError):
     """A run goes on, as far as is known, but nobody listens just now."""
 
 
+class Replaced(RunError):
+    """A run was followed whose folder is another's by now, or with which somebody else went on."""
+
+
 class RunEnd(NamedTuple):
     """How a cluster says that the job of a run's master ended. text: to follow its name, in its own words."""
 

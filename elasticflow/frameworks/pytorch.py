@@ -107,12 +107,7 @@ class _Called:
         self.begin_again: Callable[[], None] = nothing
 
     def _call(self, function: Callable[..., Any], batch: Mapping[str, Any]) -> Any:
-        try:
-            return self.making.call(partial(function, **batch, params=self.params), self.begin_again)
-        except Exception as error:
-            if (told := torch_compiled.explained(error)) is error:
-                raise
-            raise told from error
+        return self.making.call(partial(function, **batch, params=self.params), self.begin_again)
 
     def cost(self, batch: Batch) -> torch.Tensor:
         """Raises CostError, and whatever ``forward`` raises."""

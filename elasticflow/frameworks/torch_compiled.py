@@ -17,12 +17,12 @@ import torch
 from elasticflow.errors import ProgramError
 
 MOST_KERNELS, BOUNDLESS = 64, 1 << 20
-"""Of one function. What comes then PyTorch would compute without a kernel, whichever size that is."""
+"""Of one function. What comes then PyTorch would compute without a kernel, whichever size that is; where it
+fails instead ``whose_fault`` says what to do."""
 LIMITS = "recompile_limit", "cache_size_limit"
 ALL_LIMITS = "accumulated_recompile_limit", "accumulated_cache_size_limit"
 FAILS = "fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"
 """What PyTorch calls them, and called them before; at first it had no way to fail."""
-REACHED = "FailOnRecompileLimitHit", "FailOnCacheLimitHit"
 
 
 def keep_to_sizes() -> None:
@@ -31,17 +31,6 @@ def keep_to_sizes() -> None:
         torch.compile = _kept(torch.compile)
     if "torch._dynamo" in sys.modules:  # it was compiled by a function's name, as the program was loaded
         _configure()
-
-
-def explained(error: Exception) -> Exception:
-    """What to raise in its place: it was made by ``keep_to_sizes``, in words that say nothing of it."""
-    if type(error).__name__ not in REACHED:
-        return error
-    return ProgramError(
-        f"torch.compile has made {MOST_KERNELS} kernels of one function, since sizes, or numbers that it is "
-        "called with, are others from slice to slice. Give fewer sizes, such as by ef.data.Pad(multiple=64), "
-        "have one kernel for all by torch.compile(..., dynamic=True), or leave it out."
-    )
 
 
 def _kept(compile: Any) -> Any:

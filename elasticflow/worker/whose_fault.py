@@ -61,7 +61,12 @@ OUT_OF_SOMETHING = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "Acc
 COMPILERS = frozenset({"InvalidCxxCompiler", "CppCompileError", "TritonMissing"})
 """``torch.compile`` finds none on this machine, or one that does not do."""
 TOO_MANY_KERNELS = frozenset({"FailOnRecompileLimitHit", "FailOnCacheLimitHit"})
-"""``torch.compile``, however often it is tried."""
+"""``torch.compile``, however often it is tried: see ``torch_compiled``."""
+FEWER_KERNELS = (
+    ". torch.compile has made too many kernels of one function, since sizes, or numbers that it is called "
+    "with, are others from slice to slice. Give fewer sizes, such as by ef.data.Pad(multiple=64), have one "
+    "kernel for all by torch.compile(..., dynamic=True), or leave it out"
+)
 OUT_OF_REACH = frozenset(
     {"NotFoundError", "PermissionDeniedError", "UnavailableError", "DeadlineExceededError"}
 )
@@ -154,8 +159,9 @@ def spare_records(error: BaseException, path: str) -> None:
     text = (
         describe(error, path) if cause is error else f"{describe(error, path)}, from {describe(cause, path)}"
     )
+    advice = FEWER_KERNELS if type(cause).__name__ in TOO_MANY_KERNELS else ""
     raise OutsideError(
-        f"{text}: no record is to blame for that, but {who}", fault is Culprit.PROGRAM
+        f"{text}: no record is to blame for that, but {who}{advice}", fault is Culprit.PROGRAM
     ) from error
 
 

@@ -8,10 +8,26 @@ import pytest
 
 from elasticflow.cli import trials
 from elasticflow.cli.trials import ClusterTrials, TrialNews
+from elasticflow.cluster.presence import Replaced
 from elasticflow.errors import UnknownError
 from elasticflow.run.folder import RunDir
 
 from .fake_master import new_run
+
+
+def test_a_trial_that_its_service_has_resumed_meanwhile_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place was taken away and given back before anybody saw that it was over."""
+    run, told, attempts = new_run(tmp_path / "run"), list[TrialNews](), iter([1, 2])
+
+    def follow(followed: RunDir, *_: object) -> None:
+        if next(attempts) == 1:
+            raise Replaced(f"{followed.path}: this run is over, and somebody has resumed it.")
+
+    monkeypatch.setattr(trials, "follow", follow)
+    ClusterTrials(told.append, "slurm")._follow(7, run)
+    assert told == [TrialNews(7, is_over=True, text="ended, and left no report")]
 
 
 def test_what_is_in_the_way_of_seeing_a_trial_is_told_once(
