@@ -22,9 +22,7 @@ An embedding table named ``"words"`` is two arrays, ``words.ids`` (n,) and ``wor
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -36,6 +34,7 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.manifest import Manifest
 from elasticflow.checkpoint.reader import tensors
 from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.process.new_files import replacing, writing
 from elasticflow.step.layout import Array
 from elasticflow.storage import Storage
 
@@ -56,15 +55,8 @@ def export(
         raise ConfigError(
             f"cannot export to {str(target)!r}: the ending must be one of {', '.join(_WRITERS)}."
         )
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with naming(str(target)):
-            write(temporary, tensors(storage, manifest, averages=averages))
-            _sync(temporary)
-            temporary.replace(target)
-    finally:
-        with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong first is told
-            temporary.unlink(missing_ok=True)
+    with naming(str(target)), replacing(target) as path:
+        write(path, tensors(storage, manifest, averages=averages))
 
 
 def _write_npz(path: Path, named: _Named) -> None:
@@ -94,7 +86,7 @@ def _write_hdf5(path: Path, named: _Named) -> None:
     """One dataset a name. A ``/`` in a name makes a group, and the whole name still finds the dataset."""
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with writing(path) as raw, h5py.File(raw, "w") as file:
         for name, array in named:
             with naming(f"{path.name}: {name!r}"):
                 file.create_dataset(name, data=array)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +13,7 @@ import numpy as np
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.process.new_files import replacing, writing
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
 
@@ -53,25 +51,17 @@ def export_run(run: RunDir, manifest: Manifest, file: str, averages: bool = Fals
 
 
 def _replaced(target: Path, write: Callable[[Path], None]) -> None:
-    temporary = target.with_name(f".{secrets.token_hex(8)}.{target.name}")
     try:
-        write(temporary)
-        if target.is_dir():
-            shutil.rmtree(target)
-        temporary.replace(target)
+        with replacing(target) as path:
+            write(path)
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong first is told
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
 
 
 def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: bool) -> None:
     """By what ``model()`` calls them: of one module alone its state dict, of several a dict of those."""
     try:
         import torch
-
-        from elasticflow.frameworks.torch_files import writing
     except ImportError as error:
         raise CheckpointError(f"{path.name}: needs PyTorch; export to .safetensors or .npz") from error
     found: dict[str, dict[str, torch.Tensor] | torch.Tensor] = {}

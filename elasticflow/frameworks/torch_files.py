@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from elasticflow.errors import ProgramError
+from elasticflow.process.new_files import writing
 from elasticflow.step.layout import Array
 
 
@@ -43,34 +42,6 @@ class Predictor(torch.nn.Module):
             return self._predict(**dict(zip(self._names, columns, strict=True)), params=params)
         [module] = [value for value in params.values() if isinstance(value, torch.nn.Module)]
         return module(*columns)
-
-
-class QuietFile(io.FileIO):
-    """Takes all that is written. error: the first of them, after which nothing is written."""
-
-    error: OSError | None = None
-
-    def write(self, data: Any, /) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
-        try:
-            while left and not self.error:
-                left = left[super().write(left) :]
-        except OSError as error:
-            self.error = error
-        return size
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[QuietFile]:
-    """A file for PyTorch to write to. Raises OSError at the end.
-
-    Where a write fails, as on a full disk, PyTorch says something about positions, or aborts the process.
-    """
-    with QuietFile(path, "wb") as file:
-        yield file
-    if file.error:
-        raise file.error
 
 
 def write(

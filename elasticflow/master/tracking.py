@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from elasticflow.master.log import say
@@ -23,13 +24,26 @@ MOMENT_S = 3.0
 MOST_DEATHS = 5
 """So often it is begun again."""
 
+LOOK_S = 1.0
+"""So often a master looks after one that another has started."""
+
 
 def begin_tracking(run: RunDir, config: Config) -> None:
-    """Starts it, unless it is there; one that a master before this one has started nobody starts again."""
-    if not config.track or not isinstance(run.path, Path) or TrackDir(run.path / "tracks").is_held():
+    """Starts it, unless it is there: one that a master before this one has started is waited for first."""
+    if not config.track or not isinstance(run.path, Path):
         return
-    if process := _started(run):
+    if TrackDir(run.path / "tracks").is_held():
+        guarded_thread(_take_over, "tracking", run).start()
+    elif process := _started(run):
         guarded_thread(_keep, "tracking", run, process).start()
+
+
+def _take_over(run: RunDir) -> None:
+    """Waits for another master's, of whose end nobody hears here; then there is another, if the run is not over."""
+    while TrackDir(run.path / "tracks").is_held():
+        time.sleep(LOOK_S)
+    if not run.report.exists() and (process := _started(run)):
+        _keep(run, process)
 
 
 def _keep(run: RunDir, process: subprocess.Popen[bytes]) -> None:

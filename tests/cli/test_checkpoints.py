@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
-from elasticflow.cli import exporting
 from elasticflow.cli.main import main
 from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
@@ -35,13 +35,19 @@ def test_one_that_is_damaged_hides_no_others(run: RunDir, capsys: pytest.Capture
     assert [each["step"] for each in json.loads(capsys.readouterr().out)] == [10, 30]
 
 
-def test_a_state_dict_on_a_full_disk(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", [".pt", ".npz", ".h5", ".safetensors"])
+@pytest.mark.parametrize("room", [0, 1000])
+def test_export_to_a_full_disk(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, room: int
 ) -> None:
-    monkeypatch.setattr(exporting.secrets, "token_hex", lambda size: "x")
-    (tmp_path / ".x.model.pt").symlink_to("/dev/full")
-    assert main(["export", str(run.path), str(tmp_path / "model.pt")]) == 1
-    assert "model.pt: cannot be written: No space left on device" in capsys.readouterr().err
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        assert main(["export", str(run.path), str(tmp_path / f"model{ending}")]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    told = capsys.readouterr().err.strip()
+    assert "\n" not in told and f"model{ending}: " in told and "File too large" in told
     assert {each.name for each in tmp_path.iterdir()} == {"run"}
 
 

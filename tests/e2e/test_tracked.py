@@ -34,7 +34,11 @@ def drawn(run: Run) -> list[dict[str, str]]:
 
 
 def words_of(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    """None of one that has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def check(run: Run, rows: list[dict[str, str]], first: int = 0) -> None:
@@ -76,6 +80,24 @@ def test_who_draws_is_killed_and_the_next_one_draws_all(start: Callable[..., Run
     run.finish()
     check(run, drawn(run))
     assert run.dir.master_log.read_text().count("was killed by SIGKILL; it is begun again") == 2
+
+
+def test_who_draws_is_killed_after_its_master(start: Callable[..., Run]) -> None:
+    """The next master has not begun it, and hears nothing of its end."""
+    run = start("small_torch.py", *OPTIONS, "--track", "csv", shut=["step 20"])
+
+    def drawing() -> list[int]:
+        return [pid for pid in marked(run.environment) if b"track" in words_of(pid)]
+
+    run.held_at("step 20")
+    (first,) = drawing()
+    run.kill("master")
+    run.wait_until(lambda status: status.master.incarnation == 2)
+    os.kill(first, signal.SIGKILL)
+    run.wait_until(lambda status: drawing() not in ([], [first]))
+    run.open("step 20")
+    run.finish()
+    check(run, drawn(run))
 
 
 def test_nor_though_everything_is_killed_and_the_run_resumed(start: Callable[..., Run]) -> None:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from elasticflow import checkpoint  # noqa: E402
 from elasticflow.cli.exporting import export_run  # noqa: E402
 from elasticflow.errors import CheckpointError, ConfigError, ProgramError  # noqa: E402
-from elasticflow.frameworks.torch_files import writing  # noqa: E402
+from elasticflow.process.new_files import writing  # noqa: E402
 from elasticflow.run import config  # noqa: E402
 from elasticflow.run.folder import RunDir  # noqa: E402
 from elasticflow.worker.warm import begin  # noqa: E402
