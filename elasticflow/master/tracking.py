@@ -39,7 +39,7 @@ def begin_tracking(run: RunDir, config: Config) -> None:
 
 
 def _take_over(run: RunDir) -> None:
-    """Waits for another master's, of whose end nobody hears here; then there is another, if the run is not over."""
+    """Waits for another master's, of whose end nobody hears here; another follows if the run is not over."""
     while TrackDir(run.path / "tracks").is_held():
         time.sleep(LOOK_S)
     if not run.report.exists() and (process := _started(run)):
