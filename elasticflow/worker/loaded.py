@@ -59,6 +59,11 @@ ABOUT_TENSORS = re.compile(
 NAME_CHARS = 1000
 """The longest name of a parameter."""
 
+_UNUSED = (
+    "these parameters got no gradient in the first slice: {}; a step that does not use them counts as one whose "
+    "gradient is zero, so momentum and weight decay change them: freeze what is to stay as it is"
+)
+
 
 class Loaded:
     """The user's program, ready to compute, before anything is known of the run.
@@ -290,7 +295,7 @@ class Loaded:
         _check_names(self.replica, self.program.path)
         later = {entry.name for entry in self.replica.layout.entries if entry.rounds and entry.rounds[0] > 0}
         unused = ", ".join(name for name in self.replica.unused if name not in later)  # round 0 was computed
-        warnings = [f"these parameters got no gradient and will stay as they are: {unused}"] if unused else []
+        warnings = [_UNUSED.format(unused)] if unused else []
         if self.program.metrics is not None and self.sources.test is None:
             warnings.append('metrics() is not called: data() returns no "test" source')
         warnings += [text for text in odd if text]

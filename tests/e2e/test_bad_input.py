@@ -257,7 +257,7 @@ def test_parameter_without_gradient_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text(program)
     outcome = Outcome(tmp_path, "train", "idle.py", "--workers", 1, "--epochs", 2)
     assert outcome.code == 0 and not outcome.left, outcome.err
-    assert "Warning: these parameters got no gradient and will stay as they are: idle" in outcome.out
+    assert "Warning: these parameters got no gradient in the first slice: idle; a step" in outcome.out
     assert outcome.out.splitlines()[-1] == "finished: all 2 steps are done"
 
 
