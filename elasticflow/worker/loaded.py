@@ -60,8 +60,8 @@ NAME_CHARS = 1000
 """The longest name of a parameter."""
 
 _UNUSED = (
-    "these parameters got no gradient in the first slice: {}; a step that does not use them counts as one whose "
-    "gradient is zero, so momentum and weight decay change them: freeze what is to stay as it is"
+    "these parameters got no gradient in the first slice: {}; a step that does not use them counts as one "
+    "whose gradient is zero, so momentum and weight decay change them: freeze what is to stay as it is"
 )
 
 
