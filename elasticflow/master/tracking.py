@@ -32,15 +32,16 @@ def begin_tracking(run: RunDir, config: Config) -> None:
     """Starts it, unless it is there: one that a master before this one has started is waited for first."""
     if not config.track or not isinstance(run.path, Path):
         return
-    if TrackDir(run.path / "tracks").is_held():
-        guarded_thread(_take_over, "tracking", run).start()
+    folder = TrackDir(run.path / "tracks")
+    if folder.is_held():
+        guarded_thread(_take_over, "tracking", run, folder).start()
     elif process := _started(run):
         guarded_thread(_keep, "tracking", run, process).start()
 
 
-def _take_over(run: RunDir) -> None:
+def _take_over(run: RunDir, folder: TrackDir) -> None:
     """Waits for another master's, of whose end nobody hears here; another follows if the run is not over."""
-    while TrackDir(run.path / "tracks").is_held():
+    while folder.is_held():
         time.sleep(LOOK_S)
     if not run.report.exists() and (process := _started(run)):
         _keep(run, process)
