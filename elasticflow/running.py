@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from elasticflow.run.folder import FAILURES, replace
 from elasticflow.step.layout import Array
 from elasticflow.wire.messages import ScaleRequest
 
+T = TypeVar("T")
 POLL_S = 0.5
 Step: TypeAlias = int | Literal["best"] | None
 """Which checkpoint; None: the newest."""
@@ -105,15 +106,15 @@ class Run:
 
     def checkpoint(self, step: Step = None) -> Checkpoint:
         """The newest that is committed, or that of a step, or the best. Raises CheckpointError."""
-        manifest = self._manifest(step)
         storage = self._run.checkpoints()
+        manifest, digest = self._of(step, lambda manifest: (manifest, checkpoint.digest(storage, manifest)))
         path = f"{self._run.checkpoint_place}/{manifest.folder}"
-        digest = checkpoint.digest(storage, manifest)
         return Checkpoint(step=manifest.step, epoch=manifest.epoch, path=path, digest=digest)
 
     def weights(self, step: Step = None) -> dict[str, Array]:
         """All parameters, buffers and tables by name, as ``elasticflow export`` writes them."""
-        return dict(checkpoint.tensors(self._run.checkpoints(), self._manifest(step)))
+        storage = self._run.checkpoints()
+        return self._of(step, lambda manifest: dict(checkpoint.tensors(storage, manifest)))
 
     def model(self, step: Step = None) -> dict[str, Any]:
         """What the program's ``model()`` returns, with the weights of a checkpoint (the newest).
@@ -123,18 +124,18 @@ class Run:
         """
         from elasticflow.frameworks.values import put_weights
 
-        settings, manifest = self._run.config(), self._manifest(step)
+        settings, weights = self._run.config(), self.weights(step)
         arguments.give(settings.args)
         program = load(settings.program, fetch(self._run, settings.program_sha256))
         values = program.model()
-        put_weights(values, program.forward, dict(checkpoint.tensors(self._run.checkpoints(), manifest)))
+        put_weights(values, program.forward, weights)
         return values
 
     def export(self, file: str | os.PathLike[str], step: Step = None) -> None:
         """Writes the model to a file: see ``elasticflow export``."""
         from elasticflow.cli.exporting import export_run
 
-        export_run(self._run, self._manifest(step), os.fspath(file))
+        self._of(step, lambda manifest: export_run(self._run, manifest, os.fspath(file)))
 
     def scale(self, workers: int) -> None:
         """Has it go on with another number of workers."""
@@ -145,6 +146,9 @@ class Run:
         """Has it commit a checkpoint and end, and waits until it has; nothing, if it is over."""
         if is_alive(self._run):
             stop_run(self._run)
+
+    def _of(self, step: Step, act: Callable[[Manifest], T]) -> T:
+        return checkpoint.of_one(self._run.checkpoints(), lambda: self._manifest(step), act)
 
     def _manifest(self, step: Step) -> Manifest:
         storage = self._run.checkpoints()

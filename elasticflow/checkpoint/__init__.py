@@ -14,6 +14,7 @@ from elasticflow.checkpoint.catalog import (
     discard_unfinished,
     load_best,
     load_manifest,
+    of_one,
     prune,
 )
 from elasticflow.checkpoint.chains import RowFile, SavedRows, TableSize, extended, should_be_whole
@@ -61,6 +62,7 @@ __all__ = [
     "load_best",
     "load_manifest",
     "newest_intact",
+    "of_one",
     "part_name",
     "prune",
     "read_frozen",

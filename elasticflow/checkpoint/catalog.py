@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Iterable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -32,6 +33,10 @@ from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.storage import Storage
 from elasticflow.storage.copying import copy_file, while_away
 
+T = TypeVar("T")
+Chosen = TypeVar("Chosen")
+TRIES = 10
+"""So many checkpoints may be removed while they are read, before it counts as an error."""
 MOST_MANIFEST_BYTES = 256 << 20
 """Enough for a model of terabytes. A longer file is none."""
 
@@ -71,6 +76,19 @@ def copy(source: Storage, manifest: Manifest, target: Storage) -> None:
 def commits(storage: Storage) -> list[int]:
     """Steps of all committed checkpoints, the newest last."""
     return [step for step, committed in _folders(storage) if committed]
+
+
+def of_one(storage: Storage, choose: Callable[[], Chosen], act: Callable[[Chosen], T]) -> T:
+    """What ``act`` makes of the checkpoint that is chosen; of the next choice where a run that goes on has
+    removed checkpoints meanwhile. Raises CheckpointError."""
+    for _ in range(TRIES - 1):
+        before = set(commits(storage))
+        try:
+            return act(choose())
+        except CheckpointError:
+            if before <= set(commits(storage)):
+                raise
+    return act(choose())
 
 
 def load_manifest(storage: Storage, step: int) -> Manifest:

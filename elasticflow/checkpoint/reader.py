@@ -358,10 +358,14 @@ def newest_intact(storage: Storage) -> tuple[Manifest | None, list[str]]:
 
     Raises CheckpointError if that cannot be told, since the storage is away: try again.
     """
-    damages: list[str] = []
-    for step in reversed(commits(storage)):
-        manifest, problems = _verify(storage, step)
-        if not problems:
-            return manifest, damages
-        damages += problems
-    return None, damages
+    while True:
+        damages: list[str] = []
+        there = commits(storage)
+        for step in reversed(there):
+            manifest, problems = _verify(storage, step)
+            if not problems:
+                return manifest, damages
+            if step in commits(storage):  # a run that goes on removes what is old
+                damages += problems
+        if set(there) <= set(commits(storage)):
+            return None, damages

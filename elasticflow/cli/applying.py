@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from elasticflow.cli.folders import add_run_argument
 
 if TYPE_CHECKING:
     from elasticflow.applying.commands import Applied
+    from elasticflow.checkpoint import Manifest
+    from elasticflow.run.folder import RunDir
+    from elasticflow.storage import Storage
+
+T = TypeVar("T")
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
@@ -62,14 +68,17 @@ def predict(arguments: argparse.Namespace) -> int:
     form = format_of(arguments.out)
     is_folder = not arguments.out.rstrip("/").lower().endswith(form.ending)
     place = Workplace(arguments.out, form.ending, is_folder=is_folder)
-    done = commands.predict(
-        _applied(arguments),
-        place,
-        form,
-        keep=[name for name in arguments.keep.split(",") if name],
-        part_records=arguments.part_records,
-        batch_records=arguments.batch_records,
-        tell=_show if sys.stderr.isatty() else lambda done, parts: None,
+    done = _applied(
+        arguments,
+        lambda applied: commands.predict(
+            applied,
+            place,
+            form,
+            keep=[name for name in arguments.keep.split(",") if name],
+            part_records=arguments.part_records,
+            batch_records=arguments.batch_records,
+            tell=_show if sys.stderr.isatty() else lambda done, parts: None,
+        ),
     )
     more = f", {done.before} of them from before" if done.before else ""
     more += f"; {done.deaths} process{'es' * (done.deaths != 1)} died on the way" if done.deaths else ""
@@ -91,24 +100,22 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from elasticflow.applying import commands
     from elasticflow.cli.progress import scaled
 
-    applied = _applied(arguments)
-    values = commands.evaluate(applied)
+    manifest, values = _applied(arguments, lambda applied: (applied.manifest, commands.evaluate(applied)))
     if arguments.json:
-        found = {"step": applied.manifest.step, "epoch": applied.manifest.epoch, **values}
+        found = {"step": manifest.step, "epoch": manifest.epoch, **values}
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
         told = (f"{name} {'nan' if value is None else scaled(value)}" for name, value in values.items())
-        print(f"step {applied.manifest.step}: {'  '.join(told)}")
+        print(f"step {manifest.step}: {'  '.join(told)}")
     return 0
 
 
-def _applied(arguments: argparse.Namespace) -> Applied:
+def _applied(arguments: argparse.Namespace, act: Callable[[Applied], T]) -> T:
     """Raises ConfigError, CheckpointError, RunError."""
     from elasticflow import checkpoint
     from elasticflow.applying.commands import Applied
-    from elasticflow.cli.checkpoints import _manifest
     from elasticflow.cli.folders import find_run
-    from elasticflow.errors import CheckpointError, ConfigError, RunError
+    from elasticflow.errors import ConfigError, RunError
 
     if arguments.best and arguments.step is not None:
         raise ConfigError("--best and --step name two checkpoints; give one of them.")
@@ -118,19 +125,31 @@ def _applied(arguments: argparse.Namespace) -> Applied:
     if not run.settings.exists():
         raise RunError(f"{run.path}: is not the folder of a run.")
     storage = run.checkpoints()
+
+    def choose() -> Applied:
+        manifest = _chosen(run, storage, arguments)
+        return Applied(
+            run, manifest, arguments.data, arguments.program, arguments.workers or 0, device=arguments.device
+        )
+
+    return checkpoint.of_one(storage, choose, act)
+
+
+def _chosen(run: RunDir, storage: Storage, arguments: argparse.Namespace) -> Manifest:
+    """Raises CheckpointError."""
+    from elasticflow import checkpoint
+    from elasticflow.cli.checkpoints import _manifest
+    from elasticflow.errors import CheckpointError
+
     if arguments.best:
-        manifest = checkpoint.load_best(storage)
-    elif arguments.step is not None:
-        manifest = _manifest(storage, arguments.run, arguments.step)
-    else:
-        found, damages = checkpoint.newest_intact(storage)
-        for damage in damages:
-            print(f"warning: {damage}", file=sys.stderr)
-        if found is None:
-            raise CheckpointError(
-                f"{run.path}: holds no committed checkpoint{' that is intact' if damages else ''}."
-            )
-        manifest = found
-    return Applied(
-        run, manifest, arguments.data, arguments.program, arguments.workers or 0, device=arguments.device
-    )
+        return checkpoint.load_best(storage)
+    if arguments.step is not None:
+        return _manifest(storage, arguments.run, arguments.step)
+    found, damages = checkpoint.newest_intact(storage)
+    for damage in damages:
+        print(f"warning: {damage}", file=sys.stderr)
+    if found is None:
+        raise CheckpointError(
+            f"{run.path}: holds no committed checkpoint{' that is intact' if damages else ''}."
+        )
+    return found

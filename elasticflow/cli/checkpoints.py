@@ -171,15 +171,32 @@ def verify(arguments: argparse.Namespace) -> int:
 def digest(arguments: argparse.Namespace) -> int:
     """Prints one SHA-256 over all parameters, buffers and slots."""
     storage = _storage(arguments.dir, arguments.trust)
-    print(checkpoint.digest(storage, _manifest(storage, arguments.dir, arguments.step)))
+    print(
+        checkpoint.of_one(
+            storage,
+            lambda: _manifest(storage, arguments.dir, arguments.step),
+            lambda manifest: checkpoint.digest(storage, manifest),
+        )
+    )
     return 0
 
 
 def copy(arguments: argparse.Namespace) -> int:
     """Makes a run of its own, elsewhere, that goes on from a checkpoint."""
-    before, run = find_run(arguments.dir, arguments.trust), RunDir(arguments.to)
-    settings, source = before.config(), before.checkpoints()
-    manifest = _manifest(source, arguments.dir, arguments.step)
+    before = find_run(arguments.dir, arguments.trust)
+    source = before.checkpoints()
+    step = checkpoint.of_one(
+        source,
+        lambda: _manifest(source, arguments.dir, arguments.step),
+        lambda manifest: _copy(before, source, manifest, RunDir(arguments.to)),
+    )
+    print(f"step {step}: {RunDir(arguments.to).path}")
+    return 0
+
+
+def _copy(before: RunDir, source: Storage, manifest: Manifest, run: RunDir) -> int:
+    """The step. Leaves nothing if it fails."""
+    settings = before.config()
     try:
         if run.path.exists():
             if run.settings.exists() and not checkpoint.commits(run.checkpoints()):
@@ -203,8 +220,7 @@ def copy(arguments: argparse.Namespace) -> int:
             raise
     except OSError as error:
         raise RunError(f"{run.path}: cannot be written: {error}.") from error
-    print(f"step {manifest.step}: {run.path}")
-    return 0
+    return manifest.step
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -212,10 +228,15 @@ def export(arguments: argparse.Namespace) -> int:
     from elasticflow.cli.exporting import export_run
 
     storage = _storage(arguments.run, arguments.trust)
-    if arguments.best:
-        manifest = checkpoint.load_best(storage)
-    else:
-        manifest = _manifest(storage, arguments.run, arguments.step)
-    export_run(find_run(arguments.run, arguments.trust), manifest, arguments.file, arguments.ema)
+    run = find_run(arguments.run, arguments.trust)
+
+    def choose() -> Manifest:
+        if arguments.best:
+            return checkpoint.load_best(storage)
+        return _manifest(storage, arguments.run, arguments.step)
+
+    checkpoint.of_one(
+        storage, choose, lambda manifest: export_run(run, manifest, arguments.file, arguments.ema)
+    )
     print(arguments.file)
     return 0
