@@ -16,7 +16,7 @@ from elasticflow.cluster.contract import load_cluster
 from elasticflow.errors import ConfigError
 from elasticflow.process.stamps import stamp_output
 from elasticflow.program.loading import parse
-from elasticflow.run.config import Config
+from elasticflow.run.config import Config, read_file
 from elasticflow.run.dates import has_fields
 from elasticflow.run.folder import RunDir
 
@@ -86,11 +86,20 @@ def _chosen(arguments: argparse.Namespace) -> Config:
         named = " ".join((*programs, *files))
         raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
     arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
+    _become(arguments.config, arguments.on)
     chosen = settings(arguments)
     # Otherwise it is named as in the containers that have it, or the run has a copy.
     if os.path.isabs(chosen.program) and not chosen.program_sha256:
         parse(chosen.program)
     return msgspec.structs.replace(chosen, backend=arguments.on or chosen.backend)
+
+
+def _become(file: str | None, cluster: str | None) -> None:
+    """Whoever the settings say one is to the cluster, before anything is looked for there."""
+    given = read_file(file) if file else {}
+    section = given.get("yarn")
+    if (cluster or given.get("backend")) == "yarn" and isinstance(section, dict) and section.get("user"):
+        load_cluster("yarn", "submit").become(section)
 
 
 def lead(arguments: argparse.Namespace) -> int:

@@ -107,6 +107,22 @@ def test_what_is_made_and_asked_for(
     assert hdfs.root.joinpath(RUNS, "digits-2", "run.json").exists()
 
 
+def test_all_is_done_as_the_user_whom_the_settings_name(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first look at the run's folder on, which nobody else may look into."""
+    asked_as = set()
+
+    def of(url: str, patience_s: float = 0.0) -> tuple[LocalHdfs, str]:
+        asked_as.add(os.environ["HADOOP_USER_NAME"])
+        return hdfs.of(url, patience_s)
+
+    monkeypatch.setattr(WebHdfs, "of", of)
+    Path("yarn.yaml").write_text("backend: yarn\nyarn: {queue: train, user: bob}\n")
+    assert main(["submit", "yarn.yaml", "digits.py", "--run-dir", "hdfs:///user/bob/one"]) == 0
+    assert asked_as == {"bob"}
+
+
 def test_a_dry_run_prints_the_specification_and_asks_nobody(
     driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +138,14 @@ def test_a_dry_run_prints_the_specification_and_asks_nobody(
         (
             RuntimeError("Failed to submit,\n  exception: AccessControl"),
             "YARN does not take this application: Failed",
+        ),
+        (
+            RuntimeError(
+                "Failed, exception: AccessControlException: User ann may not submit to queue closed\n"
+                "\tat org.apache.hadoop.Server.run(Server.java:1)\nCaused by: Other\n\t... 14 more"
+            ),
+            "YARN does not take this application: Failed, exception: AccessControlException: User ann may "
+            "not submit to queue closed.\n",
         ),
         (ValueError("bad file"), "yarn: Skein refuses this application: bad file"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import tarfile
@@ -51,6 +52,11 @@ def new_run_dir(chosen: Config) -> str:
         raise RunError(f"{runs}: cannot be read: {error}.") from error
     found = [re.fullmatch(rf"{re.escape(stem)}-(\d+)", name) for name in names]
     return str(runs / f"{stem}-{max((int(match[1]) for match in found if match), default=0) + 1}")
+
+
+def become(section: dict[str, Any]) -> None:
+    """Does all that follows as the user whom settings name in their section for YARN. Raises ConfigError."""
+    _be(read(section).user)
 
 
 def dry_run(chosen: Config, resume: bool) -> str:
@@ -279,4 +285,10 @@ def _ask(driver: Future[Any], act: Any) -> Any:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"yarn: Skein refuses this application: {error}") from error
     except Exception as error:  # noqa: BLE001  (so are its errors: its own, Python's, gRPC's)
-        raise YarnError(f"YARN does not take this application: {' '.join(str(error).split())}") from error
+        raise YarnError(f"YARN does not take this application: {_without_trace(str(error))}") from error
+
+
+def _without_trace(words: str) -> str:
+    """In one line what Hadoop says, without where in its code that was: Java's frames, and all after them."""
+    lines = itertools.takewhile(lambda line: not line.startswith("at "), map(str.strip, words.splitlines()))
+    return " ".join(" ".join(lines).split()).rstrip(".") + "."
