@@ -9,7 +9,7 @@ from itertools import count
 import msgspec
 
 from elasticflow_yarn.application import Application, Container
-from elasticflow_yarn.cluster import App, ResourceManager, YarnNode, YarnQueue
+from elasticflow_yarn.cluster import App, ResourceManager, YarnNode, YarnQueue, text_of_unknown
 from elasticflow_yarn.errors import YarnError
 from elasticflow_yarn.resources import Resources
 
@@ -152,6 +152,10 @@ class FakeManager(ResourceManager):
     def application(self, id: str) -> App | None:
         self._answer()
         return self.found
+
+    def why_unknown(self, id: str) -> str:
+        self._answer()
+        return text_of_unknown(id, {})
 
     def attempt(self, id: str) -> int:
         self._answer()

@@ -149,6 +149,14 @@ def test_a_server_gets_more_memory_by_another_setting() -> None:
     )
 
 
+def test_of_one_that_hardly_ran_and_left_no_word_it_is_told_what_it_may_have_lacked() -> None:
+    ended = judge("worker-3", container("FAILED", FAILED, lasted_s=2.0)).ended
+    assert ended.text == (
+        "died on node1:8042 without a word, 2 s after its start: the Python of yarn.python or "
+        f"yarn.environment, or elasticflow in it, may be missing there; its log may tell why ({ID})"
+    )
+
+
 def test_last_words_of_one_of_that_name_in_an_application_of_before_are_not_its_own() -> None:
     words = Ending(1, "ValueError: no such column", "container_1_0001_01_000002", "node1")
     verdict = judge("worker-3", container("FAILED", FAILED, lasted_s=60.0), words)

@@ -25,6 +25,7 @@ from elasticflow_yarn.cluster import (
     read_containers,
     read_nodes,
     read_queues,
+    text_of_unknown,
 )
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.resources import Measure, Resources
@@ -266,6 +267,15 @@ def test_one_that_has_just_been_started_remembers_its_applications_only_later(
     known.append(answer("application"))  # it remembers them between the two questions
     found = manager.application(APP)
     assert found is not None and found.id == APP
+
+
+def test_of_an_application_that_is_unknown_it_is_told_whether_yarn_began_anew_since() -> None:
+    forgets = "is not known to YARN any more, which forgets applications"
+    began, id = 1_700_000_000_000, "application_1700000000000_0001"
+    assert text_of_unknown(id, {}) == text_of_unknown(id, {"startedOn": began}) == forgets
+    assert text_of_unknown(id, {"startedOn": "today"}) == forgets
+    anew = text_of_unknown(id, {"startedOn": began + 60_000})
+    assert "ResourceManager began anew (2023-11-1" in anew and "yarn.resourcemanager.recovery.enabled" in anew
 
 
 def test_an_unknown_queue_is_told_with_those_that_there_are() -> None:

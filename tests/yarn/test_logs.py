@@ -58,6 +58,8 @@ class Cluster:
         """After so many of an answer the connection is closed."""
         self.before: Callable[[str], None] = lambda path: None
         self.asked: list[str] = []
+        self.gathering = ""
+        """YARN's word for how far it has gathered the logs; "": it does not tell."""
         cluster = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -118,6 +120,7 @@ class Cluster:
     def application(self) -> bytes:
         state = "FINISHED" if self.finished_at else "RUNNING"
         app = {
+            **({"logAggregationStatus": self.gathering} if self.gathering else {}),
             "id": APP,
             "user": "alice",
             "name": "x",
@@ -447,6 +450,24 @@ def test_logs_that_nobody_has_kept(
         capsys.readouterr().err == f"{run.path}: worker-2: YARN has kept no log of its container {SECOND}.\n"
     )
     assert len(cluster.calls()) == 1
+
+
+def test_why_there_is_no_log(
+    book: YarnLogs, cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ResourceManager that has lost its state does not know the application."""
+    cluster.gathering = "RUNNING"
+    cluster.over(gathered=False, ago_s=3600.0)
+    new(book, "worker-2")
+    assert (
+        f"{SECOND}: its nodes have not gathered all logs yet; try again later.\n" in capsys.readouterr().err
+    )
+    cluster.gathering = "DISABLED"
+    new(book, "worker-10")
+    assert "keep their logs to themselves (yarn.log-aggregation-enable is off).\n" in capsys.readouterr().err
+    monkeypatch.setattr(cluster, "application", lambda: None)
+    new(book, "master")
+    assert f"{FIRST}: {APP} is not known to YARN any more, which forgets" in capsys.readouterr().err
 
 
 def test_what_hadoops_tool_needs(book: YarnLogs, cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ class Cause(Enum):
     """By a signal."""
     FAILED = How.FAILED, "failed{on} with exit code {code}: {last}"
     """By an error of its own."""
-    SILENT = How.KILLED, "died{on} without a word; its log may tell why"
+    SILENT = How.KILLED, "died{on} without a word{soon}; its log may tell why"
     VANISHED = How.TAKEN, "is lost{on}: YARN does not know its container any more"
     """YARN has it no more, and Skein was not told."""
 
@@ -104,6 +104,7 @@ def judge(
         words=_first_line(container.words),
         used=_used(container.words),
         key="yarn.server_memory" if container.service == "server" else "yarn.memory",
+        soon=_soon(container),
         last=left.words if left and left.words else "it left no words",
         by=signal_name(left.code - 128) if left else "",
         code=left.code if left else "",
@@ -132,6 +133,14 @@ def lasted_s(container: Container) -> float:
     if container.started_at is None or container.finished_at is None:
         return 0.0
     return container.finished_at - container.started_at
+
+
+def _soon(container: Container) -> str:
+    """Of one that left no word: what it may have lacked, if it hardly ran."""
+    if container.started_at is None or container.finished_at is None or lasted_s(container) >= LAUNCH_S:
+        return ""
+    what = "the Python of yarn.python or yarn.environment, or elasticflow in it, may be missing there"
+    return f", {lasted_s(container):.0f} s after its start: {what}"
 
 
 def _used(words: str) -> str:

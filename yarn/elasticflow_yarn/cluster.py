@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from elasticflow.errors import ConfigError
-from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
+from elasticflow.process.texts import clock_time
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.resources import Measure, Resources
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the NodeManager that has the ApplicationMaster; "": none yet."""
     started_at: float | None = None
     finished_at: float | None = None
+    logs: str = ""
+    """YARN's word for how far it has gathered them: DISABLED, RUNNING, ...; "": it does not tell."""
 
     @property
     def over(self) -> bool:
@@ -159,6 +162,13 @@ class ResourceManager:
             self._check_awake()
             answer = self._get(f"/apps/{id}", missing={})
         return read_app(answer) if answer else None
+
+    def why_unknown(self, id: str) -> str:
+        """Of an application that was there, and is not known: that, and why, to follow its id."""
+        info: Mapping[str, Any] = {}
+        with contextlib.suppress(YarnError):
+            info = self._get("/info", missing={}).get("clusterInfo") or {}
+        return text_of_unknown(id, info)
 
     def attempt(self, id: str) -> int:
         """Number of an application's newest attempt; 0: it has none."""
@@ -270,6 +280,19 @@ def attempt_of(container: str) -> int:
 def application_of(container: str) -> str:
     """The application to which a container belongs. Raises ValueError."""
     return f"application_{_parts(container)[1]}"
+
+
+def text_of_unknown(application: str, info: Mapping[str, Any]) -> str:
+    """info: a ResourceManager's of itself, as far as it is known. In the id of each application is the moment,
+    in ms, at which the ResourceManager that took it had begun."""
+    found = re.fullmatch(r"application_(\d+)_\d+", application)
+    began_ms = info.get("startedOn")
+    if not found or not isinstance(began_ms, int) or began_ms <= int(found[1]):
+        return "is not known to YARN any more, which forgets applications"
+    return (
+        f"is not known to YARN any more, whose ResourceManager began anew ({clock_time(began_ms / 1000)}) "
+        "and has kept no word of it (yarn.resourcemanager.recovery.enabled has it keep applications)"
+    )
 
 
 def _parts(container: str) -> re.Match[str]:
@@ -429,4 +452,5 @@ def _app(found: Mapping[str, Any]) -> App:
         node=str(found.get("amHostHttpAddress") or ""),
         started_at=started / 1000 if started else None,
         finished_at=finished / 1000 if finished else None,
+        logs=str(found.get("logAggregationStatus") or ""),
     )

@@ -85,7 +85,7 @@ class YarnPresence(JobPresence):
         if host is None or host.id == UNKNOWN or self.is_alive():
             return None
         if self._app is None:
-            return RunEnd(host.id, "", "is not known to YARN any more, which forgets applications")
+            return RunEnd(host.id, "", self._manager().why_unknown(host.id))
         words = " ".join(self._app.diagnostics.split())[:WORDS]
         state = self._app.final if self._app.state == "FINISHED" else self._app.state
         return RunEnd(self._app.id, state, f"ended as {state}" + (f": {words.rstrip('.')}" if words else ""))

@@ -54,6 +54,15 @@ GATHER_S, AGAIN_S = 30.0, 1.0
 """YARN gathers the logs of an application within so long after its end, as a rule."""
 ASKING_S = 600.0
 """Hadoop's tool may take so long."""
+_LATER = "its nodes have not gathered all logs yet; try again later"
+_FAILED = "some of its nodes could not gather their logs"
+WHY_NO_LOGS = {
+    "DISABLED": "nodes of this cluster keep their logs to themselves (yarn.log-aggregation-enable is off)",
+    **dict.fromkeys(("NOT_START", "RUNNING"), _LATER),
+    **dict.fromkeys(("FAILED", "RUNNING_WITH_FAILURE"), _FAILED),
+    "TIME_OUT": "a node that had some of its logs is gone, or has not gathered them in time",
+}
+"""By YARN's word for how far it has come with that."""
 
 
 def file_of(name: str) -> str:
@@ -366,7 +375,8 @@ class YarnLogs(LogBook):
             path = self._find(placed, file_of(name), finished_at)
             self._files[name] = LogFile(path, live.offset) if path else None
             if path is None:
-                self._tell(name, f"YARN has kept no log of its container {placed.container}")
+                why = self._why_no_log(placed.application)
+                self._tell(name, f"YARN has kept no log of its container {placed.container}{why}")
         file = self._files[name]
         if file is not None:
             yield from file.new(lines)
@@ -422,6 +432,16 @@ class YarnLogs(LogBook):
             if not any(file.path.parent == folder for file in self._files.values() if file):
                 shutil.rmtree(folder, ignore_errors=True)  # or there would be one for each second
             time.sleep(AGAIN_S)  # YARN tells nobody
+
+    def _why_no_log(self, application: str) -> str:
+        """To follow that there is none; "": that is not known."""
+        try:
+            app = self._manager.application(application)
+            if app is None:
+                return f": {application} {self._manager.why_unknown(application)}"
+        except YarnError:
+            return ""
+        return f": {why}" if (why := WHY_NO_LOGS.get(app.logs)) else ""
 
     def _new_folder(self) -> Path:
         if self._folder is None:
