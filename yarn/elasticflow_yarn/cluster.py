@@ -283,7 +283,7 @@ def application_of(container: str) -> str:
 
 
 def text_of_unknown(application: str, info: Mapping[str, Any]) -> str:
-    """info: a ResourceManager's of itself, as far as it is known. In the id of each application is the moment,
+    """info: of a ResourceManager, as far as it is known. In the id of each application is the moment,
     in ms, at which the ResourceManager that took it had begun."""
     found = re.fullmatch(r"application_(\d+)_\d+", application)
     began_ms = info.get("startedOn")
