@@ -106,8 +106,10 @@ class Told:
         self.now_s += seconds
         return self
 
-    def fault(self, member: str, text: str = "was killed by SIGKILL", role: str = "") -> None:
-        self.story.fault(member, role or member.partition("-")[0], text, self.clock_s)
+    def fault(
+        self, member: str, text: str = "was killed by SIGKILL", role: str = "", *, early: bool = False
+    ) -> None:
+        self.story.fault(member, role or member.partition("-")[0], text, self.clock_s, early=early)
 
     def progress(self, version: int, **values: Any) -> None:
         message = Progress(name="server-0", generation=self.state.generation, version=version, **values)

@@ -161,11 +161,12 @@ class NoteAction:
 
 @dataclass(frozen=True)
 class FaultAction:
-    """A member is lost."""
+    """A member is lost. early: a server, before all were put in order first: nobody has to go back."""
 
     name: str
     role: str
     text: str
+    early: bool = False
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Announcing:
             self._story.written(state.schedule.steps_before(event.tick), event)
 
     def fault(self, action: FaultAction) -> None:
-        self._story.fault(action.name, action.role, action.text, time.monotonic())
+        self._story.fault(action.name, action.role, action.text, time.monotonic(), early=action.early)
         self.note("fault", f"{action.name} {action.text}")
 
     def regrouped(self, action: RegroupedAction, facts: Facts) -> None:

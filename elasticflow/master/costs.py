@@ -68,8 +68,11 @@ class Faults(msgspec.Struct, kw_only=True):
             if fault.lasted_s is None and fault.role == role and member in (None, fault.member)
         ]
 
-    def add(self, member: str, role: str, text: str, time_s: float) -> Fault:
-        """A fault has happened; or there is more to tell of one that is not over."""
+    def add(self, member: str, role: str, text: str, time_s: float, *, early: bool = False) -> Fault:
+        """A fault has happened; or there is more to tell of one that is not over.
+
+        early: of a server before all were put in order first: it lasts until there is a version.
+        """
         for fault in self.open(role, member):
             if not fault.moving:
                 fault.told += 1
@@ -83,6 +86,9 @@ class Faults(msgspec.Struct, kw_only=True):
             fault.done = "the others did its slices"
         if role == "server" and self.still_since_s is None:
             self.still_since_s = time_s
+        if role == "server" and early:
+            fault.start = fault.reached = 0
+            fault.done = "another took its place"
         if role in ("worker", "master"):
             self._blame(fault)
         return fault

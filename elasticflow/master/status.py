@@ -190,12 +190,14 @@ class Story:
         """The programs that the run went by so far, the present one last."""
         self._memory.programs = programs
 
-    def fault(self, member: str, role: str, text: str, now_s: float) -> None:
+    def fault(self, member: str, role: str, text: str, now_s: float, *, early: bool = False) -> None:
         """A worker, server or master is lost. That it is over is found out, or told by ``regrouped``.
 
         More of the same member while it lasts only adds to it: it was silent, and then is given up.
+        early: see ``FaultAction``.
         """
-        self._memory.faults.add(member, role, sendable(text, EVENT_CHARS), self._time_s(now_s))
+        text = sendable(text, EVENT_CHARS)
+        self._memory.faults.add(member, role, text, self._time_s(now_s), early=early)
 
     def regrouped(
         self, lost_version: int, start_version: int, source: str, now_s: float, *, moved: bool = False

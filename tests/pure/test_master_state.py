@@ -366,6 +366,13 @@ def test_failures_do() -> None:
     assert end.text == "worker-2 ended with exit code 3 (failure 2, max_failures is 1)"
 
 
+def test_a_server_that_is_lost_before_all_are_in_order_has_nothing_to_go_back_to() -> None:
+    run = Run(workers="1")
+    assert [fault.early for fault in only(ac.FaultAction, run.exited("server-0"))] == [True]
+    run = running()
+    assert [fault.early for fault in only(ac.FaultAction, run.exited("server-0"))] == [False]
+
+
 @pytest.mark.parametrize("connected", [False, True])
 def test_processes_that_never_live_end_the_run(connected: bool) -> None:
     """Whether they die while they load, or as soon as they have reached the servers."""

@@ -47,6 +47,15 @@ def test_a_server_costs_the_time_until_the_next_version_and_the_steps_it_had(tol
     assert status.faults[0].done == "went on from what the others held in memory"
 
 
+def test_a_server_that_is_lost_before_there_is_a_version_costs_the_time_until_the_first(told: Told) -> None:
+    told.after(2).fault("server-0", early=True)
+    told.after(3).progress(0)
+    assert told.status().standstill_s == 3 and told.faults() == [("server-0", 0, 0, None)]
+    told.after(1).progress(1)
+    told.after(60).progress(2)
+    assert told.status().standstill_s == 4 and told.faults() == [("server-0", 4, 0, 4)]
+
+
 def test_steps_are_counted_not_ticks(told: Told) -> None:
     """Tick 10 evaluates, after 10 steps."""
     told.progress(12)

@@ -228,7 +228,8 @@ def on_offer(run: Facts, event: Offer, now_s: float) -> list[Action]:
 
 def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool = False) -> list[Action]:
     """Another one takes its place, and all go on from what they have in common."""
-    gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why)]
+    early = run.row.generation == 0
+    gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why, early)]
     run.commits.troubles.pop(server.name, None)
     if run.commits.final_under_way:  # all there is to know is written
         server.state, server.since_s = MemberState.LOST, now_s
