@@ -7,9 +7,9 @@ import io
 import itertools
 import os
 import re
+import sys
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +29,7 @@ from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, RunPath, last_line,
 from elasticflow.storage.hadoop import HadoopConf
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow.storage.urls import is_url, split
-from elasticflow_yarn import index, preflight
+from elasticflow_yarn import credentials, index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
@@ -269,12 +269,11 @@ def _start_driver(log: Path) -> Any:
 
 
 def _make_credentials() -> None:
-    """Those by which Skein's parts know each other, in ~/.skein, for this user alone."""
-    import skein
+    """Those by which Skein's parts know each other."""
+    from skein.core import properties
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns when it makes them
-        skein.Security.from_default()
+    if told := credentials.ensure(Path(properties.config_dir)):
+        print(told, file=sys.stderr)
 
 
 def _ask(driver: Future[Any], act: Any) -> Any:
