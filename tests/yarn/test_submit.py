@@ -195,6 +195,34 @@ def test_of_two_submissions_at_once_each_has_its_folder(
         assert RunDir(f"hdfs:///{RUNS}/digits-2").host() is not None
 
 
+def test_of_two_who_go_on_with_a_run_at_once_one_does(
+    driver: FakeDriver,
+    hdfs: LocalHdfs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The other one comes while the first asks YARN. What one who was killed has left counts for a while."""
+    again = ["submit", "yarn.yaml", "--resume", "--run-dir", f"hdfs:///{RUNS}/digits-1"]
+    claim, others = hdfs.root / RUNS / "digits-1" / "submitting", []
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 0
+    monkeypatch.setattr("elasticflow.leading.is_alive", lambda run: False)
+
+    def meanwhile(cluster: object, config: object, yarn: object) -> bool:
+        if not others:
+            others.append(0)
+            others[0] = main(again)
+        return True
+
+    monkeypatch.setattr(preflight, "check_cluster", meanwhile)
+    assert main(again) == 0 and others == [1] and len(driver.submitted) == 2
+    assert "somebody else goes on with this run just now" in capsys.readouterr().err and not claim.exists()
+    claim.mkdir()
+    assert main(again) == 1 and claim.exists()
+    long_ago = claim.stat().st_mtime - submit.SUBMIT_S - 1
+    os.utime(claim, (long_ago, long_ago))
+    assert main(again) == 0 and not claim.exists()
+
+
 def test_what_others_have_put_on_the_way_stays(driver: FakeDriver, hdfs: LocalHdfs) -> None:
     def submit_meanwhile(spec: dict[str, Any]) -> str:
         hdfs.mkdirs("/user/ann/elasticflow/runs/other-1")

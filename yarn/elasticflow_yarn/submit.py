@@ -10,6 +10,7 @@ import re
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +34,7 @@ from elasticflow_yarn import credentials, index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
 from elasticflow_yarn.errors import YarnError
+from elasticflow_yarn.finder import SUBMIT_S
 from elasticflow_yarn.java import skein_driver
 from elasticflow_yarn.spec import application_name, specification
 
@@ -112,7 +114,8 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
     run = RunDir(chosen.run_dir or new_run_dir(chosen))
     _check_url(run, chosen)
     preflight.check_tools(os.environ)
-    with _driver() as driver:  # takes seconds, while the rest is looked at
+    claimed = _claimed(run) if resume else contextlib.nullcontext()
+    with claimed, _driver() as driver:  # takes seconds, while the rest is looked at
         folder = _before(run)
         if chosen.run_dir:
             check_folder(run, chosen, resume)
@@ -127,6 +130,36 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
         folder = _made(folder, chosen)
         application = _begin(folder, _inside(chosen), program, archive, resume, first, driver)
         return application, folder.path
+
+
+@contextlib.contextmanager
+def _claimed(run: RunDir) -> Iterator[None]:
+    """Of several who go on with a run at the same time one does. Raises RunError.
+
+    HDFS has no locks: what stays of one who was killed counts for as long as a submission may take.
+    """
+    claim, is_ours = run.path / "submitting", False
+    with contextlib.suppress(OSError):
+        if is_stale(claim.stat().st_mtime, time.time()):
+            claim.rmdir()
+    with contextlib.suppress(OSError):  # there is no such folder, or none to write in: that is said later
+        try:
+            claim.mkdir()
+            is_ours = True
+        except FileExistsError as error:
+            text = f"somebody else goes on with this run just now; try again in {SUBMIT_S / 60:.0f} minutes"
+            raise RunError(f"{run.path}: {text}, unless it is under way then.") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if is_ours:
+                claim.rmdir()
+
+
+def is_stale(made_at: float, now_s: float) -> bool:
+    """Whether who has made a claim then, by HDFS's clock, has not removed it, and will not any more."""
+    return now_s - made_at > SUBMIT_S
 
 
 def _begin(
