@@ -31,6 +31,7 @@ from elasticflow.cli.terminal import bare
 from elasticflow.cli.watching import audited_line, faults_line, skipped_line
 from elasticflow.cluster.presence import (
     Presence,
+    how_it_ended,
     is_alive,
     presence_of,
     unknown,
@@ -287,7 +288,8 @@ def stop_run(run: RunDir, tell: Callable[[str], None] = lambda text: None) -> st
     wait_until_over(run)
     report = run.read_report()
     if not report or report.state in FAILURES or _is_lost(report):
-        raise RunError(f"{run.path}: did not stop well: {report.text if report else 'it left no report'}")
+        why = f": {report.text}" if report else how_it_ended(run, presence_of(run))
+        raise RunError(f"{run.path}: did not stop well{why}")
     return f"{report.state}: {report.text}"
 
 
