@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from elasticflow.cluster.clock import clock
 from elasticflow.cluster.contract import Ended, How
@@ -55,6 +56,8 @@ _NEVER = {
 """Reasons that nothing but somebody's doing ends, and what to do about a leader."""
 _NODES_AWAY = "Nodes required for job are DOWN"
 """How SLURM's longest reason begins."""
+_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail")
+"""Reasons that are said of the nodes that a job may have."""
 _LIMITS = ("QOS", "Assoc", "Max")
 """How reasons begin that are limits."""
 
@@ -95,9 +98,12 @@ def forgotten(name: str, id: int | None) -> Ended:
 
 
 def blames_node(job: SlurmJob) -> bool:
-    """Whether a job that is over, or held, speaks against its node."""
+    """Whether a job that is over, or held, speaks against its node.
+
+    One that lost its node does not: SLURM itself gives out none that is down, and knows when it is up again.
+    """
     by_others = _killed(job) and _signal(job) in (0, signal.SIGTERM, signal.SIGKILL)
-    return job.held or job.state in ("BOOT_FAIL", "NODE_FAIL") or (job.state == "FAILED" and not by_others)
+    return job.held or job.state == "BOOT_FAIL" or (job.state == "FAILED" and not by_others)
 
 
 def launch_failure(job: SlurmJob) -> str:
@@ -147,14 +153,23 @@ def ended(job: SlurmJob) -> str:
 # --- waits ----------------------------------------------------------------------------------------
 
 
-def waiting(job: SlurmJob, *, gpus: int, start_at: float | None, at: float) -> str:
-    """Why a pending job waits. gpus: that it asks for. start_at: when one of ours is expected to start."""
+def waiting(
+    job: SlurmJob, *, gpus: int, start_at: float | None, at: float, without: Sequence[str] = ()
+) -> str:
+    """Why a pending job waits. gpus: that it asks for. start_at: when one of ours is expected to start.
+
+    without: nodes that it leaves out, idle or not.
+    """
     reason = "ReqNodeNotAvail" if job.reason.startswith(_NODES_AWAY) else job.reason.partition(",")[0]
     if reason.startswith(_LIMITS):
         return f"{reason} (SLURM's limit)"
     template = _WAITS.get(reason, f"job {{id}} waits: {job.reason}")
     where = f"partition {job.partition}" if job.partition else "SLURM's default partition"
     text = template.format(id=job.address, where=where, what="GPU" if gpus else "CPUs")
+    if without and reason in _FOR_NODES:
+        text += (
+            f" ({', '.join(without)} {'is' if len(without) == 1 else 'are'} left out after failures there)"
+        )
     soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
     return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
 

@@ -307,12 +307,12 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         if missing and (trouble := self._trouble()):
             return trouble
         line = sorted(wanted, key=lambda ask: (ask.since_s, ask.number))
-        told = [job for ask in line if (job := ask.wait) and job.reason]
+        told = [(job, ask.exclude) for ask in line if (job := ask.wait) and job.reason]
         if told:
             # In a line of ours only the first waits for resources, the others for the first.
-            first = next((job for job in told if job.reason == "Resources"), told[0])
-            at = self._clock.at or 0.0
-            return reasons.waiting(first, gpus=self._config.gpus, start_at=self._expected_at, at=at)
+            first, without = next((each for each in told if each[0].reason == "Resources"), told[0])
+            start_at, at = self._expected_at, self._clock.at or 0.0
+            return reasons.waiting(first, gpus=self._config.gpus, start_at=start_at, at=at, without=without)
         if moving := sum(ask.phase is AskPhase.WITHDRAWN for ask in wanted):
             return f"{reasons.jobs(moving, 'move')} to another place"
         if standing := next((ask.sight for ask in wanted if self._stands(ask)), None):

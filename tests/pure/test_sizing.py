@@ -862,7 +862,7 @@ def test_a_node_on_which_workers_fail_is_left_out_for_an_hour() -> None:
     [
         ({"state": "FAILED", "exit_code": 1}, True),
         ({"state": "FAILED", "exit_code": 139}, True),
-        ({"state": "NODE_FAIL"}, True),
+        ({"state": "NODE_FAIL"}, False),
         ({"state": "BOOT_FAIL"}, True),
         ({"state": "PENDING", "reason": "launch failed requeued held"}, True),
         ({"state": "FAILED", "exit_code": 137}, False),
@@ -874,6 +874,23 @@ def test_a_node_on_which_workers_fail_is_left_out_for_an_hour() -> None:
 )
 def test_which_ends_speak_against_a_node(changes: dict[str, object], blamed: bool) -> None:
     assert reasons.blames_node(SlurmJob(id=1, node="g1", **changes)) == blamed  # type: ignore[arg-type]
+
+
+def test_a_node_that_was_lost_and_is_up_again_is_used_again() -> None:
+    """Set down twice for repairs, say: who leaves it out stays small for an hour, while it is idle."""
+    told = Told(exclude_after=2)
+    for number in (1, 2):
+        told.started(number, 100 + number).show(100 + number, state="NODE_FAIL").poll()
+    told.want(3).decide()
+    assert told.asked[0].exclude == () and not told.notes()
+
+
+def test_the_reason_names_nodes_that_are_left_out_as_they_may_be_idle() -> None:
+    told = Told(exclude_after=1).started().show(101, state="FAILED", exit_code=1).poll().want(2)
+    told.decide()
+    told.accept(reason="Resources").poll()
+    why = "0 of 1: partition gpu has no idle GPU (g3 is left out after failures there)"
+    assert told.sizing.reason == why
 
 
 def test_nothing_is_submitted_while_the_cluster_takes_a_place_for_somebody_else() -> None:
