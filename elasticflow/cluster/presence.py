@@ -82,6 +82,10 @@ class Presence:
         """Of a run that is over, and left no report; "": none are known."""
         return ""
 
+    def begun_by(self) -> str:
+        """Which settings decide how a master is begun, for people; "": none do."""
+        return ""
+
     def cancel(self) -> str:
         """Ends a run that has not begun, and says so; "": it has begun, and can be stopped in order."""
         return ""
@@ -239,7 +243,13 @@ def how_it_ended(run: RunDir, presence: Presence) -> str:
     end, words = presence.end(), presence.last_words()
     how = f": {end.job} {end.text}" if end else "" if words else ": its processes were killed"
     left = f"; {words}" if words else ""
-    return f", and left no report{how}{left}; go on with --resume: {run.resume_command}"
+    then = f"go on with --resume: {run.resume_command}"
+    if end and end.state == "FAILED" and not run.journal.exists() and (by := presence.begun_by()):
+        then = (
+            f"it has done nothing yet. Mend what that tells of, which may be {by}; then go on with the "
+            f"file of settings that says so: elasticflow submit FILE --resume --run-dir {run.path}"
+        )
+    return f", and left no report{how}{left}; {then}"
 
 
 def wait_for_master(run: RunDir, tell: Callable[[str], None], presence: Presence | None = None) -> None:

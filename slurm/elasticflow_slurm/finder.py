@@ -8,12 +8,15 @@ import time
 
 from elasticflow.cluster.finder import AskingFinder, Orphaned
 from elasticflow.cluster.presence import JobPresence, RunEnd
+from elasticflow.errors import ElasticFlowError
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
 from elasticflow_slurm import reasons
 from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import read
+from elasticflow_slurm.config import read as read_section
+from elasticflow_slurm.scripts import python_of
 
 ASK_S, ASK_AGAIN_S = 3.0, 10.0
 """A member that hears nothing asks SLURM within the first, and then after the second."""
@@ -147,6 +150,13 @@ class SlurmPresence(JobPresence):
     def last_words(self) -> str:
         words = last_line(self._run.logs / "leader.log")
         return f"the last line in its leader's log: {words}"
+
+    def begun_by(self) -> str:
+        try:
+            slurm = read_section(self._run.config().slurm)
+        except ElasticFlowError:
+            return ""
+        return f"slurm.python ({python_of(slurm)} now), slurm.setup or slurm.environment"
 
     def end(self) -> RunEnd | None:
         host = self._run.host()

@@ -14,6 +14,7 @@ from elasticflow.cluster import presence as presences
 from elasticflow.cluster.finder import ASK_LAST_S, Orphaned
 from elasticflow.cluster.presence import KEEP_S, NoMaster, RunEnd, find_address, how_it_ended, how_to_kill
 from elasticflow.errors import UnknownError
+from elasticflow.run.config import Config
 from elasticflow.run.folder import Address, HostJob, RunDir, publish
 from elasticflow.storage import DirectoryStorage
 from elasticflow_slurm import finder
@@ -410,6 +411,23 @@ def test_slurms_own_word_of_an_end(run: RunDir, clock: Clock) -> None:
     end = "ended as FAILED on node1 (NonZeroExitCode, by SIGKILL, exit code 137)"
     assert one.end() == RunEnd(f"job {ID}", "FAILED", end)
     assert f"left no report: job {ID} {end}; the last line in its leader's log: " in how_it_ended(run, one)
+
+
+def test_a_leader_that_never_began_is_not_only_to_be_resumed(run: RunDir, clock: Clock) -> None:
+    """The jobs' Python is missing, say: to resume it as it is would fail as well."""
+    run.logs.mkdir()
+    (run.logs / "leader.log").write_text("slurm_script: line 21: /nope/python: No such file or directory\n")
+    publish(run.settings, Config(slurm={"python": "/nope/python"}))
+    lost = leader("FAILED", reason="NonZeroExitCode")
+    one, _ = presence(run, lost)
+    told = how_it_ended(run, one)
+    assert "may be slurm.python (/nope/python now), slurm.setup or" in told
+    assert told.endswith(f": elasticflow submit FILE --resume --run-dir {run.path}")
+    run.journal.write_text("{}")
+    assert how_it_ended(run, one).endswith(f"; go on with --resume: {run.resume_command}")
+    run.journal.unlink()
+    one, _ = presence(run, leader("CANCELLED"))
+    assert how_it_ended(run, one).endswith(f"; go on with --resume: {run.resume_command}")
 
 
 def test_slurms_accounting_knows_more(run: RunDir, clock: Clock) -> None:
