@@ -36,6 +36,8 @@ _WAITS = {
 """By SLURM's reason up to the first comma."""
 EXIT_NO_FOLDER = 79
 """Exit code of a worker's job on a node that does not see the run's folder, or cannot write there."""
+EXIT_NOT_BEGUN = 78
+"""Exit code of a worker's job that ended before its Python could begin the worker."""
 _RELEASE = "'scontrol release {id}' lets it go on; or cancel it."
 _OTHER = "Cancel it, and submit it with another slurm.leader."
 _NEVER = {
@@ -111,6 +113,9 @@ def launch_failure(job: SlurmJob) -> str:
     if job.state == "FAILED" and job.exit_code == EXIT_NO_FOLDER:
         node = f"node {job.node}" if job.node else "its node"
         return f"{node} cannot write into the run's folder; choose a --run-dir that all nodes see"
+    if job.state == "FAILED" and job.exit_code == EXIT_NOT_BEGUN:
+        likely = "slurm.setup, slurm.environment, slurm.container or slurm.python fails there; its log tells"
+        return f"job {job.id}{_on(job)} ended before the worker began: {likely}"
     if job.held or (job.state == "FAILED" and job.reason == "JobLaunchFailure" and not _killed(job)):
         likely = "that node may not know this user, or be full; its slurmd's log tells"
         return f"SLURM could not launch job {job.id}{_on(job)} ({job.reason}): {likely}"

@@ -19,14 +19,21 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
-from elasticflow_slurm.reasons import EXIT_NO_FOLDER
+from elasticflow_slurm.reasons import EXIT_NO_FOLDER, EXIT_NOT_BEGUN
+
+IMPORT = "import elasticflow"
 
 ALIKE = ("--input=none", "--export=ALL", "--mpi=none")
 """Of each srun, whatever a site's defaults: a job that was submitted with --export=NONE hands that down."""
 PROBE = """\
 # A node on which the run's folder is not, or that cannot write there, says so by this code.
 {{ : >> {log}; }} 2> /dev/null || exit {code}
-exec >> {log} 2>&1"""
+exec >> {log} 2>&1
+# What ends before the worker begins, such as a module that is not there, says so by this one.
+trap '[ $? = 0 ] || exit {not_begun}' EXIT"""
+STARTS = """\
+# A node on which the worker's Python, or its container, cannot be started is told from a worker that fails.
+{check} > /dev/null || exit"""
 UNPACK = """\
 # The environment is unpacked once on each node, below a folder that only its owner can look into.
 unpack() {{
@@ -96,9 +103,12 @@ def worker_request(
     # In a step, since SLURM gives notice of a preemption to steps alone.
     step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", *ALIKE, *member]
     log = shlex.quote(str(Path(settings.run_dir, "logs", f"{settings.name}.log")))
-    first = PROBE.format(log=log, code=EXIT_NO_FOLDER)
+    first = PROBE.format(log=log, code=EXIT_NO_FOLDER, not_begun=EXIT_NOT_BEGUN)
+    # In its container the Python is not tried: to start one may take long.
+    check = ["type", shlex.split(slurm.container)[0]] if slurm.container else [python_of(slurm), "-c", IMPORT]
+    command = f"{STARTS.format(check=shlex.join(check))}\nexec {shlex.join(step)}"
     # By exec: with proctrack/linuxproc a shell that is killed may leave its child running after the job.
-    script = _script(slurm, _exports(config.threads), f"exec {shlex.join(step)}", first=first)
+    script = _script(slurm, _exports(config.threads), command, first=first)
     return JobRequest(script=script, options=options)
 
 

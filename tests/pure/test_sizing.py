@@ -23,6 +23,7 @@ from elasticflow_slurm.client import (
 )
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
+from elasticflow_slurm.reasons import EXIT_NOT_BEGUN
 from elasticflow_slurm.sizing import (
     WAYS,
     Action,
@@ -663,6 +664,15 @@ def test_where_no_node_sees_the_runs_folder_a_few_places_are_enough_to_know() ->
         told.want(number + 1)
     assert "nothing could be started in 5 places (nodes g1, g2, g3, g4, g5)" in told.sizing.fatal
     assert told.asked == [] and told.submits() == []
+
+
+def test_where_a_worker_cannot_begin_its_node_is_left_out_at_once() -> None:
+    """Its Python is missing there, say: job after job would end so, within a second each."""
+    told = Told().started(1, 101).started(2, 102, node="g4")
+    told.show(102, state="FAILED", reason="NonZeroExitCode", exit_code=EXIT_NOT_BEGUN).poll()
+    (ended,) = told.ended()
+    assert ended[1] is How.TAKEN and "on g4 ended before the worker began: slurm.setup" in ended[2]
+    assert told.notes()[0].startswith("node g4 is left out of new jobs for an hour: job 102 on g4 ended")
 
 
 def test_once_a_job_starts_launches_are_trusted_again() -> None:

@@ -21,7 +21,7 @@ from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm.client import JobRequest
 from elasticflow_slurm.config import read
-from elasticflow_slurm.reasons import EXIT_NO_FOLDER
+from elasticflow_slurm.reasons import EXIT_NO_FOLDER, EXIT_NOT_BEGUN
 from elasticflow_slurm.scripts import directives, leader_script, worker_request
 from elasticflow_slurm.submit import dry_run
 from tests.clusters.slurm import SlurmCluster
@@ -200,7 +200,7 @@ def test_the_leader_is_started_again_when_it_was_killed(place: Path) -> None:
 def test_a_worker_is_a_step_with_its_settings_and_those_of_the_libraries(place: Path) -> None:
     program(place / "bin" / "srun", 'printf "%s\\n" "$@"; echo $OMP_NUM_THREADS $MKL_CBWR')
     odd = f"{place}{ODD}"
-    script = made(Case(run_dir=odd)).worker.script
+    script = made(Case({"python": "true"}, run_dir=odd)).worker.script
     nowhere = run(script, place / "bin")
     assert (nowhere.returncode, nowhere.stdout, nowhere.stderr) == (EXIT_NO_FOLDER, "", ""), "it is not seen"
     Path(odd, "logs").mkdir(parents=True)
@@ -269,7 +269,33 @@ def test_a_bad_archive_ends_the_job(place: Path) -> None:
     program(place / "bin" / "srun", "echo went on")
     script, log = logged(CASES["environment"].section, place)
     done = run(script, place / "bin")
-    assert done.returncode == 1 and "went on" not in log.read_text()
+    assert done.returncode == EXIT_NOT_BEGUN and "went on" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"python": "/nope/python"}, "/nope/python: No such file or directory"),
+        ({"python": "python-without"}, "No module named 'elasticflow'"),
+        ({"container": "nopetainer exec image"}, "nopetainer: not found"),
+        ({"setup": "module load cuda || exit 1"}, "module: command not found"),
+    ],
+)
+def test_what_ends_before_the_worker_begins_says_so(
+    place: Path, section: dict[str, object], told: str
+) -> None:
+    """By an exit code of its own: on one node it is no failure of the worker's."""
+    program(place / "bin" / "srun", "echo went on; exit 3")
+    program(place / "bin" / "python-without", "echo \"No module named 'elasticflow'\" >&2; exit 1")
+    script, log = logged(section, place)
+    assert run(script, place / "bin").returncode == EXIT_NOT_BEGUN
+    assert told in log.read_text() and "went on" not in log.read_text()
+
+
+def test_a_worker_that_has_begun_ends_with_its_own_exit_code(place: Path) -> None:
+    program(place / "bin" / "srun", "echo went on; exit 3")
+    script, log = logged({"python": "true"}, place)
+    assert run(script, place / "bin").returncode == 3 and log.read_text() == "went on\n"
 
 
 # --- what SLURM does with them -----------------------------------------------------------------------
