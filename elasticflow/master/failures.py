@@ -15,6 +15,8 @@ end that have not: neither are too many workers then, nor too many in a row that
 OFTEN_GONE, OFTEN_IN_VAIN = 2, 10
 """Of a large run so many times its members may go: a part of the cluster that is lost is no end of it."""
 
+TOGETHER_S = 10.0
+"""Workers that fail within this on a host where none was ever ready lack one thing there."""
 MANY_GONE = 3
 """After so many a tick's slices are tried apart, where servers that know of deadly ones die with workers."""
 MOST_UNKNOWN = 2 * MANY_GONE
@@ -44,15 +46,23 @@ class Failures:
         self.own, self.early = own, early
         self.gone = self.wordless = self.in_vain = self.reached = self.silent = 0
         self._silent_s = -math.inf
+        self._failed_s: dict[str, float] = {}
+        """By host, where all lack something: when one failed that counts."""
         self._suspect_to = self._untold = 0
         """The last tick that they may have died of; of it, those that may have been made and not told of."""
 
-    def fail(self, most: int) -> bool:
+    def fail(self, most: int, host: str = "", now_s: float = 0.0) -> bool:
         """Another one. Whether there are more than ``max_failures``.
 
+        host: where a worker failed that never was ready, as nobody is there, while others are elsewhere: as
+        many as have a place on a bad node fail at once, and count as one. Else "".
         Workers that went without a word, and their servers with them, at one step, one after the other, do
         not count until its slices are tried apart: it may be a record that ends them.
         """
+        if host:
+            if now_s < self._failed_s.get(host, -math.inf) + TOGETHER_S:
+                return False
+            self._failed_s[host] = now_s
         self.own += 1
         unknown = self.wordless if self._untold and 1 < self.gone <= MOST_UNKNOWN else 0
         return self.own - unknown > most

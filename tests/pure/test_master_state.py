@@ -110,11 +110,10 @@ class Run:
         join = Join(
             name=name,
             role=role,
-            host="h",
             pid=1,
             endpoint=number,
             spec=spec if role == "worker" else None,
-            **more,
+            **{"host": "h", **more},
         )
         return self.tell(join)
 
@@ -371,6 +370,43 @@ def test_a_server_that_is_lost_before_all_are_in_order_has_nothing_to_go_back_to
     assert [fault.early for fault in only(ac.FaultAction, run.exited("server-0"))] == [True]
     run = running()
     assert [fault.early for fault in only(ac.FaultAction, run.exited("server-0"))] == [False]
+
+
+def growing(**settings: Any) -> Run:
+    """A run of which one worker is ready, and no other has come yet."""
+    run = Run(**settings)
+    run.join("server-0")
+    run.join("worker-1")
+    run.tell(Ready(name="server-0", generation=1))
+    run.tell(Ready(name="worker-1", generation=1))
+    assert run.state.state is RunState.RUNNING
+    return run
+
+
+def test_all_who_fail_at_once_on_a_node_that_lacks_something_are_one_failure() -> None:
+    """It has room for four, and no data: they end no run that goes well elsewhere, before it is left out."""
+    run = growing(workers="8", max_failures=1)
+
+    def fail_on(host: str, *numbers: int) -> list[ac.Action]:
+        actions: list[ac.Action] = []
+        for number in numbers:
+            run.join(f"worker-{number}", host=host)
+            failed = Failed(name=f"worker-{number}", kind="ProgramError", text="data() raised", traceback="")
+            actions += run.tell(failed, after_s=1.0)
+        return actions
+
+    assert len(only(ac.FaultAction, fail_on("bad", 3, 4, 5, 6))) == 4
+    end = run.end(fail_on("other", 7))
+    assert end.text == "worker-7 failed: data() raised (failure 2, max_failures is 1)"
+
+
+def test_failures_where_others_work_all_count() -> None:
+    run = growing(workers="8", max_failures=1)
+    for number in (3, 4):
+        run.join(f"worker-{number}")
+        failed = Failed(name=f"worker-{number}", kind="ProgramError", text="data() raised", traceback="")
+        actions = run.tell(failed, after_s=1.0)
+    assert run.end(actions).text.endswith("(failure 2, max_failures is 1)")
 
 
 @pytest.mark.parametrize("connected", [False, True])

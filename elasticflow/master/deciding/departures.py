@@ -264,10 +264,16 @@ def fail(run: Facts, member: Member, why: str, now_s: float) -> list[Action]:
 
 def count_failure(run: Facts, member: Member, why: str, now_s: float, detail: str = "") -> list[Action]:
     """Ends the run once there are too many."""
-    if not run.failures.fail(run.config.max_failures):
+    if not run.failures.fail(run.config.max_failures, bad_host(run, member), now_s):
         return []
     many = f"failure {run.failures.own}, max_failures is {run.config.max_failures}"
     return cannot_go_on(run, member, f"{member.name} {why} ({many})", now_s, detail)
+
+
+def bad_host(run: Facts, member: Member) -> str:
+    """Where a worker is that never was ready, nor anybody there, while others are elsewhere; else ""."""
+    good = {worker.host for worker in run.of("worker") if worker.was_ready}
+    return member.host if good and not member.was_ready and member.host not in good else ""
 
 
 def cannot_go_on(run: Facts, member: Member, text: str, now_s: float, detail: str = "") -> list[Action]:
