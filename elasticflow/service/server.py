@@ -16,6 +16,7 @@ from pathlib import Path
 
 import zmq
 
+from elasticflow.cluster.clock import clock
 from elasticflow.cluster.share import ClusterShare, load_share
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError, UnknownError
 from elasticflow.local.forkserver import ForkServers
@@ -386,6 +387,11 @@ class Service:
         account = self._state.ledger.accounts.get(name)
         follower = self._followers.get(name)
         shares, is_plan = self._state.planned(name)
+        why = [ticket.why, follower.waits if follower else ""]
+        if in_vain := self._state.in_vain(name):
+            more, until_s = in_vain
+            again = clock(until_s, self._now_s())
+            why.append(f"{more} were no faster when that was measured, and are tried again at {again}")
         return talk.ToldTask(
             name=name,
             run=ticket.task.run_dir,
@@ -393,7 +399,7 @@ class Service:
             standing=ticket.standing.value,
             state=ticket.state,
             said=ticket.said,
-            why="; ".join(filter(None, (ticket.why, follower.waits if follower else ""))),
+            why="; ".join(filter(None, why)),
             workers=account.granted if account else 0,
             held=account.held if account else 0,
             step=follower.step if follower else ticket.done,

@@ -172,6 +172,17 @@ class ServiceState:
         until_s = self.wake_s if account.granted and self.wake_s < inf else None
         return Granted(account.granted, account.number, self.tickets[name].why, until_s)
 
+    def in_vain(self, name: str) -> tuple[int, float] | None:
+        """Twice the workers that it has, for which there is room, and until when it is believed that so many
+        bring nothing, as was measured. None: that is not why it has no more."""
+        ticket, account = self.tickets[name], self.ledger.accounts.get(name)
+        if account is None or ticket.standing not in WITHOUT_PROMISE:
+            return None
+        more, doubt = 2 * account.wanted, ticket.doubts.get(2 * account.wanted)
+        idle = self.capacity - sum(each.wanted for each in self.ledger.accounts.values())
+        is_so = doubt is not None and doubt.until_s > self.now_s and account.wanted <= idle
+        return (more, doubt.until_s) if doubt and is_so else None
+
     def eta_s(self, name: str) -> float | None:
         """When it is done by its plan, or as it goes now; None: nobody knows."""
         track = self.policy.tracks.get(name)

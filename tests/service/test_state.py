@@ -236,6 +236,18 @@ def test_workers_that_brought_nothing_are_tried_again_later() -> None:
     assert state.due_s == BEGIN_S + 1900 + 2 * REGROW_S, "of 4 and 8"
 
 
+def test_a_run_that_stays_small_since_more_brought_nothing_says_so() -> None:
+    """Where a node was away, and is back, it would look as if it was forgotten."""
+    state = tried_in_vain(None)
+    assert state.in_vain("a") == (2, BEGIN_S + REGROW_S)
+    state.handle([hp.Shared(workers=1)], BEGIN_S + 1)
+    assert state.in_vain("a") is None, "there is no room for two"
+    state.handle([hp.Shared()], BEGIN_S + 2)
+    state.handle([hp.Woken()], BEGIN_S + REGROW_S)
+    assert state.in_vain("a") is None
+    assert tried_in_vain(BEGIN_S + 150_000).in_vain("a") is None, "its promise rests on what was measured"
+
+
 def test_no_promise_rests_on_workers_that_brought_nothing() -> None:
     state = tried_in_vain(BEGIN_S + 150_000)
     assert state.tickets["a"].standing is TaskStanding.PROMISED
