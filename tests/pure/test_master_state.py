@@ -340,6 +340,7 @@ def test_a_server_of_another_elasticflow_is_refused() -> None:
     assert names(ac.QuitAction, actions) == ["server-1"] and names(ac.StartAction, actions) == ["server-2"]
     (fault,) = only(ac.FaultAction, actions)
     assert "than the first member (elasticflow: 0.1.0 (1) / 0.2.0 (2))" in fault.text
+    assert fault.text.startswith("would compute"), "the name stands before it"
     assert names(ac.AssignAction, run.join("server-2", fingerprint={"elasticflow": "0.1.0 (1)"}))
 
 

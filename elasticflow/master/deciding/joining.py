@@ -92,7 +92,8 @@ def other_code(run: Facts, event: Join) -> str:
 def refuse(run: Facts, member: Member, text: str, now_s: float) -> list[Action]:
     """One that would compute other bits."""
     quit_ = QuitAction(member.name, text)
-    return [quit_, *departures.fail(run, member, f"{text}. Allow it with fingerprint: warn.", now_s)]
+    why = text.removeprefix(f"{member.name} ")  # what tells of a fault begins with the name
+    return [quit_, *departures.fail(run, member, f"{why}. Allow it with fingerprint: warn.", now_s)]
 
 
 def meet_program(run: Facts, event: Join, now_s: float) -> list[Action]:
