@@ -32,7 +32,7 @@ from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.step.schedule import Kind, Schedule
 from elasticflow.storage import DirectoryStorage
 from elasticflow.wire.control import ControlListener, control_link, signed_frame
-from elasticflow.wire.data import DataLink, DataListener
+from elasticflow.wire.data import DataLink, DataListener, encoded
 from elasticflow.wire.gate import admit_only_members
 from elasticflow.wire.keys import CLIENT, MasterKeys, MemberKeys, Pass, make_keys
 from elasticflow.wire.messages import (
@@ -122,8 +122,8 @@ TO_MASTER: tuple[ToMaster, ...] = (
     Grant(number=1, workers=2, why="spare"),
     StopRequest(),
 )
+HELLO = Hello(name=NAME, generation=1, nonce=bytes(NONCE_BYTES))
 TO_SERVER: tuple[ToServer, ...] = (
-    Hello(name=NAME, generation=1, nonce=bytes(NONCE_BYTES)),
     Pull(version=3, have=2),
     Push(tick=3, parcel=0, level=0, index=0, lr=0.5, slice_s=0.01, pull=True),
     Initial(parcel=0),
@@ -134,6 +134,13 @@ TO_SERVER: tuple[ToServer, ...] = (
     Keep(place=0, version=3, parcel=0),
     Safe(place=0, version=3),
 )
+
+
+def _headers() -> list[bytes]:
+    """Of what a member may send, before they are sealed: messages with so many arrays, alone and in pairs."""
+    with_arrays = [[(message, [np.zeros(1)] * num)] for message in TO_SERVER for num in range(3)]
+    pairs = [one + other for one, other in zip(with_arrays, with_arrays[1:], strict=False)]
+    return [encoded(parts)[0] for parts in with_arrays + pairs]
 
 
 # --- mutations -----------------------------------------------------------------------------------
@@ -564,7 +571,7 @@ def throw_forged(new_link: Callable[[], DataLink], mutate: Mutator, rng: random.
     """Somebody in between: changes what a member has sealed. How many."""
     for _ in range(count):
         link = new_link()
-        right = link._seal.close(encode(rng.choice(TO_SERVER)))
+        right = link._seal.close(rng.choice(_headers()))
         wrong = mutate._flip(right) if rng.random() < 0.8 else mutate._cut(right)[:-1]
         if wrong != right:
             _throw(link.socket, [wrong])
@@ -614,7 +621,7 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
     )
     context: Context = zmq.Context()
     healthy = HealthyWorker(own.pass_for(NAME, 1), target.endpoint, checks=not mad)
-    payloads = Mutator(rng, [encode(message) for message in TO_SERVER])
+    payloads = Mutator(rng, _headers())
 
     def link(endpoint: str = target.endpoint) -> DataLink:
         return _greeted(context, own.pass_for(f"worker-{rng.randrange(2, 20)}", 1), endpoint)
@@ -630,7 +637,7 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
 
     def speak(endpoint: str) -> None:
         once = link(endpoint)
-        for message in TO_SERVER[1:3]:
+        for message in TO_SERVER[:2]:
             once.send(message)
         once.close()
 
@@ -642,9 +649,9 @@ def attack_data(rng: random.Random, count: int, mad: bool) -> Attack:
             return thrown
         there, back = record(speak, target.port)
         streams = Mutator(rng, [b"".join(there), b"".join(back), *there, *back])
-        hello = Seal(way.key, b"worker", b"server").close(encode(TO_SERVER[0]))
+        hello = Seal(way.key, b"worker", b"server").close(encode(HELLO))
         sealed = Seal(b"k" * 32, b"worker", b"server")
-        frames = Mutator(rng, [hello, *there, *(sealed.close(encode(message)) for message in TO_SERVER)])
+        frames = Mutator(rng, [hello, *there, *(sealed.close(header) for header in _headers())])
         thrown = throw_streams(target.port, streams, count // 20)
         thrown += throw_forged(link, payloads, rng, count // 200)
         return thrown + throw_frames(listened_in, frames, rng, count - thrown)

@@ -63,10 +63,13 @@ class _Habit:
 
 
 class Ahead:
-    """Of one model's tables. Slices begin and end; in between rows that were asked for are taken."""
+    """Of one model's tables. Slices begin and end; in between rows that were asked for are taken.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    asked: called when all was asked for that is asked for together.
+    """
+
+    def __init__(self, ask: Ask, asked: Callable[[], None]) -> None:
+        self._ask, self._asked = ask, asked
         self._training, self._testing = _Habit(), _Habit()
         self._habit = self._training
         self._columns = NO_COLUMNS
@@ -85,11 +88,13 @@ class Ahead:
         """Asks for what a slice of training will look up of the next version, unless that was done."""
         if self._version >= 0 and not any(each.version > self._version for each in self._early):
             self._early += islice(self._questions(self._training, columns, early=True), EARLY_MOST)
+            self._asked()
 
     def begin(self, columns: Mapping[str, Array], training: bool) -> None:
         """A slice with these columns begins: asks for what it will look up."""
         self._columns, self._habit = columns, self._training if training else self._testing
         self._open = list(self._questions(self._habit, columns, early=False))
+        self._asked()
 
     def end(self) -> None:
         """The slice ends."""

@@ -85,9 +85,11 @@ class Lookups(ABC):
         """Rows of the version that is computed with."""
         self.read_next: ReadRows = first_rows
         """Rows of the next version. They may be waited for once that is the one computed with."""
+        self.hurry: Callable[[], None] = _leave_it
+        """Called once all that is known by then was asked for: what asks may have waited for more."""
         self.looked_up: list[tuple[int, Any, Any]] = []
         self.unread: BaseException | None = None
-        self.ahead = Ahead(self._ask_ahead)
+        self.ahead = Ahead(self._ask_ahead, lambda: self.hurry())
 
     @contextmanager
     def allowed(self, columns: Mapping[str, Array] = NO_COLUMNS, *, training: bool = True) -> Iterator[None]:
@@ -164,6 +166,10 @@ class Lookups(ABC):
 
     def _no_rows(self, number: int) -> Callable[[], Values]:
         return lambda: no_rows(self.specs[number].dim).values
+
+
+def _leave_it() -> None:
+    """Of what has asked at once."""
 
 
 def _whole(name: str, what: str, array: Array) -> npt.NDArray[np.int64]:

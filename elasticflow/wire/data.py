@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import zmq
@@ -16,6 +18,7 @@ from elasticflow.wire.keys import MemberKeys, Pass
 from elasticflow.wire.messages import FromServer, Hello, ToServer, Welcome, encode
 from elasticflow.wire.nearby import keep_close
 from elasticflow.wire.numbers import BAD, check
+from elasticflow.wire.outbox import Outbox, Parts
 from elasticflow.wire.router import Router
 from elasticflow.wire.seal import MAC_BYTES, NONCE_BYTES, Guard, Half, Seal
 from elasticflow.wire.sending import Tracker, send_frames
@@ -50,6 +53,7 @@ class Peer(NamedTuple):
     route: bytes
     name: str
     seal: Seal
+    outbox: Outbox[FromServer]
 
 
 class Opened(NamedTuple):
@@ -65,15 +69,40 @@ class Closed(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A member's message with the arrays that came along, as raw frames."""
+    """A member's message with the arrays that came along, as raw frames. more: others came with it."""
 
     peer: Peer
     message: ToServer
     frames: list[memoryview]
+    more: bool = False
 
 
-_decode_to_server = msgpack_decoder(ToServer).decode
-_decode_from_server = msgpack_decoder(FromServer).decode
+# What travels as one: messages, and how many of its frames are each one's arrays.
+_decode_to_server = msgpack_decoder(list[tuple[ToServer, int]]).decode
+_decode_from_server = msgpack_decoder(list[tuple[FromServer, int]]).decode
+_decode_hello, _decode_welcome = msgpack_decoder(Hello).decode, msgpack_decoder(Welcome).decode
+
+
+def encoded(parts: Parts[Any]) -> tuple[bytes, Sequence[Array]]:
+    """Of what travels as one, the header before it is sealed, and all arrays."""
+    header = encode([(message, len(arrays)) for message, arrays in parts])
+    if len(parts) == 1:
+        return header, parts[0][1]
+    return header, [array for _, arrays in parts for array in arrays]
+
+
+def _shared_out(
+    messages: Sequence[tuple[Any, int]], frames: list[memoryview]
+) -> list[tuple[Any, list[memoryview]]]:
+    """Each message with its frames. Raises ProtocolError if frames are missing, or it cannot be meant."""
+    found, start = [], 0
+    for message, num in messages:
+        check(message)
+        found.append((message, frames[start : start + num]))
+        start += num
+    if not found or start != len(frames) or any(num < 0 for _, num in messages):
+        raise ProtocolError("not the arrays that were sent")
+    return found
 
 
 class DataListener:
@@ -102,6 +131,7 @@ class DataListener:
         self._peers: dict[bytes, Peer] = {}
         self._proved: set[bytes] = set()
         self._early: dict[bytes, Hello] = {}
+        self._unsent: dict[bytes, Outbox[FromServer]] = {}
 
     @property
     def refused(self) -> int:
@@ -113,6 +143,7 @@ class DataListener:
         self.generation = generation
         self._peers.clear()
         self._proved.clear()
+        self.flush()  # to nobody: what was to be sent is free again
         early, self._early = self._early, {}
         for route, hello in early.items():
             try:
@@ -148,20 +179,18 @@ class DataListener:
             self._router.hang_up(route)
             yield from self._forget(route)
             raise
-        message = _decode_to_server(payload)
-        check(message)
-        if isinstance(message, Hello):
-            raise ProtocolError("a connection must begin with one Hello")
+        parts = _shared_out(_decode_to_server(payload), frames)
         if route not in self._proved:  # a Hello may be a replay; what follows it cannot be
             self._proved.add(route)
             yield Opened(peer)
-        yield Received(peer, message, frames)
+        left = len(parts)
+        for message, arrays in parts:
+            left -= 1
+            yield Received(peer, message, arrays, left > 0)
 
     def _opened(self, header: memoryview) -> Hello:
         """A Hello that is by whom it says. Raises ProtocolError."""
-        hello = _decode_to_server(header[:-MAC_BYTES])
-        if not isinstance(hello, Hello):
-            raise ProtocolError("a connection must begin with one Hello")
+        hello: Hello = _decode_hello(header[:-MAC_BYTES])
         check(hello)
         if len(hello.nonce) != NONCE_BYTES:
             raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes")
@@ -200,14 +229,35 @@ class DataListener:
         # With the nonce it answers this Hello, and no other that somebody has recorded.
         sealed = self._seal_of(hello).close(hello.nonce + encode(Welcome(nonce=half.nonce)))
         if self._router.send(route, [sealed]) is not False:
-            self._peers[route] = Peer(route, hello.name, seal)
+            self._peers[route] = Peer(route, hello.name, seal, Outbox(partial(self._send, route, seal)))
 
-    def send(self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
-        """Sends to a member; to one that has gone, nothing."""
+    def put(
+        self, peer: Peer, message: FromServer, arrays: Sequence[Array] = (), lent_bytes: int = 0
+    ) -> Tracker | None:
+        """Sends to a member with the next ``flush`` or before, see ``Outbox``; if that has gone, nothing."""
         if peer.route not in self._peers:
             return None
-        header = peer.seal.close(encode(message), arrays)
-        return self._router.send(peer.route, [header], peer.seal.hidden(arrays)) or None
+        tracker = peer.outbox.put(message, arrays, lent_bytes)
+        if len(peer.outbox):
+            self._unsent[peer.route] = peer.outbox
+        return tracker
+
+    def flush(self) -> None:
+        """Sends what was put, to each as one."""
+        unsent, self._unsent = self._unsent, {}
+        for outbox in unsent.values():
+            outbox.flush()
+
+    def send(self, peer: Peer, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
+        """Sends to a member now, what was put for it before included; to one that has gone, nothing."""
+        tracker = self.put(peer, message, arrays)
+        return peer.outbox.flush() or tracker
+
+    def _send(self, route: bytes, seal: Seal, parts: Parts[FromServer]) -> Tracker | None:
+        if route not in self._peers:
+            return None
+        header, arrays = encoded(parts)
+        return self._router.send(route, [seal.close(header, arrays)], seal.hidden(arrays)) or None
 
     def close(self) -> None:
         self._router.close(linger_ms=0)
@@ -237,8 +287,11 @@ class DataLink:
         self._broken = False
         self._half = Half(way.key, secret=guard is Guard.ALL)
         self._seal = Seal(way.key, b"worker", b"server")
+        self._outbox: Outbox[ToServer] = Outbox(self._send_all)
+        self._come: deque[tuple[FromServer, list[memoryview]]] = deque()
         nonce = self._half.nonce
-        self._send(Hello(name=way.name, generation=way.generation, nonce=nonce, guard=guard.value))
+        hello = Hello(name=way.name, generation=way.generation, nonce=nonce, guard=guard.value)
+        self._send(encode(hello))
 
     @property
     def sent(self) -> int:
@@ -246,20 +299,32 @@ class DataLink:
         return self._seal.sent
 
     def send(self, message: ToServer, arrays: Sequence[Array] = ()) -> Tracker | None:
-        """Sends to the server; to one that has gone, nothing."""
-        assert self.greeted
-        return self._send(message, arrays)
+        """Sends to the server now, what was put before included; to one that has gone, nothing."""
+        tracker = self.put(message, arrays)
+        return self._outbox.flush() or tracker
 
-    def _send(self, message: ToServer, arrays: Sequence[Array] = ()) -> Tracker | None:
+    def put(self, message: ToServer, arrays: Sequence[Array] = (), lent_bytes: int = 0) -> Tracker | None:
+        """Sends with the next ``flush`` or ``send``, or before, see ``Outbox``; if that has gone, nothing."""
+        assert self.greeted
+        return self._outbox.put(message, arrays, lent_bytes)
+
+    def flush(self) -> None:
+        """Sends what was put, as one."""
+        self._outbox.flush()
+
+    def _send_all(self, parts: Parts[ToServer]) -> Tracker | None:
+        return self._send(*encoded(parts))
+
+    def _send(self, header: bytes, arrays: Sequence[Array] = ()) -> Tracker | None:
         try:
-            header = self._seal.close(encode(message), arrays)
+            header = self._seal.close(header, arrays)
             return send_frames(self.socket, [header], self._seal.hidden(arrays))
         except zmq.Again:  # a link that is closed; ZeroMQ would wait for another
             return None
 
     def receive(self) -> tuple[FromServer, list[memoryview]] | None:
         """The next message and its arrays' frames; None if there is none yet."""
-        while True:
+        while not self._come:
             if not readable(self.socket):
                 return None
             header, *frames = self.socket.recv_multipart(NOBLOCK, copy=False)
@@ -268,20 +333,25 @@ class DataLink:
                 keep_close(self._fd)
             arrays = [frame.buffer for frame in frames]
             try:
-                message = self._open(header.buffer, arrays)
+                self._come.extend(self._open(header.buffer, arrays))
             except BAD:
                 self.dropped += 1
-            else:
-                if message is not None:
-                    return message, arrays
+        return self._come.popleft()
 
-    def _open(self, header: memoryview, arrays: list[memoryview]) -> FromServer | None:
-        """None: it was the Welcome."""
+    @property
+    def more(self) -> bool:
+        """Whether there is another message that came with the last, which its socket does not tell of."""
+        return bool(self._come)
+
+    def _open(
+        self, header: memoryview, arrays: list[memoryview]
+    ) -> Sequence[tuple[FromServer, list[memoryview]]]:
+        """Nothing: it was the Welcome."""
         if self._broken:
             raise ProtocolError("after a message whose seal does not fit there is no other")
         if not self.greeted:
             self._take_welcome(self._seal.open(header))
-            return None
+            return ()
         try:
             payload = self._seal.open(header, arrays)
         except ProtocolError:
@@ -290,13 +360,11 @@ class DataLink:
             )
             self._broken = True
             raise
-        message: FromServer = _decode_from_server(payload)
-        check(message)
-        return message
+        return _shared_out(_decode_from_server(payload), arrays)
 
     def _take_welcome(self, payload: memoryview) -> None:
-        welcome = _decode_from_server(payload[NONCE_BYTES:])
-        if payload[:NONCE_BYTES] != self._half.nonce or not isinstance(welcome, Welcome):
+        welcome = _decode_welcome(payload[NONCE_BYTES:])
+        if payload[:NONCE_BYTES] != self._half.nonce:
             # It may be one that somebody has recorded: the right one is still to come.
             self._seal = Seal(self._way.key, b"worker", b"server")
             raise ProtocolError("not the answer to this Hello")

@@ -907,11 +907,11 @@ class AllSafe(_Compact, frozen=True):
 
 
 ToServer: TypeAlias = (
-    Hello | Pull | Push | Initial | Read | Lend | Mapped | Norms | Fetch | Keep | Safe | Advise
+    Pull | Push | Initial | Read | Lend | Mapped | Norms | Fetch | Keep | Safe | Advise
 )  # fmt: skip
 FromServer: TypeAlias = (
-    Welcome | Version | Compute | Gone | Uninitialised | RowsRead | Lend | Mapped | Clip | State | Kept
-    | AllSafe | Consult
+    Version | Compute | Gone | Uninitialised | RowsRead | Lend | Mapped | Clip | State | Kept | AllSafe
+    | Consult
 )  # fmt: skip
 
 encoder = msgspec.msgpack.Encoder()

@@ -142,12 +142,16 @@ class Strategy(ABC):
     ) -> Callable[[], Values]:
         """Asks for rows of a table, (k, dim), at the version that ``state`` holds. keys: (k,).
 
-        early: at the next version instead.
+        early: at the next version instead. The question may leave no sooner than it is waited for, or with
+        ``hurry``, so that many leave together.
         What is returned waits for them. It need not be called, and must be only while that is the version.
         urgent: asked, before it waits and whenever ``wake_fd`` ends the wait, whether to give up; it makes
         ``wake_fd`` unreadable. It raises Interrupted then, and if the rows cannot be had any more: the
         version is past, or the way to a server is lost.
         """
+
+    def hurry(self) -> None:  # noqa: B027  (most have nothing to hurry)
+        """All that was asked for with ``read`` leaves now."""
 
     @abstractmethod
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:

@@ -72,6 +72,7 @@ class Worker:
         lookups = loaded.replica.lookups
         lookups.read_rows = lambda table, keys: strategy.read(table, keys, self._is_urgent)
         lookups.read_next = lambda table, keys: strategy.read(table, keys, self._is_urgent, early=True)
+        lookups.hurry = strategy.hurry
         self._present = Present(loaded.settings.name)
         self._computing = Computing(loaded, assignment, strategy, link, self._present, nurse)
         self._adding = Adding(

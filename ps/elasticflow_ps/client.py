@@ -114,7 +114,7 @@ class ParameterServers(Strategy):
         while True:
             woken = self._now.wait() if self._now else self._wait_for_a_row()
             for number, remote in enumerate(self._remotes):
-                if woken.isdisjoint(remote.sources) and not remote.early:
+                if woken.isdisjoint(remote.sources) and not remote.has_more:
                     continue
                 if event := self._hear(number, remote):
                     return event
@@ -223,6 +223,10 @@ class ParameterServers(Strategy):
     ) -> Callable[[], Values]:
         now = self._row
         return now.reading.ask(table, now.state.held + early, keys, urgent)
+
+    def hurry(self) -> None:
+        if self._now:
+            self._now.reading.hurry()
 
     def recall(self, position: Position, slices: Sequence[int], *, rest: bool = False) -> bool:
         return self._handle(cs.OrderEvent(position.version, tuple(slices), rest)) is not None

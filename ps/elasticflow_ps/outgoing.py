@@ -137,6 +137,7 @@ class Pushing(Outgoing):
                     self._missing[place] = missing - 1
                     if missing == 1:
                         self._send(self._routes.all[place])
+                        self._routes.all[place].remote.link.flush()
         except Exception as error:  # noqa: BLE001  (not one of the program whose backward pass this is in)
             self._error = error
 
@@ -147,6 +148,8 @@ class Pushing(Outgoing):
         for route, missing in zip(self._routes.all, self._missing, strict=True):
             if missing != 0:
                 self._send(route)
+        for remote in {route.remote.name: route.remote for route in self._routes.all}.values():
+            remote.link.flush()
         self._sent(self._trackers, self._lent)
 
     def _send(self, route: Route) -> None:
@@ -165,5 +168,6 @@ class Pushing(Outgoing):
         )
         self._asked.add(remote.name)
         self._unsent[remote.name] -= 1
-        if tracker := remote.link.send(push, [] if lends else arrays):
+        lent_bytes = sum(array.nbytes for array in arrays) if lends else 0
+        if tracker := remote.link.put(push, [] if lends else arrays, lent_bytes):
             self._trackers.append(tracker)

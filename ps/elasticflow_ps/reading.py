@@ -48,12 +48,17 @@ class RowReading:
                     message = Read(number=number, version=version, parcel=parcel.number)
                     mine, values = keys[part], question.values[part]
                     question.asked[remote] = values
-                    remote.link.send(message, [mine[block] for block in blocks(*values.shape)])
+                    remote.link.put(message, [mine[block] for block in blocks(*values.shape)])
         if len(keys) != sum(len(part) for part in question.asked.values()):
             question.in_vain = "the way to the servers is lost"
         elif question.asked:
             self._open[number] = question
         return partial(self._await, question, urgent)
+
+    def hurry(self) -> None:
+        """What was asked by now leaves, to each server as one."""
+        for remote in self._remotes:
+            remote.link.flush()
 
     def _await(self, question: _OpenQuestion, urgent: Callable[[], bool]) -> Values:
         poller = zmq.Poller()
@@ -61,10 +66,12 @@ class RowReading:
         for remote in question.asked:
             poller.register(remote.link.socket, zmq.POLLIN)
             poller.register(remote.link.monitor, zmq.POLLIN)
+        self.hurry()
         while question.asked and not question.in_vain:
             if urgent():
                 raise Interrupted("the master has something that cannot wait")
-            poller.poll()
+            # What came with something else is there already.
+            poller.poll(0 if any(remote.link.more for remote in question.asked) else None)
             for remote in list(question.asked):
                 self._hear(remote, question)
                 if remote not in question.asked:

@@ -57,6 +57,11 @@ class Remote:
         """The next message and its arrays' frames; None if there is none yet."""
         return self.early.popleft() if self.early else self.link.receive()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to ``receive`` that its sources do not tell of."""
+        return bool(self.early) or self.link.more
+
     def is_late(self, message: FromServer) -> bool:
         """Whether it answers a question before the last: the memory that it names may be another's by now."""
         return isinstance(message, Version) and message.heard < self.asked

@@ -67,7 +67,9 @@ class RemoteRow:
 
     def wait(self) -> set[Socket | int]:
         """Waits until there is something to do; returns the sources that have something."""
-        early = any(remote.early for remote in self.remotes)
+        early = any(remote.has_more for remote in self.remotes)
+        for remote in self.remotes:
+            remote.link.flush()
         return {source for source, _ in self._poller.poll(0 if early else None)}
 
     def sever(self) -> None:

@@ -204,6 +204,8 @@ class ParameterServer:
         if self._ways.listener.socket in ready or self._ways.listener.monitor in ready:
             for news in self._ways.listener.receive():
                 self._take(news)
+                if isinstance(news, Received) and not news.more:
+                    self._ways.flush()
             # Last words come before the end of who said them.
             for closed in self._ways.listener.closed():
                 self._take(closed)
@@ -223,8 +225,10 @@ class ParameterServer:
                 self._obey(order)
         if at_work := self._serving or self._relaying:
             at_work.turn()
+        self._ways.flush()
         if not self._membership.halted:
             self._keeping.turn()
+            self._ways.flush()
 
     def _guarded(self, take: Callable[..., None], *arguments: Any) -> None:
         """Drops, and counts, a message that makes no sense."""

@@ -28,7 +28,9 @@ class Versions:
         arrays = [] if action.same else self._arrays(made, parcel)
         checks = self._store.checks(made, parcel, arrays, version) if arrays else ()
         lent = self._neighbours.lend(worker, self._store.places(made, parcel)) if arrays else ()
+        lent_bytes = 0
         if lent:
+            lent_bytes = sum(array.nbytes for array in arrays)
             arrays = [array for array, place in zip(arrays, lent, strict=True) if place == FRAME]
             self._store.track(made, parcel, self._neighbours.reading(worker, version))
         message = Version(
@@ -48,7 +50,7 @@ class Versions:
             heard=self._ways.heard(worker),
             pause=orders.pause,
         )
-        self._store.track(made, parcel, self._ways.answer(worker, message, arrays))
+        self._store.track(made, parcel, self._ways.answer(worker, message, arrays, lent_bytes))
 
     def _arrays(self, version: int, parcel: Parcel) -> list[Array]:
         if self._compression.packs_versions:

@@ -81,6 +81,8 @@ class ServerLink:
             if received is None:
                 return
             yield received
+            while self._link.more and (received := self._link.receive()):
+                yield received
 
     def close(self) -> None:
         """Nothing more goes out: the generation is over."""
@@ -147,7 +149,13 @@ class Ways:
         peer = self.peers.get(name)
         return max(0, peer.seal.received - 1) if peer else 0
 
-    def answer(self, name: str, message: FromServer, arrays: Sequence[Array] = ()) -> Tracker | None:
-        """To somebody who has connected to this server; to one that has gone, nothing."""
+    def answer(
+        self, name: str, message: FromServer, arrays: Sequence[Array] = (), lent_bytes: int = 0
+    ) -> Tracker | None:
+        """To somebody who has connected here, with ``flush`` or before; to one that has gone, nothing."""
         peer = self.peers.get(name)
-        return self.listener.send(peer, message, arrays) if peer else None
+        return self.listener.put(peer, message, arrays, lent_bytes) if peer else None
+
+    def flush(self) -> None:
+        """Answers leave: all that somebody has asked for at the same time as one."""
+        self.listener.flush()

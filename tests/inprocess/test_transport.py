@@ -20,9 +20,9 @@ from hypothesis import strategies as some
 
 from elasticflow.errors import ProtocolError
 from elasticflow.step.layout import Array
-from elasticflow.wire import data
+from elasticflow.wire import data, outbox
 from elasticflow.wire.control import ControlListener, control_link, signed_frame
-from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Received
+from elasticflow.wire.data import Closed, DataLink, DataListener, Opened, Received, encoded
 from elasticflow.wire.door import borrowed
 from elasticflow.wire.gate import admit_only_members
 from elasticflow.wire.keys import CLIENT, MemberKeys, make_keys
@@ -168,6 +168,11 @@ def sealed_hello(
     return Seal(key, b"worker", b"server").close(encode(hello))
 
 
+def alone(message: msgspec.Struct, *arrays: Array) -> bytes:
+    """A header, before it is sealed, of one message."""
+    return encoded([(message, arrays)])[0]
+
+
 # --- members -------------------------------------------------------------------------------------
 
 
@@ -188,6 +193,70 @@ def test_messages_and_arrays_both_ways(context: Context, listener: DataListener)
     assert hear(listener, 1) == [Closed(opened.peer)]
     assert listener.send(opened.peer, Gone(latest=8)) is None
     assert listener.dropped == listener.refused == 0
+
+
+def test_what_is_put_travels_as_one(context: Context, listener: DataListener) -> None:
+    """Both ways, in order, each with its arrays; what is much takes along what was put."""
+    link = connected(context, listener)
+    small, other = np.arange(5.0), np.arange(3, dtype=np.float32)
+    trackers = [
+        link.put(Initial(parcel=1), [small]),
+        link.put(Pull(version=1)),
+        link.put(PUSH, [other, small]),
+    ]
+    assert trackers[1] is None and not any(each.done for each in trackers if each) and link.sent == 0
+    link.flush()
+    assert link.sent == 1 and all(each.done for each in trackers if each)
+    opened, *received = hear(listener, 4)
+    assert isinstance(opened, Opened)
+    told = [(each.message, [bytes(frame) for frame in each.frames], each.more) for each in received]  # type: ignore[union-attr]
+    assert told == [
+        (Initial(parcel=1), [small.tobytes()], True),
+        (Pull(version=1), [], True),
+        (PUSH, [other.tobytes(), small.tobytes()], False),
+    ]
+    listener.put(opened.peer, Gone(latest=1))
+    listener.put(opened.peer, Gone(latest=2), [small])
+    assert link.socket.poll(0) == 0
+    listener.flush()
+    assert link.socket.poll(WAIT_MS)
+    assert link.receive() == (Gone(latest=1), []) and link.more
+    last, frames = link.receive() or (None, [])
+    assert last == Gone(latest=2) and bytes(frames[0]) == small.tobytes() and not link.more
+    # Much leaves at once, and so does what only tells of much.
+    large = np.zeros(outbox.BUNDLE_BYTES, np.uint8)
+    link.put(Pull(version=2))
+    tracker = link.put(Initial(parcel=2), [large])
+    assert [each.message for each in hear(listener, 2)] == [Pull(version=2), Initial(parcel=2)]  # type: ignore[union-attr]
+    while tracker and not tracker.done:
+        wait(listener)
+    listener.put(opened.peer, Gone(latest=3), lent_bytes=outbox.BUNDLE_BYTES)
+    assert link.socket.poll(WAIT_MS) and link.receive() == (Gone(latest=3), [])
+    link.put(Pull(version=3))
+    link.send(Pull(version=4))
+    assert [each.message for each in hear(listener, 2)] == [Pull(version=3), Pull(version=4)]  # type: ignore[union-attr]
+    link.close()
+
+
+def test_what_was_put_for_one_who_has_gone_is_free_again(context: Context, listener: DataListener) -> None:
+    link = connected(context, listener)
+    link.send(Pull(version=1))
+    opened, _ = hear(listener, 2)
+    first = listener.put(opened.peer, Gone(latest=1), [np.zeros(10)])
+    link.close()
+    assert hear(listener, 1) == [Closed(opened.peer)]
+    assert first and not first.done
+    listener.flush()
+    assert first.done
+    # So it is where a generation begins.
+    link = connected(context, listener)
+    link.send(Pull(version=1))
+    opened, _ = hear(listener, 2)
+    second = listener.put(opened.peer, Gone(latest=1), [np.zeros(10)])
+    listener.enter(2)
+    assert second and second.done and listener.put(opened.peer, Gone(latest=1), [np.zeros(10)]) is None
+    assert link.receive() is None
+    link.close()
 
 
 def test_within_a_host_little_is_on_its_way(context: Context, listener: DataListener) -> None:
@@ -402,7 +471,7 @@ def test_without_a_gate_nobody_passes() -> None:
         [b""],
         [b"x" * 10],
         [b"x" * 100, b"y"],
-        [encode(PUSH)],
+        [alone(PUSH)],
         [sealed_hello(key=make_keys().of("server-0").pass_for("worker-1", 1).key)],
         [sealed_hello(key=KEYS.of("server-1").pass_for("worker-1", 1).key)],
         [sealed_hello(key=SERVER.pass_for("worker-1", 2).key)],
@@ -413,7 +482,7 @@ def test_without_a_gate_nobody_passes() -> None:
         [sealed_hello(generation=0)],
         [sealed_hello(generation=-1)],
         [sealed_hello(generation=2**60)],
-        [Seal(WAY.key, b"worker", b"server").close(encode(PUSH))],
+        [Seal(WAY.key, b"worker", b"server").close(alone(PUSH))],
         [Seal(WAY.key, b"server", b"worker").close(sealed_hello()[:-16])],
     ],
 )
@@ -433,7 +502,7 @@ def test_a_replayed_connection_opens_nothing(context: Context, listener: DataLis
     socket.send(sealed_hello())
     while not socket.poll(10):
         assert list(listener.receive()) == []  # a Hello alone opens nothing
-    socket.send(Seal(b"k" * 32, b"worker", b"server").close(encode(Pull(version=-1))))
+    socket.send(Seal(b"k" * 32, b"worker", b"server").close(alone(Pull(version=-1))))
     wait_for_drops(listener, 1)
     socket.close()
 
@@ -448,16 +517,16 @@ def test_a_seal_that_does_not_fit_ends_the_connection(
 ) -> None:
     link = connected(context, listener)
     other = connected(context, listener, "worker-2")
-    first, second = link._seal.close(encode(Pull(version=1))), link._seal.close(encode(PUSH))
+    first, second = link._seal.close(alone(Pull(version=1))), link._seal.close(alone(PUSH))
     link.socket.send(first)
     hear(listener, 2)
     wrong = {
         "again": first,
-        "too early": link._seal.close(encode(Pull(version=3))),
+        "too early": link._seal.close(alone(Pull(version=3))),
         "changed": changed(second),
         "cut short": second[:-1],
-        "turned round": Seal(link._seal._key, b"server", b"worker").close(encode(PUSH)),
-        "of another": other._seal.close(encode(PUSH)),
+        "turned round": Seal(link._seal._key, b"server", b"worker").close(alone(PUSH)),
+        "of another": other._seal.close(alone(PUSH)),
     }[what]
     link.socket.send(wrong)
     link.socket.send(second)  # would fit, but nobody knows any more who is talking
@@ -491,15 +560,22 @@ def test_what_comes_out_of_the_model_may_be_any_number(message: msgspec.Struct) 
     [
         b"",
         b"\xc1",
-        encode(Push(tick=2**60, parcel=0, level=0, index=0)),
-        encode(Push(tick=0, parcel=0, level=0, index=0, lr=math.nan)),
-        encode(Push(tick=0, parcel=0, level=-7, index=0)),
-        encode(Push(tick=0, parcel=0, level=0, index=0, slice_s=math.inf)),
-        encode(Hello(name="worker-1", generation=1, nonce=bytes(NONCE_BYTES))),
-        encode(Gone(latest=1)),
-        encode(PUSH)[:-1],
-        encode(PUSH) + b"\x00",
-        b"\x94\xa4Pull\x01\xff" + b"\x91" * 10_000 + b"\xc0",
+        alone(Push(tick=2**60, parcel=0, level=0, index=0)),
+        alone(Push(tick=0, parcel=0, level=0, index=0, lr=math.nan)),
+        alone(Push(tick=0, parcel=0, level=-7, index=0)),
+        alone(Push(tick=0, parcel=0, level=0, index=0, slice_s=math.inf)),
+        alone(Hello(name="worker-1", generation=1, nonce=bytes(NONCE_BYTES))),
+        alone(Gone(latest=1)),
+        alone(PUSH)[:-1],
+        alone(PUSH) + b"\x00",
+        encode(PUSH),
+        encode([]),
+        encode([(PUSH, 0), (Push(tick=2**60, parcel=0, level=0, index=0), 0)]),
+        encode([(PUSH, 1)]),
+        encode([(PUSH, 1), (PUSH, -1)]),
+        encode([(PUSH, 2**60)]),
+        encode([(PUSH,)]),
+        b"\x91\x92\x94\xa4Pull\x01\xff" + b"\x91" * 10_000 + b"\xc0",
     ],
 )
 def test_a_member_out_of_its_mind_is_dropped_message_by_message(
@@ -550,7 +626,7 @@ def test_a_false_server_is_noticed(context: Context, what: str) -> None:
     assert link.socket.poll(WAIT_MS) and link.receive() is None and link.greeted
     # from now on a seal that does not fit is the end, even if a right one follows
     seal = Seal(link._seal._key, b"server", b"worker")
-    sealed = seal.close(encode(Gone(latest=1)))
+    sealed = seal.close(alone(Gone(latest=1)))
     router.send_multipart([route, changed(sealed)])
     router.send_multipart([route, sealed])
     while link.dropped < 3:
@@ -564,7 +640,7 @@ def test_what_a_server_seals_but_means_nothing_is_dropped(context: Context, list
     link = connected(context, listener)
     link.send(Pull(version=1))
     opened, _ = hear(listener, 2)
-    for payload in (b"", b"\xc1", encode(PUSH), encode(Gone(latest=2**60))):
+    for payload in (b"", b"\xc1", alone(PUSH), alone(Gone(latest=2**60))):
         listener.socket.send_multipart([opened.peer.route, opened.peer.seal.close(payload)])
     listener.send(opened.peer, Gone(latest=7))
     assert link.socket.poll(WAIT_MS)
@@ -904,7 +980,7 @@ def test_arrays_are_guarded_both_ways(context: Context, listener: DataListener, 
 
 def on_the_way(link: DataLink, message: ToServer, array: Array) -> list[bytes]:
     """What would be sent, as somebody sees it who owns the network."""
-    header = link._seal.close(encode(message), [array])
+    header = link._seal.close(alone(message, array), [array])
     return [header, *(each.tobytes() for each in link._seal.hidden([array]))]
 
 
