@@ -165,7 +165,9 @@ def test_a_run_stops_where_its_program_says(kind: str, made: Callable[..., Shape
         standing = load_manifest(storage, 3).standing
         assert standing and standing.advised == "call 3" and not standing.asks
         assert standing.factor == (1.0 if made is asynchronous else 0.25**2)
-        assert commits(storage) == [1, 2, 3]
+        # What a master that is killed was committing is given up if a server is lost as well; never the last.
+        given_up = {1, 2} if kind == "kill master" and world.shape.carried else set()
+        assert {1, 2, 3} - given_up <= {*commits(storage)} <= {1, 2, 3}
 
     rules = WatchRules(consults="its hash")
     for after in range(100, 2600, 377) if kind != "none" else [0]:
