@@ -119,8 +119,22 @@ DEFECTS = (
     Defect(
         "a version that is being sent is not waited for",
         f"{PS}/versions.py",
-        "self._store.track(made, parcel, self._ways.answer(worker, message, arrays))",
-        "self._ways.answer(worker, message, arrays)",
+        "self._store.track(made, parcel, self._ways.answer(worker, message, arrays, lent_bytes))",
+        "self._ways.answer(worker, message, arrays, lent_bytes)",
+    ),
+    Defect(
+        "what waits to travel with others is said to have left",
+        f"{CORE}/wire/outbox.py",
+        "        return self._departure if arrays else None",
+        "        return None",
+    ),
+    Defect(
+        "an answer leaves with what is asked next",
+        f"{PS}/server.py",
+        """                if isinstance(news, Received) and not news.more:
+                    self._ways.flush()
+""",
+        "",
     ),
     Defect(
         "a worker does not say that it has lost its servers",

@@ -193,11 +193,9 @@ class Story:
     def fault(self, member: str, role: str, text: str, now_s: float, *, early: bool = False) -> None:
         """A worker, server or master is lost. That it is over is found out, or told by ``regrouped``.
 
-        More of the same member while it lasts only adds to it: it was silent, and then is given up.
-        early: see ``FaultAction``.
+        More of the same member while it lasts adds to it. early: see ``FaultAction``.
         """
-        text = sendable(text, EVENT_CHARS)
-        self._memory.faults.add(member, role, text, self._time_s(now_s), early=early)
+        self._memory.faults.add(member, role, sendable(text, EVENT_CHARS), self._time_s(now_s), early=early)
 
     def regrouped(
         self, lost_version: int, start_version: int, source: str, now_s: float, *, moved: bool = False
