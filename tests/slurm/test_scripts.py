@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from elasticflow.cluster.scripts import lead_again
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
@@ -336,3 +338,17 @@ def test_logs_come_where_they_belong(cluster: SlurmCluster, place: Path) -> None
             script.write_text(text)
             cluster.run("sbatch", "--wait", str(script), timeout_s=60)
         assert {path.name for path in (run_dir / "logs").iterdir()} == {"leader.log", "worker-3.log"}
+
+
+@pytest.mark.parametrize("name", ["HUP", "USR1", "USR2"])
+def test_a_warning_to_the_leaders_script_ends_nothing(place: Path, name: str) -> None:
+    """As ``sbatch --signal=B:USR1@60`` sends it: to the script alone, while the master's supervisor runs."""
+    gate = place / "gate"
+    os.mkfifo(gate)
+    program(place / "python", f'echo begun; read word < "{gate}"; echo "$word"; exit 3')
+    script = lead_again(str(place / "python"), "/run", resume=False)
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout and leader.stdout.readline() == "begun\n"
+        leader.send_signal(getattr(signal, f"SIG{name}"))
+        gate.write_text("over\n")
+        assert leader.stdout.read() == "over\n" and leader.wait() == 3
