@@ -129,12 +129,10 @@ DEFECTS = (
         "        return None",
     ),
     Defect(
-        "an answer leaves with what is asked next",
-        f"{PS}/server.py",
-        """                if isinstance(news, Received) and not news.more:
-                    self._ways.flush()
-""",
-        "",
+        "rows are waited for that have not been asked for yet",
+        f"{PS}/reading.py",
+        "        self.hurry()\n        while question.asked",
+        "        while question.asked",
     ),
     Defect(
         "a worker does not say that it has lost its servers",

@@ -116,7 +116,10 @@ class SmallReplica(Replica):
         self._trained = [name for name in names if not self._world.shape.thaws or _thawed(name, epoch)]
 
     def ask_early(self, batch: dict[str, Any]) -> None:
-        self.lookups.ahead.ask_early({"ids": _ids_of(batch["x"])})
+        self.lookups.ahead.ask_early(self._columns(_ids_of(batch["x"])))
+
+    def _columns(self, ids: Array) -> dict[str, Array]:
+        return {} if self._world.shape.computes_ids else {"ids": ids}
 
     def compute(
         self,
@@ -146,7 +149,7 @@ class SmallReplica(Replica):
         ids = _ids_of(rows)
         of_table = []
         if self.lookups.specs:
-            with self.lookups.allowed({"ids": ids}):
+            with self.lookups.allowed(self._columns(ids)):
                 looked_up = self.lookups.look_up(0, ids, None, None, None)
                 counts = np.diff(np.append(looked_up.ids.starts, len(ids))).astype(np.float32)
                 values = counts[:, None] * np.ones(3, np.float32)

@@ -157,6 +157,11 @@ class Shape:
     slowness: tuple[float, ...] = (1.0,)
 
     @property
+    def computes_ids(self) -> bool:
+        """Whether what is looked up in tables is no column of the data, so that nobody can ask for it ahead."""
+        return not self.overlap  # which is one thing or the other anyway: seeds mean what they did
+
+    @property
     def longest_slice_s(self) -> float:
         """A slice of an evaluation may take as long as several of a step."""
         pieces = max(1, -(-self.num_test // (self.slices * self.per_slice)))
