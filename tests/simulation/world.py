@@ -158,7 +158,7 @@ class Shape:
 
     @property
     def computes_ids(self) -> bool:
-        """Whether what is looked up in tables is no column of the data, so that nobody can ask for it ahead."""
+        """Whether no column of the data is looked up in tables: nobody can ask for such rows ahead."""
         return not self.overlap  # which is one thing or the other anyway: seeds mean what they did
 
     @property
