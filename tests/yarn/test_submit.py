@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -21,6 +22,7 @@ from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
+from elasticflow_yarn.share import YarnShare
 from tests.yarn.local_hdfs import LocalHdfs
 
 PROGRAM = "import helper\n\n\ndef model():\n    pass\n\n\ndef forward(x, params):\n    pass\n"
@@ -221,6 +223,15 @@ def test_of_two_who_go_on_with_a_run_at_once_one_does(
     long_ago = claim.stat().st_mtime - submit.SUBMIT_S - 1
     os.utime(claim, (long_ago, long_ago))
     assert main(again) == 0 and not claim.exists()
+
+
+def test_a_service_that_was_killed_as_it_submitted_tries_again(driver: FakeDriver, hdfs: LocalHdfs) -> None:
+    """What the one before has left of its claim is gone in minutes: the run has not failed meanwhile."""
+    folder = submit.prepare(make(None, {"backend": "yarn", "program": os.path.abspath("digits.py")}))
+    (hdfs.root / RUNS / folder.path.name / "submitting").mkdir()
+    with pytest.raises(YarnShare.passing, match="somebody else goes on with this run just now"):
+        submit.submit(msgspec.structs.replace(folder.run.config(), run_dir=str(folder.path)), True)
+    assert not driver.submitted
 
 
 def test_what_others_have_put_on_the_way_stays(driver: FakeDriver, hdfs: LocalHdfs) -> None:

@@ -22,11 +22,12 @@ def ensure(folder: Path, now: datetime | None = None) -> str:
     """
     import skein
 
-    now, path = now or datetime.now(timezone.utc), folder / "skein.crt"
-    ends, is_there = None, path.exists()
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        ends = _ends(path.read_bytes())
-    if ends is not None and ends - now >= LEFT and (folder / "skein.pem").exists():
+    now, both = now or datetime.now(timezone.utc), (folder / "skein.crt", folder / "skein.pem")
+    ends, is_there = None, any(path.exists() for path in both)
+    # One that was killed, or found the disk full, may have left a part, which Skein would take for good.
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+        ends = _ends(*(path.read_bytes() for path in both))
+    if ends is not None and ends - now >= LEFT:
         return ""
     certificate, key = _made(now)
     with contextlib.suppress(FileExistsError):  # another process has made one meanwhile
@@ -37,15 +38,26 @@ def ensure(folder: Path, now: datetime | None = None) -> str:
     return f"{told}; a 'skein driver' that runs has to be started again."
 
 
-def _ends(certificate: bytes) -> datetime:
-    """Raises ValueError if it is none."""
+def _ends(certificate: bytes, key: bytes) -> datetime:
+    """When the certificate does. Raises ValueError or TypeError if it is none, or that is not its key."""
     from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     found: Any = x509.load_pem_x509_certificate(certificate)
+    if _public(found) != _public(load_pem_private_key(key, None)):
+        raise ValueError("the key of another certificate")
     if hasattr(found, "not_valid_after_utc"):
         return found.not_valid_after_utc  # type: ignore[no-any-return]
     ends: datetime = found.not_valid_after.replace(tzinfo=timezone.utc)
     return ends
+
+
+def _public(owner: Any) -> bytes:
+    """The public key of a certificate, or of a private key."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    found: bytes = owner.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return found
 
 
 def _made(now: datetime) -> tuple[bytes, bytes]:

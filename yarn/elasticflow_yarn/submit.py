@@ -33,7 +33,7 @@ from elasticflow.storage.urls import is_url, split
 from elasticflow_yarn import credentials, index, preflight
 from elasticflow_yarn.cluster import ResourceManager
 from elasticflow_yarn.config import PROGRAM, YarnConfig, read
-from elasticflow_yarn.errors import YarnError
+from elasticflow_yarn.errors import YarnBusy, YarnError
 from elasticflow_yarn.finder import SUBMIT_S
 from elasticflow_yarn.java import skein_driver
 from elasticflow_yarn.spec import application_name, specification
@@ -107,7 +107,7 @@ def _check_url(run: RunDir, chosen: Config) -> None:
 def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
     """Submits a run; returns its application's id, and its folder.
 
-    Raises ConfigError, RunError; nothing is left behind then.
+    Raises ConfigError, RunError, of which YarnBusy may pass; nothing is left behind then.
     """
     yarn = read(chosen.yarn)
     _be(yarn.user)
@@ -134,9 +134,10 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
 
 @contextlib.contextmanager
 def _claimed(run: RunDir) -> Iterator[None]:
-    """Of several who go on with a run at the same time one does. Raises RunError.
+    """Of several who go on with a run at the same time one does. Raises YarnBusy.
 
-    HDFS has no locks: what stays of one who was killed counts for as long as a submission may take.
+    HDFS has no locks: what stays of one who was killed counts for as long as a submission may take. So a
+    service that was, and is begun again, has to try again, which is no failure of the run.
     """
     claim, is_ours = run.path / "submitting", False
     with contextlib.suppress(OSError):
@@ -148,7 +149,7 @@ def _claimed(run: RunDir) -> Iterator[None]:
             is_ours = True
         except FileExistsError as error:
             text = f"somebody else goes on with this run just now; try again in {SUBMIT_S / 60:.0f} minutes"
-            raise RunError(f"{run.path}: {text}, unless it is under way then.") from error
+            raise YarnBusy(f"{run.path}: {text}, unless it is under way then.") from error
     try:
         yield
     finally:
