@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elasticflow.checkpoint.catalog import commits, load_manifest
+from elasticflow.checkpoint.catalog import commits, load_manifest, of_one
 from elasticflow.checkpoint.failures import naming
+from elasticflow.checkpoint.manifest import Manifest
 from elasticflow.checkpoint.reader import tensors
 from elasticflow.checkpoint.torch_state import named_state, optimizer_in
 from elasticflow.errors import CheckpointError, ConfigError
@@ -78,10 +79,13 @@ def _fetched(url: str) -> Iterator[str]:
 
 def _of_run(folder: str, slots: bool) -> Weights:
     storage = storage_of(folder)
-    if not (steps := commits(storage)):
-        raise CheckpointError(f"{folder}: holds no committed checkpoint to begin with.")
-    manifest = load_manifest(storage, steps[-1])
-    return Weights(dict(tensors(storage, manifest, slots)), manifest.updates)
+
+    def newest() -> Manifest:
+        if not (steps := commits(storage)):
+            raise CheckpointError(f"{folder}: holds no committed checkpoint to begin with.")
+        return load_manifest(storage, steps[-1])
+
+    return of_one(storage, newest, lambda found: Weights(dict(tensors(storage, found, slots)), found.updates))
 
 
 def _npz(path: Path) -> Mapping[str, Array]:

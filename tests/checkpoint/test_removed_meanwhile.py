@@ -4,6 +4,7 @@ import pytest
 from saving import save
 
 from elasticflow import checkpoint
+from elasticflow.checkpoint import weights
 from elasticflow.errors import CheckpointError
 
 
@@ -24,6 +25,23 @@ def test_the_next_one_is_taken(storage, model):
 
     found = checkpoint.of_one(storage, lambda: newest(storage), act)
     assert chosen == [10, 20] and found == checkpoint.digest(storage, newest(storage))
+
+
+def test_a_run_that_begins_with_the_weights_of_one_that_goes_on(storage, model, monkeypatch):
+    save(storage, model, step=10)
+    tensors, begun = weights.tensors, []
+
+    def late(storage, manifest, slots):
+        begun.append(manifest.step)
+        if manifest.step == 10:
+            save(storage, model, step=20)
+            checkpoint.prune(storage, keep=1)
+        return tensors(storage, manifest, slots)
+
+    monkeypatch.setattr(weights, "tensors", late)
+    found = weights.read_weights(str(storage.root), slots=False)
+    assert begun == [10, 20]
+    assert (found.arrays["net.0.weight"] == model.tensor("net.0.weight")).all()
 
 
 def test_what_is_damaged_is_chosen_once(storage, model):

@@ -273,7 +273,8 @@ def count_failure(run: Facts, member: Member, why: str, now_s: float, detail: st
 def bad_host(run: Facts, member: Member) -> str:
     """Where a worker is that never was ready, nor anybody there, while others are elsewhere; else ""."""
     good = {worker.host for worker in run.of("worker") if worker.was_ready}
-    return member.host if good and not member.was_ready and member.host not in good else ""
+    never = member.role == "worker" and not member.was_ready
+    return member.host if good and never and member.host not in good else ""
 
 
 def cannot_go_on(run: Facts, member: Member, text: str, now_s: float, detail: str = "") -> list[Action]:
