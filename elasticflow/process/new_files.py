@@ -15,7 +15,7 @@ from typing import Any
 
 from elasticflow.process.locked_files import has_left
 
-ENDING = ".partial"
+ENDING, OLD = ".partial", "old-"
 
 
 @contextlib.contextmanager
@@ -23,7 +23,8 @@ def replacing(target: Path) -> Iterator[Path]:
     """A path to write to, of the same name; what is there at the end takes the target's place.
 
     A folder's place only a folder takes. It lies in a hidden folder that is locked as long as somebody is at
-    work there: what those left who were killed is removed. Raises OSError.
+    work there: what those left who were killed is removed, or put in its place if it only lacked that. Raises
+    OSError.
     """
     _clear(target)
     folder, lock = _begun(target)
@@ -36,6 +37,7 @@ def replacing(target: Path) -> Iterator[Path]:
         _put(new, target)
     finally:
         with contextlib.suppress(OSError):  # on a disk that became read-only: what was wrong first is told
+            _finish(folder, target)
             shutil.rmtree(folder)
         os.close(lock)
 
@@ -80,13 +82,21 @@ def _clear(target: Path) -> None:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if _is_free(lock):
+                    _finish(path, target)
                     shutil.rmtree(path)
             finally:
                 os.close(lock)
 
 
+def _finish(left: Path, target: Path) -> None:
+    """Where nothing is in its place: who put that away has not come to the second act; no copy is left."""
+    new = left / target.name
+    if new.is_dir() and not target.exists() and any(left.glob(f"{OLD}*")):
+        new.replace(target)
+
+
 def _put(new: Path, target: Path) -> None:
-    """A file is replaced by one act, a folder, which cannot be, by two."""
+    """A file is replaced by one act, a folder, which cannot be, by two: see ``_finish``."""
     while True:
         try:
             new.replace(target)
@@ -95,7 +105,7 @@ def _put(new: Path, target: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not new.is_dir():
                 raise
         with contextlib.suppress(FileNotFoundError):  # of two that are at work here the other was faster
-            target.rename(new.with_name(f"old-{secrets.token_hex(4)}"))
+            target.rename(new.with_name(f"{OLD}{secrets.token_hex(4)}"))
 
 
 class QuietFile(io.FileIO):

@@ -19,6 +19,16 @@ with replacing(pathlib.Path(sys.argv[1])) as path:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+BETWEEN = """
+import os, pathlib, signal, sys
+from elasticflow.process.new_files import replacing
+rename = pathlib.Path.rename
+pathlib.Path.rename = lambda path, to: (rename(path, to), os.kill(os.getpid(), signal.SIGKILL))
+with replacing(pathlib.Path(sys.argv[1])) as path:
+    path.mkdir()
+    (path / "new").touch()
+"""
+
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
@@ -88,6 +98,31 @@ def test_a_folder_takes_a_folders_place(tmp_path: Path) -> None:
             folder_of(path, word)
     assert names(target) == ["new"]
     assert names(tmp_path) == ["saved"]
+
+
+def test_one_that_was_killed_between_two_acts_has_lost_nothing(tmp_path: Path) -> None:
+    """The next one puts in its place what is whole, and only then begins, and may fail."""
+    target = tmp_path / "saved"
+    folder_of(target, "old")
+    subprocess.run([sys.executable, "-c", BETWEEN, target], check=False, cwd=Path(__file__).parents[2])
+    assert len(names(tmp_path)) == 1 and not target.exists()
+    with pytest.raises(OSError, match="full"), replacing(target):
+        raise OSError("the disk is full")
+    assert names(tmp_path) == ["saved"] and names(target) == ["new"]
+
+
+def test_a_ctrl_c_between_two_acts_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, rename = tmp_path / "saved", Path.rename
+    folder_of(target, "old")
+
+    def interrupted(path: Path, to: Path) -> Path:
+        rename(path, to)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), replacing(target) as path:
+        folder_of(path, "new")
+        monkeypatch.setattr(Path, "rename", interrupted)
+    assert names(tmp_path) == ["saved"] and names(target) == ["new"]
 
 
 def test_a_file_does_not_take_a_folders_place(tmp_path: Path) -> None:
