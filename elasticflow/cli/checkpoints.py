@@ -56,12 +56,7 @@ def look(arguments: argparse.Namespace) -> int:
 def list_(arguments: argparse.Namespace) -> int:
     """Prints one line a checkpoint, the newest last. Raises CheckpointError, at the end, for damaged ones."""
     storage = _storage(arguments.dir, arguments.trust)
-    best = _best_step(storage)
-    there: list[ListedCheckpoint] = []
-    problems: list[str] = []
-    for step in checkpoint.commits(storage):
-        with noting(problems):
-            there.append(_listed(checkpoint.load_manifest(storage, step), best))
+    there, problems = _all_listed(storage)
     if arguments.json:
         print(msgspec.json.format(as_json(there)).decode())
     for each in there if not arguments.json else ():
@@ -71,6 +66,22 @@ def list_(arguments: argparse.Namespace) -> int:
     if problems:
         raise CheckpointError(f"{arguments.dir}: not listed, as damaged: {'; '.join(problems)}.")
     return 0
+
+
+def _all_listed(storage: Storage) -> tuple[list[ListedCheckpoint], list[str]]:
+    """Those that are there, and what is damaged: nothing that a run which goes on has removed meanwhile."""
+    best = _best_step(storage)
+    while True:
+        there: list[ListedCheckpoint] = []
+        problems: list[str] = []
+        for step in (steps := checkpoint.commits(storage)):
+            found: list[str] = []
+            with noting(found):
+                there.append(_listed(checkpoint.load_manifest(storage, step), best))
+            if found and step in checkpoint.commits(storage):
+                problems += found
+        if there or problems or not steps:
+            return there, problems
 
 
 class ListedCheckpoint(msgspec.Struct):
@@ -103,7 +114,10 @@ def _best_step(storage: Storage) -> int | None:
 
 def show(arguments: argparse.Namespace) -> int:
     """Prints what one checkpoint holds."""
-    manifest = _manifest(_storage(arguments.dir, arguments.trust), arguments.dir, arguments.step)
+    storage = _storage(arguments.dir, arguments.trust)
+    manifest = checkpoint.of_one(
+        storage, lambda: _manifest(storage, arguments.dir, arguments.step), lambda found: found
+    )
     if arguments.json:  # but for the lengthy account of which bytes lie where
         told = msgspec.structs.asdict(manifest)
         del told["parts"]
@@ -152,10 +166,12 @@ def show(arguments: argparse.Namespace) -> int:
 def verify(arguments: argparse.Namespace) -> int:
     """Reads every byte, and names what is damaged."""
     storage = _storage(arguments.dir, arguments.trust)
-    steps = checkpoint.commits(storage) if arguments.step is None else [arguments.step]
-    if not steps:
+    if arguments.step is not None:
+        problems = {arguments.step: checkpoint.verify(storage, arguments.step)}
+    else:
+        problems = _all_verified(storage)
+    if not problems:
         raise CheckpointError(f"{arguments.dir}: holds no committed checkpoint.")
-    problems = {step: checkpoint.verify(storage, step) for step in steps}
     if arguments.json:
         told = [{"step": step, "problems": found} for step, found in problems.items()]
         print(msgspec.json.format(as_json(told)).decode())
@@ -166,6 +182,18 @@ def verify(arguments: argparse.Namespace) -> int:
     if damaged:
         raise CheckpointError(f"{arguments.dir}: damaged: step {', '.join(map(str, damaged))}.")
     return 0
+
+
+def _all_verified(storage: Storage) -> dict[int, list[str]]:
+    """Of each step what is damaged; of none that a run which goes on has removed meanwhile."""
+    while True:
+        steps, problems = checkpoint.commits(storage), {}
+        for step in steps:
+            found = checkpoint.verify(storage, step)
+            if not found or step in checkpoint.commits(storage):
+                problems[step] = found
+        if problems or not steps:
+            return problems
 
 
 def digest(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from elasticflow.api import HUGE, PER_TENSOR, is_number
-from elasticflow.checkpoint import commits, frozen_of, load_manifest, read_frozen
+from elasticflow.checkpoint import commits, frozen_of, load_manifest, of_one, read_frozen
 from elasticflow.data import Source, Sources, open_path, open_source, pins
 from elasticflow.data.held import held_hash
 from elasticflow.data.pins import Pins
@@ -500,10 +500,13 @@ def _as_begun(settings: MemberSettings) -> tuple[dict[str, Array], int]:
     """Of a run that began with the weights of another: its parameters that are not trained, and how many
     updates its optimizer's first state has seen."""
     storage = storage_of(settings.checkpoint_place or settings.run_dir)
-    if not (steps := commits(storage)):
+    if not commits(storage):
         return {}, 0
-    manifest = load_manifest(storage, steps[-1])
-    return dict(read_frozen(storage, manifest.frozen)), manifest.updates_before
+    return of_one(
+        storage,
+        lambda: load_manifest(storage, commits(storage)[-1]),
+        lambda found: (dict(read_frozen(storage, found.frozen)), found.updates_before),
+    )
 
 
 def files_of(sources: Sources) -> tuple[FileId, ...]:

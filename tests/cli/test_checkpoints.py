@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import resource
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from elasticflow import checkpoint
 from elasticflow.cli.main import main
 from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
+from elasticflow.storage import DirectoryStorage
 
 from .test_history import saved
 
@@ -61,3 +64,28 @@ def test_what_a_copy_that_was_killed_leaves_is_said_to_be_that(
     saved(half, 0, 10)
     assert main(["checkpoint", "copy", str(run.path), str(half.path)]) == 1
     assert "is there already; name a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("all_gone", [False, True])
+@pytest.mark.parametrize(("action", "told"), [("list", "step {}  epoch"), ("verify", "step {}: whole")])
+def test_what_a_run_that_goes_on_removes_meanwhile_is_not_damaged(
+    run: RunDir,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    action: str,
+    told: str,
+    all_gone: bool,
+) -> None:
+    open_, removed = DirectoryStorage.open, []
+
+    def late(storage: DirectoryStorage, path: str) -> BinaryIO:
+        if "0000000010" in path and not removed:
+            removed.append(path)
+            if all_gone:
+                saved(run, 0, 40)
+            checkpoint.prune(storage, keep=1)
+        return open_(storage, path)
+
+    monkeypatch.setattr(DirectoryStorage, "open", late)
+    assert main(["checkpoint", action, str(run.path)]) == 0 and removed
+    assert capsys.readouterr().out.startswith(told.format(40 if all_gone else 30))
