@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
@@ -223,6 +224,19 @@ def test_of_two_who_go_on_with_a_run_at_once_one_does(
     long_ago = claim.stat().st_mtime - submit.SUBMIT_S - 1
     os.utime(claim, (long_ago, long_ago))
     assert main(again) == 0 and not claim.exists()
+
+
+def test_a_claim_that_another_has_taken_over_stays(driver: FakeDriver, hdfs: LocalHdfs) -> None:
+    """Of one whose submission takes longer than any may: it does not let a third one in."""
+    folder = submit.prepare(make(None, {"backend": "yarn", "program": os.path.abspath("digits.py")}))
+    claim = hdfs.root / RUNS / folder.path.name / "submitting"
+    with contextlib.ExitStack() as second:
+        with submit._claimed(folder.run):
+            long_ago = claim.stat().st_mtime - submit.SUBMIT_S - 1
+            os.utime(claim, (long_ago, long_ago))
+            second.enter_context(submit._claimed(folder.run))
+        assert claim.exists()
+    assert not claim.exists()
 
 
 def test_a_service_that_was_killed_as_it_submitted_tries_again(driver: FakeDriver, hdfs: LocalHdfs) -> None:

@@ -139,14 +139,15 @@ def _claimed(run: RunDir) -> Iterator[None]:
     HDFS has no locks: what stays of one who was killed counts for as long as a submission may take. So a
     service that was, and is begun again, has to try again, which is no failure of the run.
     """
-    claim, is_ours = run.path / "submitting", False
+    claim = run.path / "submitting"
+    made_at: float | None = None
     with contextlib.suppress(OSError):
         if is_stale(claim.stat().st_mtime, time.time()):
             claim.rmdir()
     with contextlib.suppress(OSError):  # there is no such folder, or none to write in: that is said later
         try:
             claim.mkdir()
-            is_ours = True
+            made_at = claim.stat().st_mtime
         except FileExistsError as error:
             text = f"somebody else goes on with this run just now; try again in {SUBMIT_S / 60:.0f} minutes"
             raise YarnBusy(f"{run.path}: {text}, unless it is under way then.") from error
@@ -154,7 +155,7 @@ def _claimed(run: RunDir) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if is_ours:
+            if claim.stat().st_mtime == made_at:  # after so long it may be another's
                 claim.rmdir()
 
 
