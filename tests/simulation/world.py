@@ -34,7 +34,7 @@ import elasticflow.worker.life
 import elasticflow_ps.client
 import elasticflow_ps.server
 from elasticflow.cluster.contract import MASTER
-from elasticflow.cluster.member import MasterLink
+from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master import actions as ac
 from elasticflow.master.fence import Superseded, claim, newest
@@ -372,7 +372,7 @@ class SimPorter:
 
     def _ended(self, server: Process) -> None:
         if self._worker.alive:
-            failed = server.how not in ("exit 0", "killed")
+            failed = server.how not in ("exit 0", "killed", f"exit {EXIT_ABANDONED}")
             tell = partial(self._told, server.name, failed, server.how)
             self._world.hub.later(self._world.network.delay(), self._begin, tell)
 
