@@ -191,10 +191,12 @@ def _done_so_far(status: Status) -> Iterator[str]:
 
 
 def _memory(member: AnyMember) -> str:
-    """Of a server, once it is known what it needs."""
-    if not isinstance(member, ToldServer) or not (most := member.memory_at_most_bytes):
+    """Of a server, once it is known what it needs, or takes any."""
+    if not isinstance(member, ToldServer):
         return ""
-    return f", {decimal(member.memory_bytes)} of at most {decimal(most)}"
+    if most := member.memory_at_most_bytes:
+        return f", {decimal(member.memory_bytes)} of at most {decimal(most)}"
+    return f", {decimal(member.memory_bytes)}" if member.memory_bytes else ""
 
 
 def _share(member: AnyMember) -> str:

@@ -541,12 +541,14 @@ def _fault(fault: Fault) -> ToldFault:
 
 def _server(server: Member, state: MasterState, places: Mapping[str, str]) -> ToldServer:
     need = state.needs.get(server.name)
+    # How many rows tables without rows= will have nobody knows.
+    bounded = state.spec is not None and all(table.rows is not None for table in state.spec.tables)
     return ToldServer(
         **_member(server, state, places),
         standby=bool(state.row.chunks) and server.name not in state.row.holders,
         refused_connections=server.refused,
         memory_bytes=server.memory_bytes,
-        memory_at_most_bytes=need.total if need else None,
+        memory_at_most_bytes=need.total if need and bounded else None,
         relay=server.name in state.row.relays,
     )
 

@@ -124,8 +124,8 @@ class ToldMember(msgspec.Struct, kw_only=True):
 
 
 class ToldServer(ToldMember, kw_only=True):
-    """standby: it holds no chunks. memory_at_most_bytes: None: not known yet. relay: it stands for a server
-    that does, to a group of workers."""
+    """standby: it holds no chunks. memory_at_most_bytes: None: not known yet, or never, as a table may have
+    any number of rows. relay: it stands for a server that holds some, to a group of workers."""
 
     standby: bool
     refused_connections: int

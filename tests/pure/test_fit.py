@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from elasticflow.api import Adam
 from elasticflow.cli.runs import as_text
+from elasticflow.embedding import Embedding
 from elasticflow.master import actions as ac
 from elasticflow.master.members import RunState
 from elasticflow.step.layout import Entry, Rule
-from elasticflow.wire.messages import Heartbeat, Join
+from elasticflow.step.rows import NUM_BUCKETS
+from elasticflow.wire.messages import Heartbeat, Join, Spec
 
 from ..telling import Told
 from .test_master_state import SPEC, Run, names
@@ -25,10 +28,12 @@ of gradients, and 48 MB for a checkpoint; a snapshot is 48 MB."""
 HOST = "the host"
 
 
-def joined(*available: dict[str, int], hosts: str = "aaaa", **settings: Any) -> tuple[Run, list[ac.Action]]:
+def joined(
+    *available: dict[str, int], hosts: str = "aaaa", spec: Spec = LARGE, **settings: Any
+) -> tuple[Run, list[ac.Action]]:
     """A worker and servers have joined, each with this memory on its host; and what follows."""
     run, actions = Run(**settings), []
-    run.join("worker-1", spec=LARGE)
+    run.join("worker-1", spec=spec)
     for number, (host, memory) in enumerate(zip(hosts, available, strict=False)):
         name = f"server-{number}"
         assert not actions, "nothing is decided before all have joined"
@@ -115,3 +120,17 @@ def test_the_status_tells_what_is_taken_and_what_is_expected() -> None:
     (server,) = told.status().servers
     assert (server.memory_bytes, server.memory_at_most_bytes) == (1_234_567, 160 * MB + 128)
     assert "pid 1, 1.2 MB of at most 160.0 MB\n" in as_text(told.status())
+
+
+@pytest.mark.parametrize(("rows", "told"), [(1000, "1.2 MB of at most 160."), (None, "1.2 MB\n")])
+def test_of_a_table_of_any_number_of_rows_nobody_tells_what_it_takes_at_most(
+    rows: int | None, told: str
+) -> None:
+    entries = (*LARGE.entries, Entry("t", (NUM_BUCKETS, 4), "float32", Rule.ROWS))
+    spec = msgspec.structs.replace(LARGE, entries=entries, tables=(Embedding(rows, 4).spec,))
+    run, _ = joined({HOST: 400 * MB}, spec=spec)
+    run.tell(Heartbeat(name="server-0", tick=0, memory_bytes=1_234_567))
+    story = Told()
+    story.state = run.state
+    assert (story.status().servers[0].memory_at_most_bytes is None) == (rows is None)
+    assert f"pid 1, {told}" in as_text(story.status())
