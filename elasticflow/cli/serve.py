@@ -112,7 +112,7 @@ def taken_in(
     service: Path, chosen: Config, most: int, *, priority: int = 0, soft: Sequence[tuple[float, float]] = ()
 ) -> talk.ToldTask:
     """The run as a service knows it from now on. most: workers; 0: as many as there are. Raises RunError."""
-    folder = _made(chosen, talk.ask(service, talk.ListTasks(under_way=False, over=0)))
+    folder = _made(chosen, talk.insist(service, talk.ListTasks(under_way=False, over=0)))
     try:
         return handed_over(service, folder.run, chosen, most, priority=priority, soft=soft)
     except UnknownError:

@@ -18,8 +18,10 @@ from msgspec import Meta
 
 from elasticflow.errors import RunError, UnknownError
 from elasticflow.process.decoding import from_json, json_decoder
+from elasticflow.process.locked_files import is_locked
 from elasticflow.process.texts import as_json
 from elasticflow.process.unix_sockets import nearby, uid_of
+from elasticflow.service.marks import LOCK
 
 SOCKET = "socket"
 MOST_PRIORITY = 1000
@@ -34,6 +36,8 @@ REST_S = 0.5
 """Nobody is let in for so long after somebody could not be."""
 AGAIN_S = 0.2
 """Until one that went away is asked again."""
+RESTART_S = 5.0
+"""So long a run that is handed in waits for the next service, where there was one."""
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -255,6 +259,10 @@ def ask(folder: Path, question: Question) -> ServiceAnswer:
             with line.makefile("rb") as answers:
                 said = answers.readline()
         except (FileNotFoundError, ConnectionRefusedError) as error:
+            if _begins(folder):
+                raise UnknownError(
+                    f"{folder}: the service begins, and does not listen yet; ask again."
+                ) from error
             raise RunError(
                 f"{folder}: no service is there; 'elasticflow serve FILE' starts one. Runs that it has begun "
                 "go on with what they were granted."
@@ -269,9 +277,12 @@ def ask(folder: Path, question: Question) -> ServiceAnswer:
     return answer
 
 
-def insist(folder: Path, question: HandIn) -> ServiceAnswer:
-    """Asks a service, or the next one if it goes away: twice means the same as once. Raises as ``ask``."""
-    answer_by_s = time.monotonic() + ANSWER_S
+def insist(folder: Path, question: HandIn | ListTasks) -> ServiceAnswer:
+    """Asks a service, or the next one if it goes away: twice means the same as once. Raises as ``ask``.
+
+    Where there was one a next one may begin just now, as after it was killed: that is waited for.
+    """
+    begun_s = time.monotonic()
     unknown: UnknownError | None = None
     while True:
         try:
@@ -281,14 +292,24 @@ def insist(folder: Path, question: HandIn) -> ServiceAnswer:
         except RefusedError:
             raise
         except RunError:
-            if unknown is None:
+            is_early = (folder / SOCKET).exists() and time.monotonic() < begun_s + RESTART_S
+            if unknown is None and not is_early:
                 raise  # nobody has ever heard of it
-        if time.monotonic() > answer_by_s:
+        if unknown and time.monotonic() > begun_s + ANSWER_S:
+            if isinstance(question, ListTasks):
+                raise unknown
             raise UnknownError(
                 f"{question.run_dir}: whether this run was taken in is not known: {unknown} Its folder "
                 f"stays; 'elasticflow jobs --service {folder}' will tell."
             )
         time.sleep(AGAIN_S)  # until the next service listens
+
+
+def _begins(folder: Path) -> bool:
+    """Whether one has the folder, though it does not listen there."""
+    with contextlib.suppress(OSError):
+        return is_locked(folder / LOCK)
+    return False
 
 
 _questions: Any = json_decoder(Question)

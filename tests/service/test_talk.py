@@ -14,9 +14,11 @@ import pytest
 import zmq
 
 from elasticflow.errors import ConfigError, RunError, UnknownError
+from elasticflow.process.locked_files import hold
 from elasticflow.process.unix_sockets import nearby
 from elasticflow.run.config import Config
 from elasticflow.service import talk
+from elasticflow.service.marks import LOCK
 from elasticflow.service.memory import Known, kind_of
 from elasticflow.service.settings import ServiceConfig, folder_of, read_service_config
 
@@ -142,6 +144,33 @@ def test_a_run_is_handed_in_to_the_next_service_if_the_first_goes_away(tmp_path:
         dying.join()
         assert clerks[0].asked == [question]
         clerks[0].close()
+
+
+def test_one_that_begins_again_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = talk.ListTasks(under_way=False, over=0)
+    talk.Desk(tmp_path).close()  # what one leaves that was killed
+    clerks: list[Clerk] = []
+
+    def begin(_: float) -> None:
+        clerks.append(Clerk(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(talk.time, "sleep", begin)
+        assert talk.insist(tmp_path, question).capacity == 1
+    clerks[0].close()
+
+    lock = hold(tmp_path / LOCK)  # one that does not listen yet
+    with pytest.raises(UnknownError, match="the service begins, and does not listen yet; ask again"):
+        talk.ask(tmp_path, question)
+    monkeypatch.setattr(talk, "ANSWER_S", 0.0)
+    with pytest.raises(UnknownError, match="does not listen yet; ask again"):
+        talk.insist(tmp_path, question)
+    with pytest.raises(UnknownError, match="/runs/a: whether this run was taken in is not known"):
+        talk.insist(tmp_path, talk.HandIn(run_dir="/runs/a"))
+    os.close(lock)
+    monkeypatch.setattr(talk, "RESTART_S", 0.0)
+    with pytest.raises(RunError, match="no service is there"):
+        talk.insist(tmp_path, question)
 
 
 def test_what_was_learned_of_a_program_is_there_for_its_next_run(tmp_path: Path) -> None:
