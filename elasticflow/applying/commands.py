@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.data.files import is_url
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.process.fingerprint import environment
+from elasticflow.process.own_folders import own_folder
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.settings import MemberSettings
@@ -218,11 +218,11 @@ def evaluate(applied: Applied) -> dict[str, float | None]:
 
     Raises ElasticFlowError.
     """
-    with tempfile.TemporaryDirectory(prefix="elasticflow-evaluate-") as temporary:
-        weights = Path(temporary, "weights")
+    with own_folder("elasticflow-evaluate-") as temporary:
+        weights = temporary / "weights"
         unpack(applied.run.checkpoints(), applied.manifest, weights)
         order = applied.order(EVALUATE, weights)
-        with Crew(order, Path(temporary), environment(applied.config.threads)) as crew:
+        with Crew(order, temporary, environment(applied.config.threads)) as crew:
             ready = crew.first()
             tree: SliceTree[Array] = SliceTree(ready.num_parts, np.add)
 

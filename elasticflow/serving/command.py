@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket as sockets
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ import uvloop
 
 from elasticflow.errors import RunError
 from elasticflow.process.fingerprint import environment
+from elasticflow.process.own_folders import own_folder
 from elasticflow.run.settings import MemberSettings
 from elasticflow.serving.app import ModelApp
 from elasticflow.serving.counts import ServingCounts
 from elasticflow.serving.crew import ModelCrew
-from elasticflow.serving.reloading import ServedCheckpoint, follow, own_folder
+from elasticflow.serving.reloading import ServedCheckpoint, follow
 from elasticflow.serving.settings import ServingSettings
 
 DRAIN_S = 30
@@ -42,11 +42,10 @@ class _ModelServer(uvicorn.Server):
 def serve(serving: ServingSettings) -> None:
     """Serves until it is told to end. Raises ElasticFlowError."""
     listener = _listener(serving.address, serving.port)
-    folder, _held = own_folder()
     try:
-        uvloop.run(_serve(serving, listener, folder))
+        with own_folder("elasticflow-model-") as folder:
+            uvloop.run(_serve(serving, listener, folder))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         listener.close()
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 from elasticflow.checkpoint import Manifest, commits, load_best, load_manifest, newest_intact
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
-from elasticflow.process.locked_files import hold
 from elasticflow.run.folder import RunDir
 from elasticflow.serving.model_process import ModelWeights
-
-PREFIX = "elasticflow-model-"
 
 
 class ServedCheckpoint:
@@ -104,22 +98,3 @@ async def follow(
         shutil.rmtree(now.folder, ignore_errors=True)
         now, trouble = weights, ""
         told(True)
-
-
-def own_folder() -> tuple[Path, int]:
-    """A folder for what is unpacked, and a descriptor that holds it as long as this process lives.
-
-    What others left there that were killed is removed.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            if left.is_symlink() or left.stat().st_uid != os.getuid():
-                continue
-            descriptor = hold(left / "lock")
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(descriptor)
-    made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
-    descriptor = hold(made / "lock")
-    folder = made.with_name(made.name[1:])  # nobody finds it before it is held
-    made.rename(folder)
-    return folder, descriptor
