@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from elasticflow.cli.terminal import bare
+from elasticflow.cli.terminal import bare, cursor_given_back
 from elasticflow.process.texts import harmless
 from elasticflow.run.dates import against, clock, zone_of
 from elasticflow.run.telling import Event, Past, Status
@@ -144,11 +145,13 @@ class Display:
         self._starting = False
         self._console = Console(file=bare(sys.stdout), highlight=False)
         self._bar: Progress | None = None
+        self._cursor = contextlib.ExitStack()
         if sys.stdout.isatty():
             text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
             bar = BarColumn(bar_width=20, table_column=Column(min_width=20))
             self._bar = Progress(bar, text, console=self._console, transient=True)
             self._task = self._bar.add_task("starting", total=None)
+            self._cursor.enter_context(cursor_given_back(sys.stdout.fileno()))
             self._bar.start()
 
     def __enter__(self) -> Display:
@@ -185,3 +188,4 @@ class Display:
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
+        self._cursor.close()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, TextIO, cast
 
 from elasticflow.process.texts import harmless
+
+SHOW_CURSOR, HIDE_CURSOR = b"\x1b[?25h", b"\x1b[?25l"
 
 
 def stand_in_for_closed() -> None:
@@ -93,3 +98,33 @@ def lasting_output() -> Iterator[None]:
     out, err = (cast(TextIO, Harmless(cast(TextIO, stream))) for stream in streams)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
+
+
+@contextlib.contextmanager
+def cursor_given_back(terminal: int) -> Iterator[None]:
+    """While the cursor is hidden there: it is shown where this process is stopped (Ctrl-Z) or ended.
+
+    terminal: its descriptor. Signals that somebody handles or ignores are left alone.
+    """
+
+    def give_back(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(terminal, SHOW_CURSOR)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, give_back)  # it goes on
+        with contextlib.suppress(OSError):
+            if os.tcgetpgrp(terminal) == os.getpgrp():  # in the foreground: else the cursor is the shell's
+                os.write(terminal, HIDE_CURSOR)
+
+    numbers: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        asked = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+        numbers = [number for number in asked if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, give_back)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

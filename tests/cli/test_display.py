@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,7 +15,7 @@ from hypothesis import strategies as some
 
 from elasticflow.cli.progress import Display, figures, scaled
 from elasticflow.cli.runs import as_text
-from elasticflow.cli.terminal import lasting_output
+from elasticflow.cli.terminal import HIDE_CURSOR, SHOW_CURSOR, cursor_given_back, lasting_output
 from elasticflow.master.actions import NoteAction
 from elasticflow.master.members import Member, MemberState
 from elasticflow.process.gpu_state import GpuState
@@ -158,3 +162,43 @@ def test_what_a_gpu_knows_of_itself_is_shown(gpu: GpuState, words: str) -> None:
     told.state.workers[0].gpu = gpu
     (line,) = (line for line in as_text(told.status()).splitlines() if "worker-1" in line)
     assert line.endswith(f", {words}")
+
+
+@pytest.fixture
+def stopped_by_default() -> Iterator[None]:
+    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTSTP, before)
+
+
+@pytest.mark.parametrize("foreground", [True, False])
+def test_who_is_stopped_shows_the_cursor_until_he_is_in_the_foreground_again(
+    foreground: bool, stopped_by_default: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, other = pty.openpty()
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(os.close, terminal)
+        at_end.callback(os.close, other)
+        stops: list[bytes] = []
+
+        def stop(number: int) -> None:
+            assert signal.getsignal(number) is signal.SIG_DFL
+            stops.append(os.read(terminal, 100))
+
+        monkeypatch.setattr(signal, "raise_signal", stop)
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp() if foreground else 1)
+        with cursor_given_back(other):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTSTP)
+            os.write(other, b".")
+            assert os.read(terminal, 100).endswith((HIDE_CURSOR if foreground else b"") + b".")
+        assert stops[0] == SHOW_CURSOR
+        assert len(stops) == 2, "also the next time"
+        assert signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_so(stopped_by_default: None) -> None:
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    with cursor_given_back(1):
+        assert signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN
