@@ -116,6 +116,7 @@ def _applied(arguments: argparse.Namespace, act: Callable[[Applied], T]) -> T:
     from elasticflow.applying.commands import Applied
     from elasticflow.cli.folders import find_run
     from elasticflow.errors import ConfigError, RunError
+    from elasticflow.run.config import check_texts
 
     if arguments.best and arguments.step is not None:
         raise ConfigError("--best and --step name two checkpoints; give one of them.")
@@ -124,6 +125,10 @@ def _applied(arguments: argparse.Namespace, act: Callable[[Applied], T]) -> T:
     run = find_run(arguments.run, arguments.trust)
     if not run.settings.exists():
         raise RunError(f"{run.path}: is not the folder of a run.")
+    out = getattr(arguments, "out", "")
+    check_texts(
+        {"RUN": str(run.path), "--data": arguments.data, "--program": arguments.program, "--out": out}
+    )
     storage = run.checkpoints()
 
     def choose() -> Applied:

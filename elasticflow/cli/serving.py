@@ -9,6 +9,7 @@ from pathlib import Path
 from elasticflow.cli.folders import find_run
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.packages import require
+from elasticflow.run.config import check_texts
 from elasticflow.wire.tokens import token_for
 
 MOST_PORT = 65535
@@ -45,6 +46,7 @@ def serve_model(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.trust)
     if not run.settings.exists():
         raise RunError(f"{run.path}: is not the folder of a run.")
+    check_texts({"RUN": str(run.path), "--program": arguments.program})
     local = isinstance(run.path, Path)
     own = (run.client_keys.parent if local else Path.home() / ".elasticflow") / "model.token"
     token, file = token_for("--token-file", arguments.address, arguments.token_file, Path(str(own)))

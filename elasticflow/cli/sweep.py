@@ -91,6 +91,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     program_sha256 = take(msgspec.structs.replace(chosen, run_dir=""))[0].program_sha256
     chosen = msgspec.structs.replace(chosen, program_sha256=program_sha256)
     folder = Path(arguments.folder or RUNS / f"{Path(arguments.program).stem}-sweep").absolute()
+    config.check_texts({"--folder": str(folder)})
     if arguments.plots:
         require("matplotlib", "--plots", "bench")
     url = arguments.storage or f"sqlite:///{folder}/study.db"

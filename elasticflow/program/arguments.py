@@ -31,11 +31,17 @@ def _typed(name: str, default: Any) -> Any:
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if default is not None and type(value) is not type(default):
+        is_text = isinstance(default, str) and not isinstance(value, list)
         raise ProgramError(
-            f"--set {name}={value}: is a {type(value).__name__}; the program's default, {default!r}, is a "
-            f"{type(default).__name__}."
+            f"--set {name}={value}: is {_a(value)}; the program's default, {default!r}, is {_a(default)}."
+            + (f" In quotes of its own it is a text: --set {name}='\"{value}\"'." if is_text else "")
         )
     return value
+
+
+def _a(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind == 'int' else 'a'} {kind}"
 
 
 def give(given: Mapping[str, Any]) -> None:

@@ -452,7 +452,7 @@ def make(
             )
     name = ""
     try:
-        _check_texts(values)
+        check_texts(values)
         _check_args(values)
         chosen = converted(values, Config)
         at_s = time.time() if at_s is None else at_s
@@ -492,7 +492,7 @@ def _dated(chosen: Config, fresh: Set[str], at_s: float, *, goes_on: bool) -> Co
     return msgspec.structs.replace(chosen, **found)
 
 
-def _check_texts(values: Mapping[str, Any]) -> None:
+def check_texts(values: Mapping[str, Any]) -> None:
     """Raises ConfigError for a text that cannot be written into a file of settings."""
     for name, value in values.items():
         if isinstance(value, str):

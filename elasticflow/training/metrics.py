@@ -182,7 +182,7 @@ def add(
 ) -> None:
     """Adds records ``first..last``, which are of slice ``place``, to the sums of all metrics.
 
-    Raises ProgramError if there is not one value a record.
+    Raises ProgramError if there is not one value a record, or one that cannot be.
     """
     mine = sums[measure.start : measure.start + measure.size]
     if measure.of:
@@ -195,6 +195,11 @@ def add(
     if len(lengths) > 1 or predictions.ndim not in (1, 2) or any(each.ndim != 1 for each in others):
         shapes = ", ".join(str(each.shape) for each in (predictions, *others))
         raise ProgramError(f"metrics(): {measure.name!r} is of arrays of shape {shapes}; they must be (n,).")
+    if measure.kind == "auc" and not np.isin(others[0], (0, 1)).all():
+        raise ProgramError(
+            f"metrics(): {measure.name!r} has targets other than 0 and 1; it is auc(scores, targets), in "
+            "this order."
+        )
     if measure.kind in ("precision", "recall", "f1"):
         classes = math.isqrt(measure.size)
         mine += np.bincount(_pairs(measure, classes, predictions, others[0]), minlength=measure.size)

@@ -1,5 +1,6 @@
 """Small things that cost people time: typing mistakes, arguments of programs, something to begin with."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,12 @@ def test_arguments_of_a_program():
     arguments.give({"lr": "high"})
     with pytest.raises(ProgramError, match="--set lr=high: is a str; the program's default, 0.1, is a float"):
         arguments.args(lr=0.1)
+    arguments.give(arguments.parsed(["day=20261120"]))
+    with pytest.raises(ProgramError, match="is an int; .* quotes of its own it is a text") as refused:
+        arguments.args(day="20261119")
+    told = shlex.split(str(refused.value).partition("--set ")[2].partition("--set ")[2].rstrip("."))
+    arguments.give(arguments.parsed(told))
+    assert arguments.args(day="20261119").day == "20261120", "what it says helps"
     arguments.give({})
 
 
@@ -141,3 +148,23 @@ def test_other_arguments_are_refused_at_resume(tmp_path):
 
     with pytest.raises(CheckpointError, match="other arguments.*Resume with --set lr=0.5"):
         check_same_work(Before, config.make(None, {"args": {"lr": 0.1}}))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["evaluate", "RUN", "--data", "n\udcfc.npz"],
+        ["predict", "RUN", "--data", "new.npz", "--out", "o\udcfc.npz"],
+        ["serve-model", "RUN", "--program", "p\udcfc.py"],
+        ["sweep", "p.py", "--space", "seed=1..4", "--metric", "auc", "--folder", "f\udcfc"],
+    ],
+)
+def test_names_that_are_not_utf8_are_refused_by_name(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").touch()
+    Path("p.py").write_text("def model(): return {}\ndef forward(params): return 0\n")
+    assert main([str(tmp_path) if each == "RUN" else each for each in argv]) == 1
+    said = capsys.readouterr().err
+    assert argv[-2] in said and "is not UTF-8" in said

@@ -90,6 +90,11 @@ def test_where_there_is_no_number_it_is_nan():
     [
         (lambda: of_slices(me.accuracy, (np.ones(3), np.ones((3, 2))), []), r"shape \(3,\), \(3, 2\)"),
         (lambda: of_slices(me.f1, (np.ones(3, int), np.full(3, 2)), []), "classes other than 0 to 1"),
+        (
+            lambda: of_slices(me.auc, (np.array([0, 1]), np.array([0.3, 0.7])), []),
+            "scores, targets., in this",
+        ),
+        (lambda: of_slices(me.auc, (np.ones(3), np.array([1, -1, 1])), []), "targets other than 0 and 1"),
         (lambda: me.f1([1], [1], classes=1), "a whole number from 2 to 256"),
         (lambda: me.auc([1], [1], low=1.0), "low must be less than high"),
         (lambda: me.measures_of({str(n): me.auc([1], [1]) for n in range(5)}, 1 << 20), "leave some out"),
