@@ -71,7 +71,10 @@ def _wall(at_s: float, zone: tzinfo | None) -> datetime:
 def _aware(wall: datetime, zone: tzinfo | None) -> datetime:
     if wall.tzinfo is not None:
         return wall
-    return wall.astimezone() if zone is None else wall.replace(tzinfo=zone)
+    if zone is not None:
+        return wall.replace(tzinfo=zone)
+    # By way of timestamp(): astimezone() takes a time that is left out in spring for one of an hour before.
+    return datetime.fromtimestamp(wall.timestamp()).astimezone()
 
 
 def written(moment: datetime) -> str:

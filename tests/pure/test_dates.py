@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -68,6 +69,18 @@ def test_moments(text: str, now: str, due: str) -> None:
 
 def test_a_time_that_is_left_out_in_spring_is_that_long_after_the_last_one_before() -> None:
     assert at(resolved("02:30", "2026-03-29T01:00+01:00")) == at("2026-03-29T03:30+02:00")
+
+
+@pytest.mark.parametrize("text", ["02:30", "2027-03-28T02:30"])
+def test_so_it_is_where_the_zone_is_the_machines(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        assert written(moment("deadline", text, at("2027-03-27T22:00"))) == "2027-03-28T03:30:00+02:00"
+        assert written(moment("deadline", "02:30", at("2027-10-30T22:00"))) == "2027-10-31T02:30:00+02:00"
+        assert written(moment("deadline", "02:30", at("2027-10-31T02:40"))) == "2027-10-31T02:30:00+01:00"
+    time.tzset()
+
 
 
 @given(
