@@ -11,11 +11,13 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import math
+import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from elasticflow.errors import ProgramError
@@ -72,7 +74,7 @@ class _Written:
         """A function or class by its source, after all that it names."""
         self._seen[name] = value
         try:
-            source = textwrap.dedent(inspect.getsource(value))
+            source = textwrap.dedent(_source_of(value))
         except (OSError, TypeError) as error:
             raise ProgramError(
                 f"{by}: the source of {name!r} is not to be had ({error}); write the program to a file."
@@ -89,6 +91,46 @@ class _Written:
                 self._add(used, scope[used], by=value.__name__)
         alias = "" if value.__name__ == name else f"\n\n{name} = {value.__name__}\n"
         self.definitions.append(f"{source}{alias}\n")
+
+
+def _source_of(value: FunctionType | type) -> str:
+    """Raises OSError, TypeError."""
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        if isinstance(value, type) and (found := _of_cell(value)):
+            return found
+        raise
+
+
+def _of_cell(value: type) -> str:
+    """A class by one of its methods, or the only one of its name; "": it cannot be told.
+
+    ``inspect`` looks for classes in their module's file alone, and a notebook has none.
+    """
+    for each in vars(value).values():
+        code = getattr(each, "__code__", None)
+        if isinstance(code, CodeType):
+            for source, lines in _classes_in(code.co_filename, value.__name__):
+                if code.co_firstlineno in lines:
+                    return source
+    cells = [file for file in list(linecache.cache) if file.startswith("<") or not os.path.exists(file)]
+    sources = {source for file in cells for source, _ in _classes_in(file, value.__name__)}
+    return sources.pop() if len(sources) == 1 else ""
+
+
+def _classes_in(file: str, name: str) -> Iterator[tuple[str, range]]:
+    """The source of each of this name, and its lines."""
+    lines = linecache.getlines(file)
+    try:
+        nodes = list(ast.walk(ast.parse("".join(lines))))
+    except (SyntaxError, ValueError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            last = node.end_lineno or first
+            yield "".join(lines[first - 1 : last]), range(first, last + 1)
 
 
 def _names_in(source: str) -> list[str]:

@@ -82,7 +82,6 @@ def test_so_it_is_where_the_zone_is_the_machines(text: str, monkeypatch: pytest.
     time.tzset()
 
 
-
 @given(
     some.integers(1_767_000_000, 1_830_000_000),
     some.integers(0, 23), some.integers(0, 59), some.sampled_from(ZONES),

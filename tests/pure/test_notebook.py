@@ -55,6 +55,10 @@ def around():
     return model
 
 
+def make_base():
+    return Base()
+
+
 short = lambda: 3
 """
 
@@ -66,8 +70,7 @@ def session(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main)
     linecache.cache["<session>"] = (len(SESSION), None, SESSION.splitlines(True), "<session>")
     exec(compile(SESSION, "<session>", "exec"), main.__dict__)
-    main.__file__ = "<session>"
-    yield main
+    yield main  # which has no file, as in a notebook
     del linecache.cache["<session>"]
 
 
@@ -96,3 +99,14 @@ def test_what_cannot_be_written_is_named(session, name, words):
 def test_variables_of_a_function_around_it(session):
     with pytest.raises(ProgramError, match="uses variables of the function around it"):
         source_of({"model": session.around()})
+
+
+def test_of_a_class_that_was_defined_anew_the_last_one_counts(session, monkeypatch):
+    cell = SESSION.replace("size = LR", "size = 7")
+    monkeypatch.setitem(linecache.cache, "<again>", (len(cell), None, cell.splitlines(True), "<again>"))
+    exec(compile(cell, "<again>", "exec"), session.__dict__)
+    assert "size = 7" in source_of({"model": session.model})
+    other = ["class Base:\n", "    other = 1\n"]
+    monkeypatch.setitem(linecache.cache, "<third>", (len(other), None, other, "<third>"))
+    with pytest.raises(ProgramError, match="the source of 'Base' is not to be had"):
+        source_of({"model": session.make_base})
