@@ -129,7 +129,7 @@ class EvaluateWork:
         source = self._loaded.sources.test
         assert source is not None
         self.source, self._path = source, path
-        restore(self._loaded.replica, Path(order.weights), path)
+        restore(self._loaded.replica, Path(order.weights), path, self._loaded.sources.train.files)
         self._schedule = msgspec.structs.replace(
             self._loaded.schedule, num_test=source.num_rows, evaluate_every=order.evaluate_every
         )

@@ -42,7 +42,7 @@ class LoadedModel:
                 f'        return params["net"]({some})\n'
                 "The run has a copy of its program, from before; --program FILE names one that defines it."
             )
-        restore(self._loaded.replica, weights, program.path)
+        restore(self._loaded.replica, weights, program.path, self._loaded.sources.train.files)
         self._bindings = [
             {name: self._loaded.binding[name] for name in names}
             for needed in (False, True)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from elasticflow.checkpoint.unpacked import ARRAYS, UnpackedRows
-from elasticflow.errors import ProgramError
+from elasticflow.checkpoint.unpacked import ARRAYS, UnpackedRows, others
+from elasticflow.errors import DataError, ProgramError
 from elasticflow.frameworks import Replica
 from elasticflow.step.layout import PASSING, Rule
 from elasticflow.step.rows import Keys, Values
+from elasticflow.storage.file_ids import FileId
 
 
-def restore(replica: Replica, folder: Path, program: str) -> None:
+def restore(replica: Replica, folder: Path, program: str, files: Sequence[FileId]) -> None:
     """Puts what was unpacked into the replica. Rows that no table has are as before their first update.
 
-    program: its path, for errors. Raises ProgramError if the model is another one.
+    program: its path, for errors. files: what its sources tell of. Raises ProgramError if the model is
+    another one, and DataError if values have other ids than those with which it was trained.
     """
+    if name := others(folder, files):
+        raise DataError(
+            f"{program}: the {name} are not those that the model was trained with: the same values have "
+            "other ids now, and what it makes of them would be wrong. Put the file back as it was then; and "
+            "give each run a file of its own, which stays as it is."
+        )
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
         for entry in replica.layout.entries:
             if entry.rule in PASSING or entry.rule is Rule.ROWS:

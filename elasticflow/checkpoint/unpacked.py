@@ -2,14 +2,16 @@
 
 ``arrays.npz`` has all parameters and buffers by name; of each table, by its number, ``N.keys`` has the keys
 of its rows, ascending, and ``N.rows`` the rows: both are mapped into memory, which all processes share.
+``vocabularies.json`` tells of what the columns' values became ids by, as the manifest does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from elasticflow.checkpoint.export import _sync, _write_npz
@@ -17,11 +19,13 @@ from elasticflow.checkpoint.failures import naming
 from elasticflow.checkpoint.frozen import read_frozen
 from elasticflow.checkpoint.manifest import Manifest
 from elasticflow.checkpoint.reader import Reader, _Tables, _Tensors
+from elasticflow.process.decoding import from_json
 from elasticflow.step.layout import PASSING, Array, Rule
 from elasticflow.step.rows import Keys, Places, Values, keys_of
 from elasticflow.storage import Storage
+from elasticflow.storage.file_ids import VOCABULARIES, FileId, told_name
 
-ARRAYS = "arrays.npz"
+ARRAYS, TOLD = "arrays.npz", "vocabularies.json"
 
 
 def unpack(storage: Storage, manifest: Manifest, folder: Path) -> None:
@@ -33,6 +37,8 @@ def unpack(storage: Storage, manifest: Manifest, folder: Path) -> None:
         folder.mkdir(parents=True)
         _write_npz(folder / ARRAYS, _arrays(storage, reader))
         _sync(folder / ARRAYS)
+        told = [each for each in manifest.sources if each[0].startswith(VOCABULARIES)]
+        (folder / TOLD).write_bytes(msgspec.json.encode(told))
         tables = _Tables(reader)
         for number, entry in enumerate(reader.layout.tables):
             with (
@@ -53,6 +59,20 @@ def _arrays(storage: Storage, reader: Reader) -> Iterator[tuple[str, Array]]:
         if entry.rule is not Rule.ROWS and entry.rule not in PASSING:
             yield from cut.tensors(entry, slots=False)
     yield from read_frozen(storage, reader.manifest.frozen)
+
+
+def others(folder: Path, files: Sequence[FileId]) -> str:
+    """Vocabularies of which there are others by now; "": they are those that the run was trained with.
+
+    files: what the program's sources tell of. Vocabularies that one side alone has are not compared.
+    """
+    known: dict[str, set[str]] = {}
+    if not (folder / TOLD).exists():  # unpacked before these were told
+        return ""
+    for name, _, sample in from_json((folder / TOLD).read_bytes(), list[tuple[str, int, str]]):
+        known.setdefault(name, set()).add(sample)
+    now = ((told_name(file), file.sample) for file in files)
+    return next((name for name, sample in now if sample not in known.get(name, {sample})), "")
 
 
 class UnpackedRows:

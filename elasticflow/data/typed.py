@@ -18,7 +18,7 @@ from elasticflow.data.source import Array, native
 from elasticflow.errors import DataError
 from elasticflow.hashing import GAMMA, hash_texts, mixed
 from elasticflow.process.decoding import from_json
-from elasticflow.storage.file_ids import FileId, of_value
+from elasticflow.storage.file_ids import VOCABULARIES, FileId, of_value
 
 MOST_BUCKETS = 2**63 - 1
 MOST_AXES = 64
@@ -96,7 +96,7 @@ class ColumnRules(msgspec.Struct, frozen=True, kw_only=True):
         """What a run is told of beside files: vocabularies, which come of files that may change, too."""
         if not self.vocabularies:
             return ()
-        return (of_value(f"vocabularies of {', '.join(self.vocabularies)}", self.vocabularies),)
+        return (of_value(VOCABULARIES + ", ".join(self.vocabularies), self.vocabularies),)
 
 
 def rules_of(

@@ -29,6 +29,8 @@ READ_BYTES = 4 << 20
 MOST_TOLD = 256
 """More files than this are told in groups."""
 _LIST = "the list of "
+VOCABULARIES = "vocabularies of "
+"""With what the name begins of what columns' values become ids by: it is told as a file is."""
 DATASET = "dataset"
 """With what ``FileId.of_list`` begins."""
 STAY = "A run's data must stay as it is; write new data under a new name, and start again."

@@ -341,6 +341,7 @@ def test_a_table_by_the_same_rules_in_tensorflow(tmp_path: Path, monkeypatch: py
     import pyarrow.parquet as pq
 
     monkeypatch.setenv("TABLE", str(tmp_path))
+    (tmp_path / "cities.json").write_text('{"city": ["Rome", "Oslo"]}')
     for name, seed, count in (("train", 1, 640), ("test", 2, 400)):
         make_table(tmp_path / f"{name}.parquet", seed, count)
     (tmp_path / "new").mkdir()
@@ -365,3 +366,11 @@ def test_a_table_by_the_same_rules_in_tensorflow(tmp_path: Path, monkeypatch: py
     assert table.select(["day", "city"]).equals(data.select(["day", "city"]))
     scores = np.array(table["prediction"].to_pylist())
     assert scores.shape == (533, 2) and len(np.unique(scores[:, 0])) > 100
+    # Another night has another order of the same values.
+    (tmp_path / "cities.json").write_text('{"city": ["Oslo", "Rome"]}')
+    wrong = "the vocabularies of city are not those that the model was trained with"
+    asked = Outcome(tmp_path, "evaluate", run_dir, "--data", "test.parquet")
+    for refused in (asked, predict(tmp_path, run_dir, "new", "other.parquet")):
+        assert refused.code == 1
+        assert_told(refused.err, wrong)
+    assert not (tmp_path / "other.parquet").exists()

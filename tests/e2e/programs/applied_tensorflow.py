@@ -37,7 +37,7 @@ def scaled(record):
 def data():
     folder = os.environ["TABLE"]
     names = ["a", "b", "city", "y"]
-    cities = {"city": ["Rome", "Oslo"]}
+    cities = ef.data.vocabularies(f"{folder}/cities.json")
     parts = ("train", "test")
     tables = {p: ef.data.Parquet(f"{folder}/{p}.parquet", names, vocabularies=cities) for p in parts}
     return {part: ef.data.Transform(table, scaled) for part, table in tables.items()}
